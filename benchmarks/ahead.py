@@ -30,7 +30,7 @@ ROUNDS, PARTS = 40, 5
 
 
 def settings() -> dict[str, Any]:
-    """The smoke recipe with a run of each seed, with `ahead` 0 and 1."""
+    """Return the smoke recipe with a run of each seed, with `ahead` 0 and 1."""
     params: dict[str, Any] = YAML(typ="safe", pure=True).load(RECIPE.read_text(encoding="utf-8"))
     grpo = params["online"]["runs"]["grpo"]
     params["online"]["runs"] = {
@@ -48,7 +48,7 @@ def settings() -> dict[str, Any]:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """The score of each seed and the mean curve of reward, by `ahead`."""
+    """Return the score of each seed and the mean curve of reward, by `ahead`."""
     file = folder / "params.json"
     file.write_text(json.dumps(settings()), encoding="utf-8")
     workspace = make_workspace(folder / "workspace", file)
@@ -72,7 +72,7 @@ def score(workspace: Path, name: str) -> float:
 
 
 def curve(workspace: Path, name: str) -> list[float]:
-    """The mean reward in each part of a run."""
+    """Return the mean reward in each part of a run."""
     with (workspace / f"plots/online/{name}.csv").open(encoding="utf-8", newline="") as file:
         rewards = [float(row["reward"]) for row in csv.DictReader(file)]
     size = len(rewards) // PARTS
@@ -80,7 +80,7 @@ def curve(workspace: Path, name: str) -> list[float]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Both settings: mean, deviation and every seed."""
+    """Return both settings: mean, deviation and every seed."""
     lines = [f"| | pass@1, mean ± deviation of {len(SEEDS)} seeds | each seed | mean reward in each fifth of the run |"]
     lines.append("|---|---:|---|---|")
     for name in ("ahead 0", "ahead 1"):

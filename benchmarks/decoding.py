@@ -31,7 +31,7 @@ LOADS = {"8 prompts x 8 samples": (8, 8), "32 prompts x 1 sample": (32, 1)}
 
 
 def model_of_smollm2() -> Any:
-    """A random model of SmolLM2-135M's shape: its tokens are drawn almost uniformly from the vocabulary."""
+    """Return a random model of SmolLM2-135M's shape: its tokens are drawn almost uniformly from the vocabulary."""
     config = LlamaConfig(
         vocab_size=49_152,
         hidden_size=576,

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def steps() -> dict[str, Callable[[float], Result]]:
-    """What is done, in this order: each gets the seconds that are left."""
+    """Return what is done, in this order: each gets the seconds that are left."""
     bench = {f"bench {case}": lambda left, case=case: _bench(case, left) for case in GPU}
     return {"tests": _tests, "resume": _resume, **bench, "page": _page}
 
@@ -82,12 +82,12 @@ def _python(arguments: list[str], left: float, folder: Path = ROOT) -> str:
 
 
 def _tests(left: float) -> Result:
-    """What only a GPU can show, by its tests."""
+    """Return what only a GPU can show, by its tests."""
     return {"tests": _python(["pytest", "-q", "-n", "0", *TESTS], left).strip().splitlines()[-1]}
 
 
 def _bench(case: str, left: float) -> Result:
-    """One turn of every side of a case; deterministic kernels on and off are sides of SFT."""
+    """Return one turn of every side of a case; deterministic kernels on and off are sides of SFT."""
     code = f"from benchmarks.speed.gpu import alternate, sides_of; alternate({case!r}, sides_of({case!r}), 1)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=left, check=False
@@ -98,7 +98,7 @@ def _bench(case: str, left: float) -> Result:
 
 
 def _page(left: float) -> Result:
-    """The page of what was measured."""
+    """Return the page of what was measured."""
     _python(["benchmarks.speed.gpu", "-n", "1"], left)
     return {}
 

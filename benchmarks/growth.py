@@ -87,7 +87,7 @@ def page(by_runs: Found, by_rows: Found, used: str) -> str:
 
 
 def project(ours: Path, folder: Path, count: int) -> Path:
-    """A finished project of so many runs of SFT and their evaluations: copies of one run under other names."""
+    """Return a finished project of so many runs of SFT and their evaluations: copies of one run under other names."""
     shutil.copytree(ours, folder, symlinks=True)
     from dvc.utils.serialize import dump_yaml
 
@@ -115,7 +115,7 @@ def project(ours: Path, folder: Path, count: int) -> Path:
 
 
 def _renamed(entry: Mapping[str, Any], patterns: Sequence[str], old: str, new: str) -> dict[str, Any]:
-    """An entry of dvc.lock for a run of another name; the bytes of its files are the same."""
+    """Return an entry of dvc.lock for a run of another name; the bytes of its files are the same."""
     text = json.dumps(entry)
     for pattern in patterns:
         text = text.replace(f"{pattern.format(old)}", f"{pattern.format(new)}")
@@ -175,13 +175,13 @@ def _cpu(words: Sequence[str], folder: Path, **variables: str) -> float:
 
 
 def table_of(sizes: Sequence[int], measured: Sequence[Mapping[str, float]]) -> Found:
-    """What was measured of each size, by side."""
+    """Return what was measured of each size, by side."""
     sides = measured[0] if measured else {}
     return {side: {f"{size:,}": one[side] for size, one in zip(sizes, measured, strict=True)} for side in sides}
 
 
 def page_table(title: str, found: Found) -> list[str]:
-    """A table with a row per side and the exponent of its growth."""
+    """Return a table with a row per side and the exponent of its growth."""
     sizes = list(next(iter(found.values()), {}))
     rows = [f"| {' | '.join(['', *(f'{size} {title}' for size in sizes), 'exponent'])} |"]
     rows.append(f"|---|{'---:|' * (len(sizes) + 1)}")
@@ -192,7 +192,7 @@ def page_table(title: str, found: Found) -> list[str]:
 
 
 def exponent(seconds: Mapping[str, float]) -> str:
-    """The slope between the last two sizes on logarithmic scales."""
+    """Return the slope between the last two sizes on logarithmic scales."""
     if len(seconds) < 2:
         return "-"
     (small, before), (large, after) = [(int(size.replace(",", "")), took) for size, took in seconds.items()][-2:]

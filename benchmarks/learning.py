@@ -71,7 +71,7 @@ def work(place: Path, trials: Sequence[Trial], part: int) -> None:
 
 
 def attempt(trial: Trial) -> dict[str, Any]:
-    """One run and its measure, or why it failed."""
+    """Return one run and its measure, or why it failed."""
     from posttrain.errors import PosttrainError
 
     section, started = trial.subject.section, time.monotonic()

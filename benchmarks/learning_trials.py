@@ -66,7 +66,7 @@ class Subject:
         return TRUST_REGIONS if self.algorithm == "trpo" else GRID[self.section]
 
     def settings(self, rate: float, seed: int) -> dict[str, Any]:
-        """The run as params.yaml would hold it."""
+        """Return the run as params.yaml would hold it."""
         tuned = {"update": {"delta": rate}} if self.algorithm == "trpo" else {"optimizer": {"lr": rate}}
         own = merge(merge(SHARED[self.section], tuned), self.knobs)
         if self.algorithm in FEEDBACK:
@@ -91,7 +91,7 @@ VARIANTS: tuple[Subject, ...] = (
 
 
 def subjects() -> list[Subject]:
-    """Everything that a run of params.yaml can name, and some rows with knobs set."""
+    """Return everything that a run of params.yaml can name, and some rows with knobs set."""
     found = [Subject("online", name, name) for name in POLICY_ROWS]
     found += [*VARIANTS, *(Subject("online", name, name) for name in SAMPLED_ROWS)]
     found += [Subject("preference", name, name, OWN.get(name, {})) for name in PREFERENCE_ROWS]
@@ -128,13 +128,13 @@ class Trial:
 
 
 def teacher_trial() -> Trial:
-    """The run whose model the distilled ones learn from."""
+    """Return the run whose model the distilled ones learn from."""
     subject = next(one for one in subjects() if one.label == "dr_grpo")
     return Trial(subject, chosen_rates().get("dr_grpo", GRID["online"][1]), SEEDS[0], "test")
 
 
 def search_trials() -> Iterator[Trial]:
-    """Every rate of every subject with the search's seed, on prompts that the page does not use."""
+    """Yield every rate of every subject with the search's seed, on prompts that the page does not use."""
     for subject in subjects():
         for rate in subject.rates:
             yield Trial(subject, rate, SEARCH_SEED, "heldout")
@@ -157,12 +157,12 @@ def chosen_rates() -> dict[str, float]:
 
 
 def result_file(place: Path, trial: Trial) -> Path:
-    """The file of a trial's result."""
+    """Return the file of a trial's result."""
     return place / "results" / f"{trial.run}.json"
 
 
 def read_result(place: Path, trial: Trial) -> dict[str, Any] | None:
-    """A trial's result; None if it has not run yet."""
+    """Return a trial's result; None if it has not run yet."""
     file = result_file(place, trial)
     result: dict[str, Any] | None = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     return result

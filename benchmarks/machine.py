@@ -25,7 +25,7 @@ def versions(*packages: str) -> str:
 def run_pinned(
     command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """A process on one core, where the system can pin it."""
+    """Return a process on one core, where the system can pin it."""
     core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
     return subprocess.run([*pinned, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -144,7 +144,7 @@ def _batch(objective: Objective, tokens: int) -> Batch:
 
 
 def table(found: dict[str, Sizes]) -> str:
-    """A line for each case."""
+    """Return a line for each case."""
     lines = ["| shape | run | estimate | measured | ratio | beyond weights |", "|---|---|---:|---:|---:|---:|"]
     for name, one in found.items():
         model, _, run = name.partition(": ")

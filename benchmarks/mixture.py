@@ -40,7 +40,7 @@ Figures = dict[str, dict[str, float]]
 
 
 def measure(seed: int, folder: Path) -> Figures:
-    """Both runs with one seed: held-out losses, right answers, and the routing at the end."""
+    """Return both runs with one seed: held-out losses, right answers, and the routing at the end."""
     folder.mkdir(exist_ok=True)
     params = folder / "params.yaml"
     recipe = RECIPE.read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def measure(seed: int, folder: Path) -> Figures:
 
 
 def figures(workspace: Path, run: str) -> dict[str, float]:
-    """One run's figures of base and SFT."""
+    """Return one run's figures of base and SFT."""
     found: dict[str, float] = {}
     for stage, policy in (("base", f"base_{run}"), ("sft", run)):
         metrics = json.loads((workspace / f"metrics/{stage}/{run}.json").read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def figures(workspace: Path, run: str) -> dict[str, float]:
 
 
 def table(results: list[Figures]) -> str:
-    """Each figure, with and without the loss: every seed and the mean."""
+    """Return each figure, with and without the loss: every seed and the mean."""
     lines = [f"| | {' | '.join(f'{name} the loss' for name in RUNS)} |", "|---|---:|---:|"]
     for key, label in FIGURES.items():
         cells = []

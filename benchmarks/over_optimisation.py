@@ -54,7 +54,7 @@ REPEATS = 3
 
 
 def measure(place: Path) -> dict[str, Any]:
-    """Every case with every seed: its evaluations while it learned, and its score on the test prompts."""
+    """Return every case with every seed: its evaluations while it learned, and its score on the test prompts."""
     found: dict[str, Any] = {}
     for case, over in CASES.items():
         for seed in SEEDS:
@@ -70,7 +70,7 @@ def measure(place: Path) -> dict[str, Any]:
 
 
 def curve(run: str) -> dict[str, list[float]]:
-    """The evaluations of a run while it learned."""
+    """Return the evaluations of a run while it learned."""
     import polars as pl
 
     frame = pl.read_csv(Path("plots") / "online" / f"{run}.csv", infer_schema_length=None)

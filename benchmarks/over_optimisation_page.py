@@ -57,7 +57,7 @@ noise: 3.0 seconds with and without them.
 
 
 def page(results: Results) -> str:
-    """The page."""
+    """Return the page."""
     first = results["cases"]["no KL"]
     curves = [one["curve"] for one in first]
     overhead = results["overhead"]
@@ -93,7 +93,7 @@ def draw(results: Results) -> str:
 
 
 def figure(results: Results) -> dict[str, Any]:
-    """The plot for vega-lite."""
+    """Return the plot for vega-lite."""
     return {
         "concat": [_panel(case, runs) for case, runs in results["cases"].items()],
         "columns": 2,

@@ -27,7 +27,7 @@ WORK = {"T": (64, 128, 2048), "S": (16, 512, 2048), "smollm2": (2, 512, 512)}
 
 
 def start_model(shape: str) -> Callable[..., Any]:
-    """What makes a model of the shape with random weights."""
+    """Return what makes a model of the shape with random weights."""
     from posttrain.models.files.loading import prepared
 
     if shape == "smollm2":
@@ -40,7 +40,7 @@ def start_model(shape: str) -> Callable[..., Any]:
 
 
 def measure(rank: int, size: int, meeting: str, shape: str) -> float:
-    """The median seconds of a step of this process and the others."""
+    """Return the median seconds of a step of this process and the others."""
     import torch
 
     from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
@@ -75,7 +75,7 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
 
 
 def run(size: int, shape: str) -> float:
-    """The seconds of a step by so many processes."""
+    """Return the seconds of a step by so many processes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.processes", "--process"]
         environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(2 // size)}

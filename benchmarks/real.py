@@ -69,7 +69,7 @@ def estimate(name: str) -> str:
 
 
 def gflops() -> float:
-    """The speed of matrix products with as many threads as the recipes use: the best of a few."""
+    """Return the speed of matrix products with as many threads as the recipes use: the best of a few."""
     import torch
 
     torch.set_num_threads(THREADS)
@@ -109,7 +109,7 @@ def _starts(settings: Settings) -> list[int | None]:
 
 
 def _column(found: Sequence[EvaluatedPolicy], starts: Sequence[int | None]) -> list[tuple[str, str]]:
-    """The share of right answers of each policy, and the change from its start, with intervals over prompts."""
+    """Return the share of right answers of each policy, and the change from its start, with intervals over prompts."""
     cells = []
     for one, start in zip(found, starts, strict=True):
         here = scores([one])
@@ -125,7 +125,7 @@ def _column(found: Sequence[EvaluatedPolicy], starts: Sequence[int | None]) -> l
 
 
 def _cost() -> str:
-    """The time and memory of all stages, and the machine."""
+    """Return the time and memory of all stages, and the machine."""
     found = [read_timings(file) for file in FOLDER.rglob("*.json")]
     minutes, peak = sum(one["total"] for one in found) / 60, max(one["peak_mb"] for one in found) / 1e3
     longest = sorted(found, key=lambda one: -float(one["total"]))[:6]
@@ -154,7 +154,7 @@ def write(folder: Path) -> str:
 
 
 def main(words: Sequence[str]) -> str:
-    """The command line."""
+    """Return the command line."""
     match words:
         case ["estimate", ("real" | "real-quick") as name]:
             return estimate(name)

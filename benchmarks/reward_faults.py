@@ -96,7 +96,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def name_of(case: int, seed: int) -> str:
-    """The run of a case and a seed."""
+    """Return the run of a case and a seed."""
     return f"faults-{case}-{seed}"
 
 
@@ -131,7 +131,7 @@ def run_missing(place: Path) -> None:
 
 
 def settings_of(seed: int, reward: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a GRPO run."""
+    """Return the settings of a GRPO run."""
     return {
         "algorithm": "grpo",
         "start": "sft/main",
@@ -147,7 +147,7 @@ def settings_of(seed: int, reward: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(place: Path) -> str:
-    """The table of all cases."""
+    """Return the table of all cases."""
     results = place / "worker0" / "results"
     scores = [np.array([scores_per_prompt(results / name_of(i, seed)) for seed in SEEDS]) for i in range(len(CASES))]
     start = np.array([scores_per_prompt(place / "pipeline" / "results" / "sft")])

@@ -45,7 +45,7 @@ def measure(name: str, seeds: Sequence[int], folder: Path) -> list[Figures]:
 
 
 def table(results: dict[str, list[Figures]]) -> str:
-    """Each task and policy: success of each seed and the mean of what shows how."""
+    """Return each task and policy: success of each seed and the mean of what shows how."""
     lines = ["| task | policy | success of each seed | mean | what changes |", "|---|---|---:|---:|---|"]
     for name, found in results.items():
         for policy in POLICIES:

@@ -11,7 +11,7 @@ _CRON = "Write one like '0 3 * * *'"
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """Return a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"'{text}' is not a whole number above 0")
     return int(text)
@@ -26,7 +26,7 @@ def counts(text: str) -> list[int]:
 
 
 def seconds(text: str) -> float:
-    """A finite number of seconds, at least 1: less would be a typing error."""
+    """Return a finite number of seconds, at least 1: less would be a typing error."""
     try:
         value = float(text)
     except ValueError:

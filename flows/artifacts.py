@@ -38,7 +38,7 @@ _CURRENT = ("Completed", "RunCached", "Cached")
 
 
 def table(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> str:
-    """The stages with their states and seconds, for the terminal."""
+    """Return the stages with their states and seconds, for the terminal."""
     rows = [(row["stage"], row["state"], f"{row['seconds']:.1f}") for row in rows_of(stages, outcomes)]
     first, second = (max(map(len, column)) for column in list(zip(("stage", "state", ""), *rows, strict=True))[:2])
     lines = [f"{'stage':<{first}}  {'state':<{second}}  seconds"]
@@ -46,7 +46,7 @@ def table(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> str:
 
 
 def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
-    """One row per stage, in the order of the DAG."""
+    """Return one row per stage, in the order of the DAG."""
     rows = []
     for stage in stages:
         outcome = outcomes.get(stage.name, _NOT_RUN)
@@ -85,7 +85,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 
 
 def results(root: Path) -> list[dict[str, Any]]:
-    """The rows of `posttrain show results`, one per policy; empty where nothing is evaluated."""
+    """Return the rows of `posttrain show results`, one per policy; empty where nothing is evaluated."""
     rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
     columns = ("policy", "score", "low", "high", "greedy", "kl", "error")
     return [
@@ -95,7 +95,7 @@ def results(root: Path) -> list[dict[str, Any]]:
 
 
 def _posttrain(root: Path, *words: str) -> str:
-    """The output of a posttrain command; empty if it fails, as in a project without policies."""
+    """Return the output of a posttrain command; empty if it fails, as in a project without policies."""
     command, env = library_command("posttrain", *words), library_environment()
     done = subprocess.run(
         command, check=False, cwd=root, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -120,7 +120,7 @@ def _png(spec: str | dict[str, Any]) -> bytes:
 
 
 def _dvc_json(root: Path, *words: str) -> dict[str, Any]:
-    """The JSON that a DVC command prints; empty if it fails."""
+    """Return the JSON that a DVC command prints; empty if it fails."""
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", *words]
     done = subprocess.run(command, check=False, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     data: dict[str, Any] = json.loads(done.stdout or "{}") if done.returncode == 0 else {}
@@ -142,5 +142,5 @@ def metrics_diff(root: Path, targets: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _rounded(value: Any) -> Any:
-    """A float without its last digits, where the rounding error of a difference shows."""
+    """Return a float without its last digits, where the rounding error of a difference shows."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -16,7 +16,7 @@ Snapshot = dict[Path, tuple[int, int]]
 
 
 def resource_id(folder: Path) -> str:
-    """The resource of the event, which a trigger matches."""
+    """Return the resource of the event, which a trigger matches."""
     return f"posttrain.data.{folder.resolve()}"
 
 

@@ -40,7 +40,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line with all commands."""
+    """Return the command line with all commands."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: Any, name: str, does: str, example: str) -> argparse.ArgumentParser:
-    """A command with its help and an example of its arguments."""
+    """Return a command with its help and an example of its arguments."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=does, description=does, epilog=f"example: python -m flows.deploy {name} {example}"
     )
@@ -165,7 +165,7 @@ def _triggers(options: argparse.Namespace) -> list[Any]:
 
 
 def _enqueue() -> Any:
-    """A run that is started during another one waits for it; it then uses the new data, or has nothing to do."""
+    """Return a run that is started during another one waits for it; it then uses the new data, or has nothing to do."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy
 
     return ConcurrencyLimitStrategy.ENQUEUE

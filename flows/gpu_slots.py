@@ -48,7 +48,7 @@ class GpuSlots:
             slot.__exit__(None, None, None)
 
     def _wait(self, count: int, cancel: threading.Event) -> AbstractContextManager[None] | None:
-        """The acquired slots, or None once `cancel` is set."""
+        """Return the acquired slots, or None once `cancel` is set."""
         from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
         from prefect.concurrency.sync import concurrency
 
@@ -96,7 +96,7 @@ class GpuSlots:
 
 
 def devices() -> list[str]:
-    """The GPUs that this process may use, as CUDA names them."""
+    """Return the GPUs that this process may use, as CUDA names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [one.strip() for one in named.split(",") if one.strip() not in ("", "-1")]

@@ -59,7 +59,7 @@ class Stage:
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder upwards with a DVC project."""
+    """Return the nearest folder upwards with a DVC project."""
     for folder in (start, *start.parents):
         if (folder / ".dvc").is_dir():
             return folder
@@ -188,18 +188,18 @@ class GraphReader:
 
 
 def to_json(stage: Stage) -> dict[str, Any]:
-    """A stage as plain data."""
+    """Return a stage as plain data."""
     return {**asdict(stage), "needs": stage.needs.model_dump()}
 
 
 def from_json(data: Mapping[str, Any]) -> Stage:
-    """The stage from the data of `to_json`."""
+    """Return the stage from the data of `to_json`."""
     texts = {key: tuple(data[key]) for key in ("upstream", "reasons", "plots", "metrics")}
     return Stage(data["name"], needs=Needs(**data["needs"]), **texts)
 
 
 def stale(stages: Iterable[Stage]) -> set[str]:
-    """The stages that DVC calls changed, and all stages downstream of them."""
+    """Return the stages that DVC calls changed, and all stages downstream of them."""
     names: set[str] = set()
     for stage in stages:
         if stage.reasons or names.intersection(stage.upstream):
@@ -208,12 +208,12 @@ def stale(stages: Iterable[Stage]) -> set[str]:
 
 
 def select(stages: Sequence[Stage], selection: Selection) -> set[str]:
-    """The stages to run: the stale ones, or all."""
+    """Return the stages to run: the stale ones, or all."""
     return stale(stages) if selection == "stale" else {stage.name for stage in stages}
 
 
 def mermaid(stages: Sequence[Stage], states: Mapping[str, str]) -> str:
-    """The DAG as a mermaid flow chart, each stage with its state."""
+    """Return the DAG as a mermaid flow chart, each stage with its state."""
     ids = {stage.name: f"s{number}" for number, stage in enumerate(stages)}
     nodes = [f'    {ids[stage.name]}["{stage.name}<br/>{states.get(stage.name, "")}"]' for stage in stages]
     known = [(above, stage.name) for stage in stages for above in stage.upstream if above in ids]
@@ -251,7 +251,7 @@ def _closure(graph: Any, stages: Collection[Any]) -> set[Any]:
 
 
 def _needs(name: str, meta: Any) -> Needs:
-    """The typed part of `meta`; other keys are the user's own, unless they look like a typing error."""
+    """Return the typed part of `meta`; other keys are the user's own, unless they look like a typing error."""
     if meta is None:
         return Needs()
     where = f"{ROOT_FILE}, meta of '{name}'"
@@ -272,7 +272,7 @@ def _reason(entry: Any) -> str:
 
 
 def _changed(paths: Mapping[str, Any]) -> list[str]:
-    """The changed files; for a parameter file its changed keys."""
+    """Return the changed files; for a parameter file its changed keys."""
     return [
         name
         for path, how in paths.items()

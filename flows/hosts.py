@@ -162,7 +162,7 @@ def _dvc(root: Path, guard: OrphanGuard, *words: str, timeout: float | None = No
 
 
 def _serving_hosts() -> dict[str, datetime | None]:
-    """The hosts that the server takes for serving, and when each last asked for work."""
+    """Return the hosts that the server takes for serving, and when each last asked for work."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowFilter, FlowFilterName
     from prefect.client.schemas.objects import DeploymentStatus

@@ -39,7 +39,7 @@ def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 
 
 def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str, str]:
-    """The JSON to post; a chat shows `text`, where the stage's output is plain text and never markup."""
+    """Return the JSON to post; a chat shows `text`, where the stage's output is plain text and never markup."""
     pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     plain = _ESCAPES.sub("", text)
     shown = plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS]} ..."

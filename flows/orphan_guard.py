@@ -45,7 +45,7 @@ def send(group: int, number: int) -> bool:
 
 
 def alive(group: int) -> bool:
-    """Whether a process group still has a member."""
+    """Return whether a process group still has a member."""
     return send(group, 0)
 
 

@@ -30,7 +30,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.pipeline", description=__doc__, epilog="example: python -m flows.pipeline online report"
     )

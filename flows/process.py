@@ -127,7 +127,7 @@ def _follow(process: subprocess.Popen[bytes], lines: Lines, cancel: threading.Ev
 
 
 def _reason_to_end(cancel: threading.Event, deadline: float | None) -> Reason:
-    """The reason to end a running process now; `ENDED` if there is none."""
+    """Return the reason to end a running process now; `ENDED` if there is none."""
     if cancel.is_set():
         return Reason.CANCELLED
     return Reason.TIMED_OUT if deadline is not None and time.monotonic() > deadline else Reason.ENDED

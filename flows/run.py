@@ -290,7 +290,7 @@ def run_on_cluster(root: str, data: dict[str, Any], selection: Selection, upstre
 
 
 def _outcome(future: PrefectFuture[Any]) -> Outcome | None:
-    """The outcome of a stage that ran in another process; None if it never started."""
+    """Return the outcome of a stage that ran in another process; None if it never started."""
     state = future.state
     if not state.is_final():
         return None

@@ -72,7 +72,7 @@ def find(home: Path) -> str | None:
 
 
 def answers(url: str, timeout: float = 5.0) -> bool:
-    """Whether a healthy server answers; waits for one that listens but is still starting."""
+    """Return whether a healthy server answers; waits for one that listens but is still starting."""
     return _status(f"{url.rstrip('/')}/health", {}, timeout) == 200
 
 
@@ -112,7 +112,7 @@ def _is_local(url: str) -> bool:
 
 
 def _status(url: str, headers: dict[str, str], timeout: float) -> int:
-    """The HTTP status of the answer, 0 without one."""
+    """Return the HTTP status of the answer, 0 without one."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as reply:
@@ -263,7 +263,7 @@ def _serve_in_folder(home: Path, port: int) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.server",
         description="Run Prefect's server and pages on loopback until Ctrl-C; flows in this folder report there.",

@@ -52,7 +52,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.sweep",
         description=__doc__,
@@ -148,13 +148,13 @@ def _run_pending(
 
 
 def _finished_experiments() -> set[str]:
-    """The names of this commit's experiments; those of another commit ran other code."""
+    """Return the names of this commit's experiments; those of another commit ran other code."""
     head = git("rev-parse", "HEAD").strip()
     return {experiment.name for experiment in experiments() if experiment.baseline == head}
 
 
 def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
-    """The sweep that the command line describes, or its file."""
+    """Return the sweep that the command line describes, or its file."""
     if not options.set:
         file = Path(options.name) if options.name.endswith((".yaml", ".yml")) else FOLDER / f"{options.name}.yaml"
         if not file.is_file() and not options.seeds:

@@ -93,12 +93,12 @@ class Trial:
     overrides: Overrides
 
     def dvc_options(self) -> list[str]:
-        """The options of `dvc exp run` for these settings; `++` also adds a key that params.yaml leaves out."""
+        """Return the options of `dvc exp run` for these settings; `++` also adds a key that params.yaml leaves out."""
         return [word for key, value in self.overrides.items() for word in ("-S", f"++{key}={_hydra(value)}")]
 
 
 def read_sweep(file: Path) -> Sweep:
-    """A sweep from its file."""
+    """Return a sweep from its file."""
     return check(Sweep, read_yaml(file), where="sweep", file=str(file))
 
 
@@ -111,7 +111,7 @@ def checked_sweep_name(name: str) -> str:
 
 
 def trials(name: str, sweep: Sweep) -> list[Trial]:
-    """Every setting with every seed, without repetitions; the seeds of a setting follow each other."""
+    """Return every setting with every seed, without repetitions; the seeds of a setting follow each other."""
     grid = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
     settings = [*(grid if sweep.grid else []), *sweep.settings, *_random_settings(sweep.random)] or [{}]
     keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept}) or [SEED]
@@ -180,7 +180,7 @@ def check_committed(where: str, fix: str) -> None:
 
 
 def described(trial: Trial) -> str:
-    """The settings of a trial as text."""
+    """Return the settings of a trial as text."""
     return " ".join(f"{key}={value}" for key, value in trial.overrides.items())
 
 
@@ -202,7 +202,7 @@ def _draw(over: Range | list[Any], rng: random.Random) -> Any:
 
 
 def _section(key: str) -> str:
-    """The section that has a seed of its own: a run, or evaluate.settings."""
+    """Return the section that has a seed of its own: a run, or evaluate.settings."""
     parts = key.split(".")
     return ".".join(parts[:2] if parts[0] == "evaluate" else parts[:3])
 
@@ -237,7 +237,7 @@ def _plain(value: Any) -> str:
 
 
 def _hydra(value: Any) -> str:
-    """A value in the syntax of Hydra's overrides, which `-S` uses."""
+    """Return a value in the syntax of Hydra's overrides, which `-S` uses."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{_hydra(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):

@@ -14,7 +14,7 @@ from posttrain.pipeline.git import git
 
 
 def untracked_inputs(overrides: Iterable[Mapping[str, Any]] = ()) -> list[str]:
-    """The untracked files and folders that a value of params.yaml or of these overrides names."""
+    """Return the untracked files and folders that a value of params.yaml or of these overrides names."""
     params = [read_yaml(PARAMS_FILE)] if Path(PARAMS_FILE).is_file() else []
     texts = list(_texts([*params, *overrides]))
     own = [str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)]
@@ -27,7 +27,7 @@ def untracked_inputs(overrides: Iterable[Mapping[str, Any]] = ()) -> list[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a nested value, and the user's own rewards, which are keys."""
+    """Yield every text in a nested value, and the user's own rewards, which are keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -40,7 +40,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_inside(text: str) -> bool:
-    """Whether a text names a file or folder in this one; an absolute path is the same from everywhere."""
+    """Return whether a text names a file or folder in this one; an absolute path is the same from everywhere."""
     path = os.path.normpath(text)
     inside = path != "." and not path.startswith(("/", "..")) and "\0" not in text
     return inside and os.path.exists(path)  # noqa: PTH110  Path's own raises where a text is too long for a name
@@ -51,7 +51,7 @@ def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
 
 
 def _tracked_by_dvc() -> Iterator[PurePosixPath]:
-    """The outputs of the stages and the paths of `dvc add`."""
+    """Yield the outputs of the stages and the paths of `dvc add`."""
     for name in ["dvc.lock", *git("ls-files", "-z", "*.dvc").split("\0")]:
         if Path(name).is_file():
             data = read_yaml(Path(name))

@@ -17,12 +17,12 @@ from posttrain.workspace import python_path
 
 
 def host_name(root: Path) -> str:
-    """A name for this clone, as one machine may have several; Prefect allows no slash in it."""
+    """Return a name for this clone, as one machine may have several; Prefect allows no slash in it."""
     return f"{socket.gethostname()}{str(root).replace('/', '-')}"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m flows.workers", description=__doc__, epilog="example: python -m flows.workers --name big-gpu"
     )

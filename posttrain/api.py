@@ -170,7 +170,7 @@ def train_model(
 
 
 def _own(model: Any) -> Any:
-    """The model itself, where it is given in peft's wrapper: its layers keep their adapters."""
+    """Return the model itself, where it is given in peft's wrapper: its layers keep their adapters."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -211,7 +211,7 @@ def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Obje
 
 
 def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Example:
-    """A row as training has it; it is read as a row of a file is."""
+    """Return a row as training has it; it is read as a row of a file is."""
     if isinstance(objective, PreferenceObjective) and objective.knobs.paired:
         read = convert(row, "pairs")
         return Example([_answer(text, read, "chosen"), _answer(text, read, "rejected")], {"side": [1.0, -1.0]})
@@ -253,7 +253,7 @@ def _text(model: Any, tokenizer: Any) -> ChatText:
 
 
 def _runtime(model: Any) -> Runtime:
-    """The device that the model is on; it changes no setting of torch."""
+    """Return the device that the model is on; it changes no setting of torch."""
     threads = min(torch.get_num_threads(), 256)
     return Runtime(DeviceParams(device=model.device.type, deterministic=False, threads=threads))
 

@@ -74,7 +74,7 @@ def policy_loss(
     settings: Settings | None = None,
     state: State | None = None,
 ) -> tuple[Tensor, Metrics]:
-    """The loss of an online RL algorithm (grpo, ppo, rloo, dapo, gspo, ...) for given advantages.
+    """Return the loss of an online RL algorithm (grpo, ppo, rloo, dapo, gspo, ...) for given advantages.
 
     logp [B, T]: log-probs under the trained policy, with gradient. old_logp [B, T]: under the policy that sampled.
     advantages [B] or [B, T]: a number per row or per token. ppo and reinforce_pp whiten them here; before you cut a
@@ -125,7 +125,7 @@ def preference_loss(
     settings: Settings | None = None,
     state: State | None = None,
 ) -> tuple[Tensor, Metrics]:
-    """The loss of a preference algorithm (dpo, ipo, simpo, orpo, cpo, slic, apo_zero, exo, kto, bco, ...).
+    """Return the loss of a preference algorithm (dpo, ipo, simpo, orpo, cpo, slic, apo_zero, exo, kto, bco, ...).
 
     logp [B, T]: log-probs of the answers' tokens under the trained policy, with gradient. ref_logp [B, T]: under the
     frozen reference; simpo, orpo, cpo and slic have none.
@@ -151,7 +151,7 @@ def preference_loss(
 def reward_loss(
     chosen: Tensor, rejected: Tensor, *, margin: Tensor | float = 0.0, centring_weight: float = 0.0
 ) -> tuple[Tensor, Metrics]:
-    """The Bradley-Terry loss of a reward model, mean -log sigmoid(chosen - rejected - margin).
+    """Return the Bradley-Terry loss of a reward model, mean -log sigmoid(chosen - rejected - margin).
 
     chosen, rejected [B]: scores of the two answers of each prompt. margin: one number, or [B]. centring_weight: weight
     of (chosen + rejected)^2, which keeps scores around 0.
@@ -181,7 +181,7 @@ def group_advantages(
     weights: Sequence[float] = (),
     settings: Settings | None = None,
 ) -> Tensor:
-    """The advantage [B] of each sample over the samples of the same prompt, as the algorithm compares them.
+    """Return the advantage [B] of each sample over the samples of the same prompt, as the algorithm compares them.
 
     grpo, gspo, dapo: (R - mean) / (std + 1e-4), 0 where all rewards agree; dr_grpo: R - mean; rloo: R - mean of the
     others; maxrl: (R - mean) / mean; gdpo: rewards [B, K] are K parts, with `weights`.
@@ -230,7 +230,7 @@ def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def kl_estimate(logp: Tensor, ref_logp: Tensor, estimator: str = "k3") -> Tensor:
-    """An estimate of KL(policy || reference) at each token that the policy sampled, in the shape of logp.
+    """Return an estimate of KL(policy || reference) at each token that the policy sampled, in the shape of logp.
 
     k1: logp - ref_logp; k2: k1^2 / 2; k3: exp(-k1) + k1 - 1, never negative. In a reward use k1; in a loss k2 or k3,
     because the gradient of k1 has expectation 0.
@@ -251,7 +251,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
 def token_logprobs_from_hidden(
     hidden: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor | None = None, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The same without ever holding the logits [B, T, V]; for models that neither scale nor cap their logits.
+    """Return the same without ever holding the logits [B, T, V]; for models that neither scale nor cap their logits.
 
     hidden [B, T, D]: the last hidden states, which predict tokens [B, T]. weight [V, D] and bias [V]: those of
     `model.get_output_embeddings()`.

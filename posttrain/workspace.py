@@ -33,27 +33,27 @@ _HELD: dict[str, int] = {}
 
 
 def model_path(name: str) -> Path:
-    """The folder of a stage's model: `online@grpo` -> models/online/grpo."""
+    """Return the folder of a stage's model: `online@grpo` -> models/online/grpo."""
     return Path("models") / name.replace("@", "/")
 
 
 def table_path(name: str) -> Path:
-    """The file of a table: `two_step/chat` -> data/two_step/chat.parquet."""
+    """Return the file of a table: `two_step/chat` -> data/two_step/chat.parquet."""
     return Path("data") / f"{name}.parquet"
 
 
 def metrics_path(name: str) -> Path:
-    """The file of a stage's metrics."""
+    """Return the file of a stage's metrics."""
     return Path("metrics") / f"{name.replace('@', '/')}.json"
 
 
 def plot_path(name: str) -> Path:
-    """The file of a stage's metrics per step."""
+    """Return the file of a stage's metrics per step."""
     return Path("plots") / f"{name.replace('@', '/')}.csv"
 
 
 def rollouts_path(name: str) -> Path:
-    """The folder of the rollouts that a run was trained on."""
+    """Return the folder of the rollouts that a run was trained on."""
     return Path("rollouts") / name.replace("@", "/")
 
 
@@ -63,27 +63,27 @@ def checkpoint_path(name: str) -> Path:
 
 
 def failure_path(stage: str) -> Path:
-    """The file with the error of a stage's last run, until it runs again."""
+    """Return the file with the error of a stage's last run, until it runs again."""
     return Path(".dvc/tmp/failures") / f"{stage.replace('/', '@')}.txt"
 
 
 def is_outside(path: str | Path, root: str | Path = ".") -> bool:
-    """Whether a path, with its links resolved, is outside the workspace or another folder."""
+    """Return whether a path, with its links resolved, is outside the workspace or another folder."""
     return not Path(path).resolve().is_relative_to(Path(root).resolve())
 
 
 def any_outside(path: str | Path) -> bool:
-    """Whether a path, or an entry of the folder at that path, is outside the workspace."""
+    """Return whether a path, or an entry of the folder at that path, is outside the workspace."""
     return any(is_outside(one) for one in (path, *Path(path).glob("*")))
 
 
 def library_command(module: str, *words: str) -> list[str]:
-    """The command that runs a module of the library, also in a folder with a package of the same name."""
+    """Return the command that runs a module of the library, also in a folder with a package of the same name."""
     return [sys.executable, "-P", "-m", module, *words]
 
 
 def library_environment() -> dict[str, str]:
-    """The environment for `library_command`."""
+    """Return the environment for `library_command`."""
     return {**os.environ, "PYTHONPATH": python_path()}
 
 
@@ -155,12 +155,12 @@ def _finite(text: str) -> float:
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
-    """The numbers, rounded to significant digits."""
+    """Return the numbers, rounded to significant digits."""
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
 
 
 def format_size(size: float) -> str:
-    """A number of bytes as text, e.g. 1.5 MB."""
+    """Return a number of bytes as text, e.g. 1.5 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -169,7 +169,7 @@ def format_size(size: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """A duration as text, in the largest unit with a value of two or more."""
+    """Return a duration as text, in the largest unit with a value of two or more."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -200,7 +200,7 @@ def lock_stage(name: str) -> None:
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a living process holds a lock file."""
+    """Return whether a living process holds a lock file."""
     handle = _locked(file)
     if handle is not None:
         os.close(handle)
@@ -227,7 +227,7 @@ def remove_committed() -> None:
 
 
 def recorded_digest(file: Path) -> str:
-    """The digest of a file as dvc.lock writes it."""
+    """Return the digest of a file as dvc.lock writes it."""
     return f"{_DIGEST}{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"
 
 

@@ -35,7 +35,7 @@ def main(run: str) -> None:
 
 
 def load(run: str) -> LoadedRun:
-    """The run with its models and prompts."""
+    """Return the run with its models and prompts."""
     name, section = f"distill@{run}", f"distill.runs.{run}"
     params: DistillRun = load_run(section, DISTILL)
     start = needed_model(params.start, f"{section}.start")
@@ -81,7 +81,7 @@ def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section
 def shared_context(
     text: ChatText, teacher: Path, seen: Mapping[tuple[int, ...], Sequence[int]], section: str
 ) -> int | None:
-    """The longest row that the student can read, and the teacher with its additional context."""
+    """Return the longest row that the student can read, and the teacher with its additional context."""
     context, config = text.context, load_config(teacher)
     theirs = context_of(config)
     if theirs is None:
@@ -95,7 +95,7 @@ def shared_context(
 
 @phase("load")
 def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tuple[int, ...], list[int]]:
-    """The teacher's prompt for each prompt of the student: the same with the context as a system turn."""
+    """Return the teacher's prompt for each prompt of the student: the same with the context as a system turn."""
     asked = read_table(table_path(params.data), "prompts").filter(split="train")["prompt"].to_list()
     tools: list[Tools] = [None] * len(asked)
     if chat := table_of(params.demonstrations):
@@ -109,7 +109,7 @@ def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tup
 
 
 def with_system_prompt(turns: Sequence[Message], context: str) -> list[Message]:
-    """A conversation whose system turn begins with the context."""
+    """Return a conversation whose system turn begins with the context."""
     if turns and turns[0]["role"] == "system":
         return [{"role": "system", "content": f"{context}\n\n{turns[0]['content']}"}, *turns[1:]]
     return [{"role": "system", "content": context}, *turns]

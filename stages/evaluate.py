@@ -90,7 +90,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
 
 
 def _comparable(text: ChatText, reference: Path, label: str) -> bool:
-    """Whether the reference can score the policy's tokens; a line says where it cannot."""
+    """Return whether the reference can score the policy's tokens; a line says where it cannot."""
     if text.tokenizer.get_vocab() == load_tokenizer(reference).get_vocab():
         return True
     print(f"evaluate@{label}: {reference} has another tokenizer, so the KL to it is not measured", file=sys.stderr)
@@ -98,7 +98,7 @@ def _comparable(text: ChatText, reference: Path, label: str) -> bool:
 
 
 def _prompts(params: EvaluateParams) -> list[Prompt]:
-    """The first prompts of the split; if some have a readable answer, only those."""
+    """Return the first prompts of the split; if some have a readable answer, only those."""
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
     if any(prompt.answer.strip() for prompt in prompts):

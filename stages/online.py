@@ -24,7 +24,7 @@ def main(run: str) -> None:
 
 
 def load(run: str) -> LoadedRun:
-    """The run with its models and prompts."""
+    """Return the run with its models and prompts."""
     name, section = f"online@{run}", f"online.runs.{run}"
     params: OnlineParams = load_run(section, ONLINE)
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)

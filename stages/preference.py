@@ -78,14 +78,14 @@ def main(run: str) -> None:
 def preference_source(
     objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
 ) -> BatchSource:
-    """The batch source that the objective needs."""
+    """Return the batch source that the objective needs."""
     if objective.knobs.parts > 1:
         return ChunkedSource(examples, batch, epochs, seed, parts=objective.knobs.parts, models=models)
     return (KtoSource if objective.mismatched else EpochSource)(examples, batch, epochs, seed)
 
 
 def needed_kind(params: PreferenceRun, section: str) -> Kind:
-    """The kind of table that the run learns from; refuses another one."""
+    """Return the kind of table that the run learns from; refuses another one."""
     kind: Kind = "pairs" if params.paired else "feedback"
     run, _, named = params.data.partition("/")
     if named != kind:

@@ -98,7 +98,7 @@ def main(run: str) -> None:
 
 
 def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]:
-    """How often the better answer scores higher, over comparisons without noise."""
+    """Return how often the better answer scores higher, over comparisons without noise."""
     scores = answer_scores(models, examples)
     won = scores[0::2] - scores[1::2]
     return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}

@@ -97,7 +97,7 @@ def measured(command: list[str]) -> dict[str, Any]:
 
 
 def _memory(pid: int) -> int:
-    """The memory of a process and its children; what they share counts once, files that are mapped count too."""
+    """Return the memory of a process and its children; what they share counts once, files that are mapped count too."""
     total = 0
     for process in _family(pid):
         try:

@@ -24,7 +24,7 @@ but no schema checks and no protection against special tokens in content.
 
 
 def data_lines(found: dict[str, Any]) -> list[str]:
-    """The section from what was measured."""
+    """Return the section from what was measured."""
     steps = found["steps"]
     table = [
         f"| {WHAT[name]} | {one['wall_s']:.0f} | {one['cpu_s']:.0f} | {one['peak_mb']:,} |"

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 def measured(ours: Path, folder: Path, rounds: int) -> dict[str, Any]:
-    """Every side in turn, then again."""
+    """Return every side in turn, then again."""
     pipelines = {"ours": ours, "bare": bare(ours, folder / "bare"), "hollow": hollow(ours, folder / "hollow")}
     at_work = shutil.copytree(
         ours, folder / "at work", symlinks=True
@@ -103,7 +103,7 @@ def served(place: Path) -> Iterator[float]:
 
 
 def profile(place: Path, file: Path) -> dict[str, float]:
-    """The seconds of an idle `dvc repro` by what DVC does, under Python's profiler."""
+    """Return the seconds of an idle `dvc repro` by what DVC does, under Python's profiler."""
     file.parent.mkdir(exist_ok=True)
     _child(["-m", "cProfile", "-o", str(file), "-m", "dvc", "repro"], place, "up to date")
     spent = dict.fromkeys(WORK, 0.0)
@@ -116,7 +116,7 @@ def profile(place: Path, file: Path) -> dict[str, float]:
 
 
 def _side(side: str, workspace: Path) -> dict[str, float]:
-    """One side's own report."""
+    """Return one side's own report."""
     done = run_pinned(
         [sys.executable, "-m", "benchmarks.overhead.side", side, str(time.time())], workspace, environment()
     )

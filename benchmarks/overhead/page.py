@@ -32,7 +32,7 @@ TABLES: Final = "**The checks of a million rows** (pandera, every rule of the ta
 
 
 def overhead_lines(found: dict[str, Any]) -> list[str]:
-    """The section from what was measured."""
+    """Return the section from what was measured."""
     sides = found["sides"]
     return [
         HEAD,

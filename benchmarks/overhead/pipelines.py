@@ -48,7 +48,7 @@ def hollow(ours: Path, folder: Path) -> Path:
 
 
 def locked(ours: Path) -> dict[str, Any]:
-    """The stages of dvc.lock."""
+    """Return the stages of dvc.lock."""
     text = (ours / "dvc.lock").read_text(encoding="utf-8")
     stages: dict[str, Any] = YAML(typ="safe", pure=True).load(text)["stages"]
     return stages
@@ -61,7 +61,7 @@ def repro(folder: Path) -> None:
 
 
 def _made(ours: Path, folder: Path, stages: dict[str, Any], files: list[str]) -> Path:
-    """A pipeline under our DVC's settings that has run once."""
+    """Return a pipeline under our DVC's settings that has run once."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in files:
         (folder / name).write_text(f"{name}\n", encoding="utf-8")

@@ -74,7 +74,7 @@ class Marks:
                 report(self._began, reading=self._reading, first=self._first, warm=warm, again=again)
 
     def timed(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its time counted as reading."""
+        """Return the function, its time counted as reading."""
 
         def counted(*arguments: Any) -> Any:
             before = time.process_time()

@@ -18,7 +18,7 @@ ANSWER: Final = "He begins with {0} apples. {0} + 17 is what he has now, and tha
 
 
 def frame_of(kind: Kind, rows: int) -> pl.DataFrame:
-    """A table of this kind with so many rows."""
+    """Return a table of this kind with so many rows."""
     numbers = pl.DataFrame({"number": pl.int_range(rows, eager=True)})
     return with_ids(_MAKERS[kind](numbers), kind)
 

@@ -29,7 +29,7 @@ EXTRA = {"sft/T": ("trl_packing", "trl_default", *BF16), "sft/S": ("trl_packing"
 
 
 def sides_of(case: str) -> tuple[str, ...]:
-    """The sides of a comparison."""
+    """Return the sides of a comparison."""
     return SIDES + EXTRA.get(case, ())
 
 

@@ -275,7 +275,7 @@ class Adam:
         self._inner = torch.optim.AdamW(self._parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=0.0, fused=True)
 
     def step(self) -> float:
-        """One update; the gradient's norm before clipping."""
+        """Return one update; the gradient's norm before clipping."""
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, CLIP))
         self._inner.step()
         self._inner.zero_grad(set_to_none=True)

@@ -131,7 +131,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def decode(
     model: Llama, given: list[list[int]], names: list[str], group: int, room: int
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """The same draws as the library's, so that the samples are the same."""
+    """Return the same draws as the library's, so that the samples are the same."""
     decoder = Decoder(model, given, group, room)
     draws = uniform(row_keys(0, [f"{name}:{i}" for name in names for i in range(group)]), room)
     rows = torch.arange(len(given) * group)

@@ -72,7 +72,7 @@ class Case:
     device: Literal["cpu", "cuda"] = "cpu"
 
     def with_shape(self, **changes: Any) -> Case:
-        """The same case on a changed model."""
+        """Return the same case on a changed model."""
         return replace(self, shape=replace(self.shape, **changes))
 
 
@@ -126,12 +126,12 @@ def padding(items: Sequence[Sequence[Row]]) -> float:
 
 
 def reward(ids: Sequence[int]) -> float:
-    """A reward that any sample can get: the share of even tokens."""
+    """Return a reward that any sample can get: the share of even tokens."""
     return sum(token % 2 == 0 for token in ids) / max(len(ids), 1)
 
 
 def config(shape: Shape) -> Any:
-    """The model's configuration for transformers."""
+    """Return the model's configuration for transformers."""
     from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
@@ -145,7 +145,7 @@ def config(shape: Shape) -> Any:
 
 
 def language_model(shape: Shape) -> Any:
-    """The causal language model as transformers makes it, the same weights for every side."""
+    """Return the causal language model as transformers makes it, the same weights for every side."""
     import torch
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
     from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
@@ -155,7 +155,7 @@ def language_model(shape: Shape) -> Any:
 
 
 def scorer(shape: Shape) -> Any:
-    """The same with a scalar head."""
+    """Return the same with a scalar head."""
     import torch
     from transformers.models.llama.modeling_llama import LlamaForSequenceClassification
 
@@ -167,7 +167,7 @@ def scorer(shape: Shape) -> Any:
 
 
 def tokenizer(shape: Shape) -> Any:
-    """One word for each id; online trainers decode what they sample."""
+    """Return one word for each id; online trainers decode what they sample."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -183,7 +183,7 @@ def tokenizer(shape: Shape) -> Any:
 
 
 def words(ids: Sequence[int]) -> str:
-    """The text of which `tokenizer` makes these ids."""
+    """Return the text of which `tokenizer` makes these ids."""
     return " ".join("<stop>" if i == STOP else f"w{i}" for i in ids)
 
 

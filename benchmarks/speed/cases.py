@@ -71,6 +71,6 @@ SCALING: dict[str, dict[str, Case]] = {
 
 
 def case_of(name: str) -> Case:
-    """A case by its name."""
+    """Return a case by its name."""
     scaled = {key: case for cases in SCALING.values() for key, case in cases.items()}
     return {**COMPARED, **TINY, **GPU, **scaled}[name]

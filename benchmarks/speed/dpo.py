@@ -14,17 +14,17 @@ from posttrain.train.loop import TrainingParams
 
 
 def posttrain(case: Case) -> Report:
-    """The stage's loop over the given pairs."""
+    """Return the stage's loop over the given pairs."""
     return _posttrain(case, lora=False)
 
 
 def posttrain_lora(case: Case) -> Report:
-    """The same with adapters: the reference is the policy without them."""
+    """Return the same with adapters: the reference is the policy without them."""
     return _posttrain(case, lora=True)
 
 
 def posttrain_lora_recompute(case: Case) -> Report:
-    """The same with layers computed again in the backward pass."""
+    """Return the same with layers computed again in the backward pass."""
     return _posttrain(case, lora=True, training=ours.RECOMPUTED)
 
 

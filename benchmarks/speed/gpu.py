@@ -57,13 +57,13 @@ def main(arguments: list[str]) -> int:
 
 
 def sides_of(case: str) -> tuple[str, ...]:
-    """The sides that can run here: TRL with vLLM only where vLLM is."""
+    """Return the sides that can run here: TRL with vLLM only where vLLM is."""
     vllm = ("trl_vllm",) if case.startswith("grpo") and find_spec("vllm") is not None else ()
     return (*SIDES[case], *vllm)
 
 
 def flops(shape: Shape, rows: Sequence[Row]) -> float:
-    """What forward and backward of these rows need, the output head at scored tokens only.
+    """Return what forward and backward of these rows need, the output head at scored tokens only.
 
     6 for each weight and token; 12 for each pair of tokens of which one sees the other, and unit of the heads' width.
     """

@@ -12,22 +12,22 @@ BETA = 0.04
 
 
 def posttrain(case: Case) -> Report:
-    """The stage's loop: sampling, reward, reference, updates."""
+    """Return the stage's loop: sampling, reward, reference, updates."""
     return ours.online(case, "grpo", {"kl": {"beta": BETA}})
 
 
 def posttrain_cuda_graphs(case: Case) -> Report:
-    """The same with decoding steps as CUDA graphs."""
+    """Return the same with decoding steps as CUDA graphs."""
     return ours.online(case, "grpo", {"kl": {"beta": BETA}}, cuda_graphs=True)
 
 
 def posttrain_lora(case: Case) -> Report:
-    """The same with adapters: the reference is the policy without them."""
+    """Return the same with adapters: the reference is the policy without them."""
     return ours.online(case, "grpo", {"kl": {"beta": BETA}}, lora=True)
 
 
 def bound(case: Case) -> Report:
-    """The same rounds by hand, with the same draws."""
+    """Return the same rounds by hand, with the same draws."""
     return bound_online.online(case, bound_online.GRPO)
 
 
@@ -37,7 +37,7 @@ def trl(case: Case) -> Report:
 
 
 def trl_lora(case: Case) -> Report:
-    """The same with adapters by peft."""
+    """Return the same with adapters by peft."""
     return _trl(case, theirs.tuned(case), **theirs.adapters())
 
 

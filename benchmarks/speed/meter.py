@@ -43,7 +43,7 @@ class Meter:
         return time.perf_counter()
 
     def report(self, units: float, losses: list[float], **seen: float) -> Report:
-        """What the side did: useful units (tokens, pairs, completions) and the loss of every update."""
+        """Return what the side did: useful units (tokens, pairs, completions) and the loss of every update."""
         return Report(self._spent, units, peak_mb(self.device), losses, seen, self._system)
 
 
@@ -70,12 +70,12 @@ class Report:
         return self.units / (self.seconds - (self.system or 0.0))
 
     def line(self) -> str:
-        """One line of JSON, for the process that started the side."""
+        """Return one line of JSON, for the process that started the side."""
         return json.dumps(asdict(self))
 
 
 def peak_mb(device: str) -> float:
-    """The process's largest resident size, or what its tensors took of the GPU."""
+    """Return the process's largest resident size, or what its tensors took of the GPU."""
     if device != "cpu":
         import torch
 

@@ -92,7 +92,7 @@ class NoCheckpoints(Checkpoints):
 
 
 def ready(model: Any, case: Case) -> Any:
-    """A model as posttrain's store hands it out."""
+    """Return a model as posttrain's store hands it out."""
     return prepared(model).to(case.device)
 
 
@@ -101,7 +101,7 @@ RANK, ALPHA = 16, 32
 
 
 def models_of(case: Case, runtime: Runtime, *, reference: bool, lora: bool) -> ModelSet:
-    """The policy, all of its weights trained or adapters, and its frozen start where it is needed."""
+    """Return the policy, all of its weights trained or adapters, and its frozen start where it is needed."""
     policy = ready(language_model(case.shape), case)
     if not lora:
         return ModelSet(policy, runtime, ready(language_model(case.shape), case) if reference else None)
@@ -128,7 +128,7 @@ def fit(
 
 
 def device(case: Case, precision: Literal["fp32", "bf16"] = "fp32", **settings: bool) -> Runtime:
-    """One thread in float32, or a GPU in bf16."""
+    """Return one thread in float32, or a GPU in bf16."""
     chosen = "bf16" if case.device == "cuda" else precision
     return Runtime(DeviceParams(device=case.device, precision=chosen, threads=1, **settings))
 
@@ -150,7 +150,7 @@ class _Text:
 def online(
     case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = False, lora: bool = False
 ) -> Report:
-    """A policy row on its own samples, two updates a round."""
+    """Return a policy row on its own samples, two updates a round."""
     meter = Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
     needed = "ref_logp" in objective.needs

@@ -137,7 +137,7 @@ CONTROL = (
 
 
 def speed_lines(results: Path) -> list[str]:
-    """The section; a case without results is named."""
+    """Return the section; a case without results is named."""
     lines = [HEAD, _machine(results), "", UNMEASURED, COMPILED, "## Next to TRL and the bound", ""]
     lines += [HEADER, "|---|---|---|---|---|---|---|---|---|"]
     found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
@@ -246,7 +246,7 @@ def _scaling(results: Path) -> list[str]:
 
 
 def parameters(shape: Shape) -> int:
-    """How many weights a tied Llama has."""
+    """Return how many weights a tied Llama has."""
     layer = 4 * shape.width**2 + 3 * shape.width * shape.feed_forward + 2 * shape.width
     return shape.vocabulary * shape.width + shape.layers * layer + shape.width
 

@@ -15,7 +15,7 @@ SIDE: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
 
 
 def posttrain(case: Case) -> Report:
-    """The stage's loop over the given pairs."""
+    """Return the stage's loop over the given pairs."""
     updates, meter = batches(case, 2), Meter(case.warm, case.device)
     models = ModelSet(ours.ready(scorer(case.shape), case), ours.device(case))
     log = ours.fit(RewardObjective(RewardKnobs()), ours.Given(updates, SIDE), models, meter)

@@ -12,12 +12,12 @@ BETA = 0.05
 
 
 def posttrain(case: Case) -> Report:
-    """The stage's loop: sampling, reward, reference, updates."""
+    """Return the stage's loop: sampling, reward, reference, updates."""
     return ours.online(case, "rloo", {"kl": {"beta": BETA}})
 
 
 def bound(case: Case) -> Report:
-    """The same rounds by hand, with the same draws."""
+    """Return the same rounds by hand, with the same draws."""
     return bound_online.online(case, bound_online.RLOO)
 
 

@@ -33,7 +33,7 @@ class SideError(RuntimeError):
 
 
 def alternate(case: str, sides: Sequence[str], rounds: int, folder: Path = RESULTS) -> Reports:
-    """Every side once, then again, until there are `rounds` reports of each; what is in the folder counts."""
+    """Return every side once, then again, until there are `rounds` reports of each; what is in the folder counts."""
     reports = load(case, folder)
     for turn in range(rounds):
         for side in sides:
@@ -46,7 +46,7 @@ def alternate(case: str, sides: Sequence[str], rounds: int, folder: Path = RESUL
 
 
 def measured(case: str, side: str) -> Report:
-    """One side in a process of its own, on one core and one thread."""
+    """Return one side in a process of its own, on one core and one thread."""
     command = [sys.executable, "-m", "benchmarks.speed.side", case, side]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     if case_of(case).device == "cpu":
@@ -83,12 +83,12 @@ def ratios(reports: Reports, side: str, rate: Callable[[Report], float] = lambda
 
 
 def median(reports: Sequence[Report], value: Callable[[Report], float]) -> float:
-    """The middle of a value."""
+    """Return the middle of a value."""
     return statistics.median(value(report) for report in reports)
 
 
 def load(case: str, folder: Path) -> Reports:
-    """What has been measured."""
+    """Return what has been measured."""
     file = _file(case, folder)
     if not file.is_file():
         return {}

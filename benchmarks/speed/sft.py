@@ -13,42 +13,42 @@ from posttrain.train.loop import TrainingParams
 
 
 def posttrain(case: Case) -> Report:
-    """The stage's loop over the given rows."""
+    """Return the stage's loop over the given rows."""
     return _posttrain(case, ours.device(case))
 
 
 def posttrain_bf16(case: Case) -> Report:
-    """The same in bf16."""
+    """Return the same in bf16."""
     return _posttrain(case, ours.device(case, "bf16"))
 
 
 def posttrain_free(case: Case) -> Report:
-    """The same with whatever kernels are fastest; on a GPU their last bits may differ from run to run."""
+    """Return the same with whatever kernels are fastest; on a GPU their last bits may differ from run to run."""
     return _posttrain(case, ours.device(case, deterministic=False))
 
 
 def posttrain_lora(case: Case) -> Report:
-    """The same with adapters."""
+    """Return the same with adapters."""
     return _posttrain(case, ours.device(case), lora=True)
 
 
 def posttrain_recompute(case: Case) -> Report:
-    """The same with layers computed again in the backward pass."""
+    """Return the same with layers computed again in the backward pass."""
     return _posttrain(case, ours.device(case), training=ours.RECOMPUTED)
 
 
 def posttrain_lora_recompute(case: Case) -> Report:
-    """The same with adapters."""
+    """Return the same with adapters."""
     return _posttrain(case, ours.device(case), lora=True, training=ours.RECOMPUTED)
 
 
 def posttrain_compiled(case: Case) -> Report:
-    """The same with compiled layers; what the compiler takes before the first step is not counted."""
+    """Return the same with compiled layers; what the compiler takes before the first step is not counted."""
     return _posttrain(case, ours.device(case), training=COMPILED)
 
 
 def posttrain_bf16_compiled(case: Case) -> Report:
-    """The same in bf16."""
+    """Return the same in bf16."""
     return _posttrain(case, ours.device(case, "bf16"), training=COMPILED)
 
 

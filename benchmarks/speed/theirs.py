@@ -29,7 +29,7 @@ COMMON: dict[str, Any] = {
 
 
 def common(case: Case) -> dict[str, Any]:
-    """What all of TRL's sides are given on the case's device."""
+    """Return what all of TRL's sides are given on the case's device."""
     return {**COMMON, "use_cpu": case.device == "cpu"}
 
 
@@ -39,7 +39,7 @@ def tuned(case: Case) -> dict[str, Any]:
 
 
 def adapters() -> dict[str, Any]:
-    """What makes a trainer train the same adapters as ours; the reference is then the model without them."""
+    """Return what makes a trainer train the same adapters as ours; the reference is then the model without them."""
     from peft import LoraConfig
 
     from benchmarks.speed.ours import ALPHA, RANK
@@ -87,7 +87,7 @@ def clock(meter: Meter, updates: int) -> Any:
 
 
 def in_order(trainer: type[Any]) -> type[Any]:
-    """The trainer, taking rows as they come, so that all sides see the same batches."""
+    """Return the trainer, taking rows as they come, so that all sides see the same batches."""
 
     class InOrder(trainer):  # type: ignore[misc]
         def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -102,7 +102,7 @@ def folder() -> str:
 
 
 def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, Any], **parts: Any) -> Report:
-    """A policy trainer of TRL on its own samples: two updates a round."""
+    """Return a policy trainer of TRL on its own samples: two updates a round."""
     from datasets import Dataset
 
     from benchmarks.speed.case import language_model
@@ -138,7 +138,7 @@ def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, An
 
 
 def named(model: Any) -> Any:
-    """The model with a folder of its own: TRL loads the reference from there."""
+    """Return the model with a folder of its own: TRL loads the reference from there."""
     path = folder()
     model.save_pretrained(path)
     model.config._name_or_path = path
@@ -146,6 +146,6 @@ def named(model: Any) -> Any:
 
 
 def repeated(given: list[str], updates: int) -> Iterator[str]:
-    """Every round asks the same prompts."""
+    """Yield every round asks the same prompts."""
     for _ in range(updates // 2):
         yield from given

@@ -130,7 +130,7 @@ def return_to_go(reward_N: Tensor, lengths_B: Tensor, gamma: float = 1.0) -> Ten
 
 
 def at_last_token(reward_B: Tensor, lengths_B: Tensor) -> Tensor:
-    """The outcome reward on each row's last action token, 0 elsewhere: [B] -> [N]."""
+    """Return the outcome reward on each row's last action token, 0 elsewhere: [B] -> [N]."""
     reward_N = reward_B.new_zeros(int(lengths_B.sum()))
     kept = lengths_B > 0
     return reward_N.index_put((last_tokens(lengths_B)[kept],), reward_B[kept])
@@ -231,12 +231,12 @@ class GaeOptions(CriticOptions):
 
 
 def _per_row(compare: Callable[[Rewards, Any], Tensor]) -> Callable[[Rewards, Any], dict[str, Tensor]]:
-    """One advantage per row, on each of its tokens."""
+    """Return one advantage per row, on each of its tokens."""
     return lambda rewards, options: {"advantage": rewards.step.repeat_to_tokens(compare(rewards, options))}
 
 
 def _grouped(compare: Callable[[Tensor, Tensor], Tensor], formula: str) -> Advantage:
-    """An advantage that compares the samples of a prompt."""
+    """Return an advantage that compares the samples of a prompt."""
     columns = _per_row(lambda rewards, _: compare(rewards.penalised, rewards.step.rows["group"]))
     return Advantage(Options, columns, formula, grouped=True)
 
@@ -282,7 +282,7 @@ def _gae(rewards: Rewards, options: GaeOptions) -> dict[str, Tensor]:
 
 
 def _by_token(rewards: Rewards) -> Tensor:
-    """The reward on the last token, less what earlier turns earned on theirs, less each token's KL penalty."""
+    """Return the reward on the last token, less what earlier turns earned on theirs, less each token's KL penalty."""
     step, reward_B = rewards.step, rewards.reward_B
     earned_N = step.tokens.get("turn_reward")
     if earned_N is None:
@@ -292,7 +292,7 @@ def _by_token(rewards: Rewards) -> Tensor:
 
 
 def baseline(state: State, reward_B: Tensor) -> float:
-    """The bias-corrected moving average of earlier batches' rewards; the first batch is its own baseline."""
+    """Return the bias-corrected moving average of earlier batches' rewards; the first batch is its own baseline."""
     if state["baseline_weight"] == 0:
         return float(reward_B.mean())
     return state["baseline"] / state["baseline_weight"]

@@ -71,7 +71,7 @@ CORRECTION: OneOf[Correction] = OneOf(
 
 
 def correction_weights(step: Ragged, options: Options) -> Tensor:
-    """The weight of each token [N] of a step with `recomputed_logp` and `old_logp`."""
+    """Return the weight of each token [N] of a step with `recomputed_logp` and `old_logp`."""
     assert isinstance(options, CorrectionOptions)
     log_ratio = LEVELS[options.level](step.tokens["recomputed_logp"], step.tokens["old_logp"], step.lengths_B)
     return CORRECTION.entry(options.type).weight(log_ratio.exp(), options)

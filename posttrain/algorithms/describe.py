@@ -94,7 +94,7 @@ OTHERS: tuple[tuple[str, str, str, type[Params]], ...] = (
 
 
 def describe(name: str | None = None) -> str:
-    """All rows in a line each, or one row in full."""
+    """Return all rows in a line each, or one row in full."""
     if name is None:
         return "\n".join(_overview())
     for family in FAMILIES:
@@ -110,7 +110,7 @@ def describe(name: str | None = None) -> str:
 
 
 def page(existing: str) -> str:
-    """The page with its made part renewed and the rest as it was."""
+    """Return the page with its made part renewed and the rest as it was."""
     head, mark, rest = existing.partition(BEGIN)
     _, _, tail = rest.partition(END)
     head = head if mark else "# Algorithms\n\n"
@@ -139,7 +139,7 @@ def _in_full(family: Family, row: AlgorithmRow) -> Iterator[str]:
 
 
 def _setting_lines(settings: Params) -> Iterator[str]:
-    """Each setting with its value, a choice with the options that it has."""
+    """Yield each setting with its value, a choice with the options that it has."""
     model, choices = type(settings), dict(choices_of(type(settings)))
     for name, field in model.model_fields.items():
         value, default = getattr(settings, name), field.get_default(call_default_factory=True)
@@ -154,7 +154,7 @@ def _setting_lines(settings: Params) -> Iterator[str]:
 
 
 def _options(options: type[Params]) -> Iterator[tuple[str, Any]]:
-    """The fields of an entry's options, without its name."""
+    """Return the fields of an entry's options, without its name."""
     return ((name, field) for name, field in options.model_fields.items() if name != "type")
 
 

@@ -91,7 +91,7 @@ def add_metrics(totals: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
 
 
 def step_metrics(totals: Mapping[str, Tensor]) -> dict[str, float]:
-    """The metrics of a whole step as numbers, with one transfer from the device.
+    """Return the metrics of a whole step as numbers, with one transfer from the device.
 
     The mean of weights, `NAME`, and of their squares, `NAME_square`, give the effective sample size as a share of all
     tokens: NAME_ess = (sum w)^2 / (n sum w^2).
@@ -121,20 +121,20 @@ class Objective(Protocol):
         return False
 
     def initial_state(self) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return {}
 
     def prepare(self, step: Ragged, state: State) -> Prepared:
-        """The whole step with weights, advantages and the like, without gradient; may leave rows out."""
+        """Return the whole step with weights, advantages and the like, without gradient; may leave rows out."""
         ...
 
     def loss(self, micro: Ragged) -> Loss:
-        """The loss of some items of the prepared step, with gradient."""
+        """Return the loss of some items of the prepared step, with gradient."""
         ...
 
 
 def columns_before_prepare(needs: frozenset[str]) -> frozenset[str]:
-    """The needed columns that must exist before `prepare`: all but those of the forward pass."""
+    """Return the needed columns that must exist before `prepare`: all but those of the forward pass."""
     return (needs - GRADIENT_COLUMNS) | ({"old_value"} if "value" in needs else set())
 
 
@@ -163,11 +163,11 @@ class AlgorithmRow:
     model: type[Params] = Params
 
     def merged(self, over: Mapping[str, Any]) -> dict[str, Any]:
-        """The row's settings with some replaced, as plain data."""
+        """Return the row's settings with some replaced, as plain data."""
         return merge_settings(self.model, self.values, over)
 
     def settings(self, **over: Any) -> Any:
-        """The row's settings with some replaced, typed and checked."""
+        """Return the row's settings with some replaced, typed and checked."""
         return self.model.model_validate(self.merged(over))
 
 

@@ -24,13 +24,13 @@ from posttrain.params.params import check, did_you_mean
 
 
 def settings_of(rows: Mapping[str, AlgorithmRow], algorithm: str, settings: Mapping[str, Any] | None) -> Any:
-    """The settings of an algorithm with some replaced."""
+    """Return the settings of an algorithm with some replaced."""
     row: AlgorithmRow = entry(rows, algorithm, "algorithm")
     return check(row.model, row.merged(settings or {}), where=algorithm, file="settings")
 
 
 def entry(table: Mapping[str, Any], name: str, where: str) -> Any:
-    """An entry of a table by its name."""
+    """Return an entry of a table by its name."""
     if name not in table:
         raise ParamsError(what=f"'{name}' is unknown", where=where, fix=did_you_mean(name, sorted(table)))
     return table[name]
@@ -53,7 +53,7 @@ def padded_loss(
     state: MutableMapping[str, float] | None,
     pairs: int | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The loss and metrics of one optimizer step; `logp` and the column `entropy` may have a gradient.
+    """Return the loss and metrics of one optimizer step; `logp` and the column `entropy` may have a gradient.
 
     `pairs`: how many pairs the rows are, the chosen rows first. `state` is updated in place.
     """

@@ -126,7 +126,7 @@ class PolicyObjective:
 
     @torch.no_grad()
     def prepare_given(self, step: Ragged, state: State) -> Prepared:
-        """The same for a step that has its `advantage` column already, and so needs no rewards."""
+        """Return the same for a step that has its `advantage` column already, and so needs no rewards."""
         return self._with_coefficients(*self._weighted(step, state))
 
     def _prepare(self, step: Ragged, state: State) -> Prepared:
@@ -135,7 +135,7 @@ class PolicyObjective:
         return replace(prepared, metrics=self._step_metrics(step, state))
 
     def _weighted(self, step: Ragged, state: State) -> tuple[Ragged, State]:
-        """The step with the weight of each token, and the state with the penalty of this step."""
+        """Return the step with the weight of each token, and the state with the penalty of this step."""
         dropped_B = step.rows["truncated"].bool() if self.knobs.truncated == "mask" else None
         if "opponent" in self.needs:
             opponent_B = step.rows["opponent"].bool()
@@ -163,7 +163,7 @@ class PolicyObjective:
         return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:
-        """The sampling policy's log-probs: the trainer's own where a correction is set, else the sampler's."""
+        """Return the sampling policy's log-probs: the trainer's own where a correction is set, else the sampler's."""
         return step.tokens["recomputed_logp" if self.corrected else "old_logp"]
 
     def _weight(self, lengths_B: Tensor, kept_B: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class PolicyObjective:
         return AGGREGATE[self.knobs.aggregation](lengths_B, kept_B)
 
     def _advantage(self, step: Ragged, state: State) -> Ragged:
-        """The advantage of each token, with the KL penalty in the reward where the settings say so."""
+        """Return the advantage of each token, with the KL penalty in the reward where the settings say so."""
         kl, dtype = self.knobs.kl, step.tokens["weight"].dtype
         kl_penalty_N = torch.zeros_like(step.tokens["weight"])
         if isinstance(kl, KlOptions) and kl.type != "loss":
@@ -187,7 +187,7 @@ class PolicyObjective:
         return step.with_rows(penalised_reward=rewards.penalised).with_tokens(**columns)
 
     def _surrogate_inputs(self, step: Ragged, logp: Tensor) -> Tokens:
-        """The columns that the surrogate takes, of a step or a part of one."""
+        """Return the columns that the surrogate takes, of a step or a part of one."""
         old_logp_N = self._sampling_logp(step)
         log_ratio = self.surrogate.log_ratio(logp, old_logp_N, step.lengths_B)
         return Tokens(
@@ -195,7 +195,7 @@ class PolicyObjective:
         )
 
     def _surrogate_terms(self, tokens: Tokens) -> Tensor:
-        """The surrogate of each token; 0 for those that `prepare` dropped."""
+        """Return the surrogate of each token; 0 for those that `prepare` dropped."""
         terms_N = self.surrogate.term(tokens, self.knobs.surrogate)
         return terms_N.masked_fill(tokens.columns["dropped"], 0.0) if "dropped" in tokens.columns else terms_N
 
@@ -243,7 +243,7 @@ class PolicyObjective:
 
 
 def _moments(name: str, values_N: Tensor, mean_N: Tensor) -> dict[str, Tensor]:
-    """The mean of weights and of their squares, which become the effective sample size `NAME_ess`."""
+    """Return the mean of weights and of their squares, which become the effective sample size `NAME_ess`."""
     return {name: (mean_N * values_N).sum(), f"{name}_square": (mean_N * values_N.square()).sum()}
 
 
@@ -252,7 +252,7 @@ MAX_RELATIVE_ERROR = 0.2
 
 
 def initial_coefficients(knobs: PolicyKnobs) -> State:
-    """The state before the first step."""
+    """Return the state before the first step."""
     state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
     if isinstance(knobs.penalty, PenaltyOptions):
         state |= {"penalty": knobs.penalty.beta, "last_kl_old": 0.0}
@@ -262,7 +262,7 @@ def initial_coefficients(knobs: PolicyKnobs) -> State:
 
 
 def updated_coefficients(knobs: PolicyKnobs, step: Ragged, old_logp_N: Tensor, state: State) -> State:
-    """The state for the next step."""
+    """Return the state for the next step."""
     state = dict(state)
     if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
         measured = float(step.sum_rows(k1(old_logp_N, step.tokens["ref_logp"])).mean())
@@ -304,5 +304,5 @@ def updated_penalty(knobs: PolicyKnobs, step: Ragged, old_logp_N: Tensor, state:
 
 
 def with_coefficient(step: Ragged, name: str, state: State, like: Tensor) -> Ragged:
-    """A coefficient of the state as a token column, since `loss` does not get the state."""
+    """Return a coefficient of the state as a token column, since `loss` does not get the state."""
     return step.with_tokens(**{name: torch.full_like(like, state[name])})

@@ -166,7 +166,7 @@ class PolicyKnobs(Params):
 
 
 def refusal(knobs: PolicyKnobs) -> str | None:
-    """Why a combination of valid settings is refused, with the fix; None if it is not."""
+    """Return why a combination of valid settings is refused, with the fix; None if it is not."""
     for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
         reason = check(knobs)
         if reason:
@@ -175,7 +175,7 @@ def refusal(knobs: PolicyKnobs) -> str | None:
 
 
 def group_refusal(knobs: PolicyKnobs, group_size: int) -> str | None:
-    """Why the advantage cannot be computed from groups of this size; None if it can."""
+    """Return why the advantage cannot be computed from groups of this size; None if it can."""
     if knobs.advantage_entry.grouped and group_size < 2:
         return (
             f"advantage '{knobs.advantage.type}' compares siblings, so in a group of {group_size} every advantage "
@@ -185,7 +185,7 @@ def group_refusal(knobs: PolicyKnobs, group_size: int) -> str | None:
 
 
 def reuse_refusal(knobs: PolicyKnobs, updates: int) -> str | None:
-    """Why samples cannot be used for this many updates; None if they can."""
+    """Return why samples cannot be used for this many updates; None if they can."""
     if not knobs.surrogate_entry.has_ratio and updates > 1:
         return (
             f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
@@ -195,7 +195,7 @@ def reuse_refusal(knobs: PolicyKnobs, updates: int) -> str | None:
 
 
 def replay_refusal(knobs: PolicyKnobs, groups: int) -> str | None:
-    """Why samples of earlier rounds cannot be used; None if they can."""
+    """Return why samples of earlier rounds cannot be used; None if they can."""
     if not groups:
         return None
     if not knobs.surrogate_entry.has_ratio:
@@ -212,7 +212,7 @@ def replay_refusal(knobs: PolicyKnobs, groups: int) -> str | None:
 
 
 def truncation_refusal(top_p: float, top_k: int | None) -> str | None:
-    """Why samples of only the likeliest tokens cannot be used; None if all tokens are sampled from."""
+    """Return why samples of only the likeliest tokens cannot be used; None if all tokens are sampled from."""
     if top_p == 1 and top_k is None:
         return None
     setting = f"top_p = {top_p:g}" if top_p < 1 else f"top_k = {top_k}"

@@ -172,7 +172,7 @@ class PreferenceKnobs(Params):
 
 
 def refusal(knobs: PreferenceKnobs) -> str | None:
-    """Why a combination of valid settings is refused, with the fix; None if it is not."""
+    """Return why a combination of valid settings is refused, with the fix; None if it is not."""
     if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
         return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
     if not knobs.paired and not knobs.reference:

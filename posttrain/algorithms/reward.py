@@ -73,7 +73,7 @@ class RewardObjective(Objective):
 
 
 def _per_item_count(rows: Tensor, item_B: Tensor) -> Tensor:
-    """How many of `rows` belong to each row's item, in double precision."""
+    """Return how many of `rows` belong to each row's item, in double precision."""
     _, index_B = torch.unique(item_B, return_inverse=True)
     counts = torch.zeros(item_B.numel(), dtype=torch.float64, device=item_B.device)
     return counts.index_add_(0, index_B[rows], torch.ones_like(rows, dtype=torch.float64))[index_B]

@@ -49,7 +49,7 @@ class Found:
 
 
 def boxes(text: str) -> list[Found]:
-    r"""Every \boxed{...} with braces that match; the outer one of a box in a box."""
+    r"""Return every \boxed{...} with braces that match; the outer one of a box in a box."""
     found: list[Found] = []
     for mark in _BOX.finditer(text):
         if found and found[-1].end > mark.start():
@@ -66,7 +66,7 @@ def boxes(text: str) -> list[Found]:
 
 
 def boxed(text: str) -> Found | None:
-    """The last box, with those that are given together with it."""
+    """Return the last box, with those that are given together with it."""
     found = boxes(text)
     if not found:
         if re.search(r"\\(?:boxed|fbox)\b", text):
@@ -99,7 +99,7 @@ def boxed(text: str) -> Found | None:
 
 
 def touches(before: str, after: str) -> bool:
-    """Whether the texts around a box make it a part of another value."""
+    """Return whether the texts around a box make it a part of another value."""
     factorial = after.startswith("!") and _FACTORIAL.search(before[-200:])
     prime = after.startswith("'") and "'" not in before[-3:]
     matrix = before.rfind("matrix}", max(0, (begun := before.rfind("\\begin{")))) > begun > before.rfind("\\end{")

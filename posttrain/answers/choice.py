@@ -109,7 +109,7 @@ _REFUTED = re.compile(
 
 
 def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = False) -> str:
-    """The last letter that a completion gives as its answer; unreadable if it gives none, or several."""
+    """Return the last letter that a completion gives as its answer; unreadable if it gives none, or several."""
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
     text = _FONT.sub(r"\1", POLITE.sub("", spoken(text).strip()).strip())
@@ -227,7 +227,7 @@ def _checked(text: str, begin: int, end: int, letter: str, choices: str) -> str:
 
 
 def _alone(text: str, choices: str) -> str:
-    """The letter of a text that is only a letter, or a letter with what it stands for."""
+    """Return the letter of a text that is only a letter, or a letter with what it stands for."""
     text = text.strip()
     found = _LETTER.match(text)
     if not found or found["letter"].upper() not in choices:

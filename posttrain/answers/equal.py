@@ -47,7 +47,7 @@ HUNDRED = Num(Fraction(100))
 
 
 def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
-    """Whether the final answer `found` is the gold answer; Unreadable: it cannot be told."""
+    """Return whether the final answer `found` is the gold answer; Unreadable: it cannot be told."""
     reasons: list[Unreadable] = []
     for units in (True, False):
         try:
@@ -82,7 +82,7 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
 
 
 def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
-    """Whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
+    """Return whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
     gold, found = _single(gold), _single(found)
     if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
         gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
@@ -116,7 +116,7 @@ def _single(answer: Answer) -> Answer:
 
 
 def why_unreadable(gold: str) -> str | None:
-    """Why a gold answer cannot be read; None: it can."""
+    """Return why a gold answer cannot be read; None: it can."""
     try:
         read(gold)
     except Unreadable:
@@ -128,7 +128,7 @@ def why_unreadable(gold: str) -> str | None:
 
 
 def same(gold: Answer, found: Answer) -> bool:
-    """Whether two answers are the same, kind by kind."""
+    """Return whether two answers are the same, kind by kind."""
     if isinstance(gold, Equation) or isinstance(found, Equation):
         return _same_equation(gold, found)
     if isinstance(gold, Named) and isinstance(found, Named):
@@ -177,7 +177,7 @@ def _is_decimal(node: Node) -> bool:
 
 
 def _kelvins(answer: Quantity) -> Node | None:
-    """A temperature in kelvins; None: it is something else."""
+    """Return a temperature in kelvins; None: it is something else."""
     assert answer.unit is not None
     scales = {
         "K": (Fraction(0), Fraction(1)),
@@ -195,7 +195,7 @@ def _in_base_units(value: Node, unit: Unit) -> Node:
 
 
 def same_value(gold: Node, found: Node) -> bool:
-    """Whether two expressions are equal, and the found one is no arithmetic that is left to do."""
+    """Return whether two expressions are equal, and the found one is no arithmetic that is left to do."""
     infinite = Const("infinity")
     if any(one == infinite for node in (gold, found) for one in walk(node)):
         return gold == found
@@ -210,12 +210,12 @@ def _is_worked_out(gold: Node, found: Node) -> bool:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether an expression is a number or a fraction of numbers."""
+    """Return whether an expression is a number or a fraction of numbers."""
     return all(isinstance(one, Num) or (isinstance(one, Call) and one.name in ("div", "neg")) for one in walk(node))
 
 
 def _has_arithmetic(node: Node) -> bool:
-    """Whether rational numbers are still to be added or multiplied; 1.5 * 10^3 is a number."""
+    """Return whether rational numbers are still to be added or multiplied; 1.5 * 10^3 is a number."""
     for one in walk(node):
         if not isinstance(one, Call) or one.name not in ARITHMETIC:
             continue
@@ -229,7 +229,7 @@ def _has_arithmetic(node: Node) -> bool:
 
 
 def _same_equation(gold: Answer, found: Answer) -> bool:
-    """Whether two equations have the same solutions: their differences of sides are in a constant ratio."""
+    """Return whether two equations have the same solutions: their differences of sides are in a constant ratio."""
     a, b = _sides(gold), _sides(found)
     if a is None or b is None:
         return False
@@ -243,7 +243,7 @@ def _same_equation(gold: Answer, found: Answer) -> bool:
 
 
 def _is_constant(ratio: Node, names: frozenset[str]) -> bool:
-    """Whether an expression does not depend on its variables: it is the same after they are renamed."""
+    """Return whether an expression does not depend on its variables: it is the same after they are renamed."""
     renamed = _renamed(ratio, {name: f"{name}'" for name in names})
     product = Call("add", (ratio, Call("mul", (Num(Fraction(0)), renamed))))
     other = Call("add", (renamed, Call("mul", (Num(Fraction(0)), ratio))))
@@ -312,7 +312,7 @@ def _same_items(gold: Answer, found: Answer) -> bool:
 
 
 def _assigned(point: Items, values: Items) -> bool:
-    """Whether the point (1, 2) and `x = 1, y = 2` are the same."""
+    """Return whether the point (1, 2) and `x = 1, y = 2` are the same."""
     named = {member.name: member.value for member in values.members if isinstance(member, Named)}
     names = sorted(named)
     if names not in (["x", "y"], ["x", "y", "z"]) or not len(names) == len(values.members) == len(point.members):

@@ -46,7 +46,7 @@ class Parser:
         self._depth = self._bars = 0
 
     def at(self, *texts: str) -> bool:
-        """Whether the next token is one of these."""
+        """Return whether the next token is one of these."""
         return self.place < len(self.tokens) and self.tokens[self.place].text in texts
 
     @property
@@ -77,7 +77,7 @@ class Parser:
         return node
 
     def _signed(self) -> Node:
-        """A term with signs before it."""
+        """Return a term with signs before it."""
         if not self.at("+", "-", "\\pm", "\\mp"):
             return self._term()
         sign = self.tokens[self.place].text
@@ -116,7 +116,7 @@ class Parser:
         return self._factor()
 
     def _begins_factor(self) -> bool:
-        """Whether a product without a sign goes on."""
+        """Return whether a product without a sign goes on."""
         token = self.next
         if token is None or self._ends(token):
             return False
@@ -152,7 +152,7 @@ class Parser:
         return Call("pow", (node, self.exponent()))
 
     def exponent(self) -> Node:
-        """What follows `^`."""
+        """Return what follows `^`."""
         self._depth += 1
         if self._depth > DEEPEST:
             raise Unreadable(f"deeper than {DEEPEST} levels")
@@ -212,7 +212,7 @@ class Parser:
         return inner
 
     def _number(self, token: Token) -> Node:
-        """A number, with the fraction of a mixed number."""
+        """Return a number, with the fraction of a mixed number."""
         self.place += 1
         assert token.value is not None
         following = self.tokens[self.place : self.place + 3]
@@ -250,7 +250,7 @@ class Parser:
         return last
 
     def _indexed(self, name: str) -> Node:
-        """A variable, with what is below it."""
+        """Return a variable, with what is below it."""
         if not self.at("_"):
             return CONSTANTS.get(name) or Var(name)
         self.place += 1
@@ -294,7 +294,7 @@ class Parser:
         return Call("div", (self._argument(), self._argument()))
 
     def _argument(self) -> Node:
-        """What a command of LaTeX takes: a group, a digit, a letter."""
+        """Return what a command of LaTeX takes: a group, a digit, a letter."""
         if self.at("{"):
             return self._group("{")
         token = self.next
@@ -315,7 +315,7 @@ class Parser:
         return Call("root", (self._argument(), degree))
 
     def _function(self, name: str) -> Node:
-        """A function with its power, base and argument."""
+        """Return a function with its power, base and argument."""
         power: Node | None = None
         base: Node | None = None
         if name == "log" and self.at("_"):
@@ -338,7 +338,7 @@ class Parser:
         return node if power is None else Call("pow", (node, power))
 
     def _bracketed(self, name: str) -> Node:
-        """The argument of a function that needs brackets; a root may have a number after it."""
+        """Return the argument of a function that needs brackets; a root may have a number after it."""
         if self.at("(", "[", "{"):
             return self._group(self.tokens[self.place].text)
         if name in ("sqrt", "cbrt") and self.next and self.next.kind == "number":
@@ -352,7 +352,7 @@ class Parser:
         return Num(token.value)
 
     def _function_argument(self) -> Node:
-        """The argument in brackets, or the product that follows: sin 2x."""
+        """Return the argument in brackets, or the product that follows: sin 2x."""
         if self.at("(", "[", "{", "|"):
             return self._group(self.tokens[self.place].text)
         if self.at("-"):
@@ -376,7 +376,7 @@ def negative(node: Node) -> Node:
 
 
 def degrees(node: Node) -> Node:
-    """So many degrees as an angle."""
+    """Return so many degrees as an angle."""
     return Call("mul", (node, Call("div", (Const("pi"), Num(Fraction(180))))))
 
 

@@ -64,7 +64,7 @@ _BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
 
 
 def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
-    """The final answer of a completion; unreadable if it has none, or more than one."""
+    """Return the final answer of a completion; unreadable if it has none, or more than one."""
     text = _closed(spoken(text).strip())
     if not text:
         raise Unreadable("it is empty")
@@ -77,12 +77,12 @@ def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> 
 
 
 def _closed(text: str) -> str:
-    """The text without polite remarks and signs of joy at its end."""
+    """Return the text without polite remarks and signs of joy at its end."""
     return CLOSING.sub("", POLITE.sub("", CLOSING.sub("", text)).rstrip()).rstrip()
 
 
 def after_mark(text: str, mark: str) -> str:
-    """The answer after the last mark: the rest of its line, or the next line."""
+    """Return the answer after the last mark: the rest of its line, or the next line."""
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
@@ -93,7 +93,7 @@ def after_mark(text: str, mark: str) -> str:
 
 
 def gold_answer(answer: str) -> str:
-    """The gold answer, which may stand in a box or after ####."""
+    """Return the gold answer, which may stand in a box or after ####."""
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
     found = boxes(answer)
@@ -101,7 +101,7 @@ def gold_answer(answer: str) -> str:
 
 
 def spoken(text: str) -> str:
-    """The end of a text, without its thoughts."""
+    """Return the end of a text, without its thoughts."""
     _, closed, rest = text.rpartition("</think>")
     if not closed and "<think>" in text:
         raise Unreadable("its thoughts do not end")
@@ -109,7 +109,7 @@ def spoken(text: str) -> str:
 
 
 def _auto(text: str) -> Found | None:
-    """The last answer in any form."""
+    """Return the last answer in any form."""
     marked = [one for one in (boxed(text), _hashes(text), _tags(text)) if one is not None]
     last = max(marked, key=lambda one: one.end, default=None)
     said = _answer_is(text, last.end if last else 0)
@@ -119,7 +119,7 @@ def _auto(text: str) -> Found | None:
 
 
 def _hashes(text: str) -> Found | None:
-    """What follows the last ####, unless it is a heading over an explanation."""
+    """Return what follows the last ####, unless it is a heading over an explanation."""
     places = [one.end() for one in re.finditer("#{4,}", text)]
     if len(places) > 1 and _CLOSED_HEADING.match(text[places[-2] : _line_end(text, places[-1])]):
         text, places = text[: places[-1]].rstrip("#") + text[places[-1] :], places[:-1]  # #### 18 ####
@@ -142,7 +142,7 @@ def _hashes(text: str) -> Found | None:
 
 
 def _after(pattern: str | re.Pattern[str], text: str, place: int) -> int:
-    """The place after what the pattern matches here."""
+    """Return the place after what the pattern matches here."""
     found = re.compile(pattern).match(text, place)
     return found.end() if found else place
 
@@ -165,7 +165,7 @@ def _tags(text: str) -> Found | None:
 
 
 def _answer_is(text: str, begin: int = 0) -> Found | None:
-    """What follows the last `answer is`, from a place on."""
+    """Return what follows the last `answer is`, from a place on."""
     backwards = _REVERSED.search(text, max(begin, len(text) - SHORT))
     if backwards:
         check_before(backwards["value"])
@@ -200,7 +200,7 @@ def _line_end(text: str, start: int) -> int:
 
 
 def _cleaned(text: str, start: int, end: int) -> Found:
-    """The answer at the beginning of a line, without remarks after it."""
+    """Return the answer at the beginning of a line, without remarks after it."""
     line = text[start:end]
     if box := boxed(line):
         return Found(box.text, start + box.start, start + box.end)
@@ -212,7 +212,7 @@ def _cleaned(text: str, start: int, end: int) -> Found:
 
 
 def _last_line(text: str) -> Found | None:
-    """The last line: an answer alone, or the end of a sentence that says what it is."""
+    """Return the last line: an answer alone, or the end of a sentence that says what it is."""
     lines = [splitline for splitline in text.splitlines() if splitline.strip() and not _FENCE.fullmatch(splitline)]
     if not lines or len(lines[-1]) > SHORT:
         return None

@@ -205,7 +205,7 @@ def check_line_before(line: str) -> None:
 
 
 def _holds(answer: str, value: str) -> bool:
-    """Whether a value stands in an answer, not only as some of its digits."""
+    """Return whether a value stands in an answer, not only as some of its digits."""
     return bool(re.search(rf"(?<![\d.]){re.escape(value.rstrip('.,'))}(?!\.?\d)", answer))
 
 
@@ -229,12 +229,12 @@ def check_after(rest: str, answer: str = "") -> None:
 
 
 def are_alternatives(between: str) -> bool:
-    """Whether two answers with this text between them are given side by side, not one after the other."""
+    """Return whether two answers with this text between them are given side by side, not one after the other."""
     corrected = _CORRECTED.split(between)
     doubt = _MAYBE if len(corrected) > 1 else _BETWEEN
     return not re.search(r"[A-Za-z]{2,}", between) or bool(doubt.search(corrected[-1]))
 
 
 def is_denied(text: str) -> bool:
-    """Whether a text denies something, or is not sure of it."""
+    """Return whether a text denies something, or is not sure of it."""
     return bool(_DENIED.search(text) or re.search(r"(?i)\b(?:not|never|if|or)\b|n't\b", text))

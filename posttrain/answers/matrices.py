@@ -17,13 +17,13 @@ _ARRAY = re.compile(
 
 
 def matrix_of(text: str) -> Answer | None:
-    """The matrix that a text is; None: it is something else."""
+    """Return the matrix that a text is; None: it is something else."""
     found = _MATRIX.match(_ARRAY.sub(r"\\begin{pmatrix}\g<cells>\\end{pmatrix}", text))
     return _matrix(found["cells"], found["factor"]) if found else None
 
 
 def _matrix(cells: str, factor: str) -> Answer:
-    """A matrix, with a number before it or a name."""
+    """Return a matrix, with a number before it or a name."""
     name = None
     if "=" in factor:
         name, _, factor = factor.partition("=")

@@ -24,7 +24,7 @@ _LOG2_10 = math.log2(10)
 
 
 def exact(node: Node) -> Fraction | None:
-    """The value of an expression that is rational by its operations alone."""
+    """Return the value of an expression that is rational by its operations alone."""
     try:
         value = Evaluation(30, {}, "e").value(node)
     except Unreadable:
@@ -33,7 +33,7 @@ def exact(node: Node) -> Fraction | None:
 
 
 def same_number(left: Node, right: Node) -> bool:
-    """Whether two expressions are equal for all values of their variables."""
+    """Return whether two expressions are equal for all values of their variables."""
     if left == right:
         _check_defined(left)
         return True
@@ -46,7 +46,7 @@ def same_number(left: Node, right: Node) -> bool:
 
 
 def is_close(left: Node, right: Node) -> bool:
-    """Whether `right` may be `left`, rounded."""
+    """Return whether `right` may be `left`, rounded."""
     a, b = (Evaluation(30, {}, "e").value(one) for one in (left, right))
     if not isinstance(b, Fraction) or (not isinstance(a, Fraction) and _context(30).im(a) != 0):
         return False
@@ -58,7 +58,7 @@ def is_close(left: Node, right: Node) -> bool:
 
 
 def less(left: Node, right: Node) -> bool:
-    """Whether left < right; both must be real constants or infinite."""
+    """Return whether left < right; both must be real constants or infinite."""
     a, b = _end(left), _end(right)
     return bool(a < b)
 
@@ -85,7 +85,7 @@ def _check_defined(node: Node) -> None:
 
 
 def _bases(left: Node, right: Node) -> tuple[str, ...]:
-    """What `log` may mean: an answer is right if it is right either way."""
+    """Return what `log` may mean: an answer is right if it is right either way."""
     has_log = any(isinstance(one, Call) and one.name == "log" for node in (left, right) for one in walk(node))
     return ("e", "10") if has_log else ("e",)
 
@@ -103,7 +103,7 @@ def _same_constant(left: Node, right: Node) -> bool:
 
 
 def _same_at(left: Node, right: Node, point: Mapping[str, Fraction], base: str, digits: int) -> bool | None:
-    """Whether both have the same value; None: neither is real there."""
+    """Return whether both have the same value; None: neither is real there."""
     a, b = (Evaluation(digits, point, base).value(one) for one in (left, right))
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
@@ -135,7 +135,7 @@ def _is_real(value: Value, digits: int) -> bool:
 
 
 def _identical(left: Node, right: Node, names: list[str]) -> bool:
-    """Whether two expressions agree at random points, of both signs, of which some are below 1."""
+    """Return whether two expressions agree at random points, of both signs, of which some are below 1."""
     draw = random.Random(f"{left}{right}")
     for base in _bases(left, right):
         agreeing = 0
@@ -176,7 +176,7 @@ class Evaluation:
         self._digits, self._point, self._base = digits, point, base
 
     def value(self, node: Node) -> Value:
-        """The value of an expression."""
+        """Return the value of an expression."""
         try:
             return self._value(node)
         except (ArithmeticError, ValueError, TypeError, NotImplementedError) as error:
@@ -209,7 +209,7 @@ class Evaluation:
         return value
 
     def _number(self, value: Value) -> Value:
-        """A value of mpmath."""
+        """Return a value of mpmath."""
         if isinstance(value, Fraction):
             return _context(self._digits).mpf(value.numerator) / value.denominator
         return value
@@ -337,7 +337,7 @@ _FUNCTIONS: dict[str, tuple[Function, Function | None]] = {
 
 
 def _exact_root(value: Fraction, degree: int) -> Fraction | None:
-    """The rational root, if there is one."""
+    """Return the rational root, if there is one."""
     if degree > 200 or (value < 0 and degree % 2 == 0):
         return None
     sign = -1 if value < 0 else 1

@@ -54,7 +54,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d\d) ?([ap])\.? ?m\.?", re.IGNORECASE)
 
 
 def phrase(words: str) -> Answer | None:
-    """A short text of words only, or a time of day; None: it is neither."""
+    """Return a short text of words only, or a time of day; None: it is neither."""
     small = re.sub(r"\Athere (?:is|are) |\A(?:the )?set of |\A(?:the|an?) ", "", words.lower())
     small = re.sub(r"\bsolutions\Z", "solution", small)
     if small in _PHRASES or f"all {small}" in _PHRASES:
@@ -74,7 +74,7 @@ def phrase(words: str) -> Answer | None:
 
 
 def described(words: str, value: Callable[[str], Node]) -> str | Reals | None:
-    """The numbers that a text describes, as an inequality or as intervals; None: it describes none."""
+    """Return the numbers that a text describes, as an inequality or as intervals; None: it describes none."""
     small = words.lower()
     if bounded := _BOUNDED.fullmatch(small):
         sign = _SIGNS.get(bounded["relation"])

@@ -51,7 +51,7 @@ def compound(found: Run) -> Answer | None:
 
 
 def quantity(found: Run, *, units: bool) -> Answer:
-    """A value with a unit, a percent sign, a currency, or nothing."""
+    """Return a value with a unit, a percent sign, a currency, or nothing."""
     sign = found[0].text == "-" and len(found) > 1
     rest = found[1:] if sign else found
     money: Unit | None = None
@@ -95,7 +95,7 @@ def _with_unit(found: Run, *, units: bool) -> tuple[Node, Unit | None]:
 
 
 def _plus_minus(value: Node, unit: Unit | None) -> Answer:
-    """Both values where the expression has a plus-minus sign."""
+    """Return both values where the expression has a plus-minus sign."""
     count = sum(isinstance(one, Call) and one.name == "pm" for one in walk(value))
     if not count:
         return Quantity(value, unit)

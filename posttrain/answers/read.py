@@ -53,7 +53,7 @@ _OF_WHAT = re.compile(
 
 
 def read(text: str, *, units: bool = True) -> Answer:
-    """The answer that a text is, all of it; `units`: letters after a number and a space may be units."""
+    """Return the answer that a text is, all of it; `units`: letters after a number and a space may be units."""
     trimmed = _trimmed(text)
     bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
     if (matrix := matrix_of(bare)) is not None:
@@ -69,7 +69,7 @@ def read(text: str, *, units: bool = True) -> Answer:
 
 
 def _trimmed(text: str) -> str:
-    """The text without the punctuation that ends a sentence."""
+    """Return the text without the punctuation that ends a sentence."""
     text = text.strip()
     if re.search(r"(?:\.\.\.|…|\\l?dots)\W*\Z", text):
         raise Unreadable("an answer that is not finished")
@@ -85,7 +85,7 @@ class Reader:
         self._units = units
 
     def answer(self, found: Run) -> Answer:
-        """The answer that the tokens are."""
+        """Return the answer that the tokens are."""
         if not found:
             raise Unreadable("empty")
         found = without_label(found)
@@ -120,7 +120,7 @@ class Reader:
         return _listed(parts, read)
 
     def _one(self, found: Run) -> Answer:
-        """A relation, a union of sets, or a value."""
+        """Return a relation, a union of sets, or a value."""
         if not found:
             raise Unreadable("an empty part of a list")
         for sign in ("\\in", "in"):
@@ -226,7 +226,7 @@ class Reader:
         raise Unreadable("brackets that do not match")
 
     def _set(self, inner: Run) -> Answer:
-        """What is between the braces of a set."""
+        """Return what is between the braces of a set."""
         if not inner:
             return Items("set", ())
         for sign in ("|", ":"):
@@ -250,7 +250,7 @@ class Reader:
 
 
 def _values_of(one: Answer) -> Reals:
-    """The numbers of an inequality or of `x = 0`."""
+    """Return the numbers of an inequality or of `x = 0`."""
     if isinstance(one, Named):
         members = one.value if isinstance(one.value, Items) else Items("set", (one.value,))
         return Reals(reals_of(members).spans, one.name)

@@ -63,7 +63,7 @@ def relation(found: Run, sets: Sets) -> Answer:
 
 
 def _chain(parts: Sequence[Run], signs: Sequence[str], sets: Sets) -> Answer:
-    """The value of `a = b ≈ c`: all are the same, or rounded."""
+    """Return the value of `a = b ≈ c`: all are the same, or rounded."""
     values = [sets(part) for part in parts]
     last = len(parts) - 1
     exact_ones = next((n for n, sign in enumerate(signs) if sign == "\\approx"), last)
@@ -108,7 +108,7 @@ def _inequality(parts: Sequence[Run], signs: Sequence[str]) -> Reals:
 
 
 def _in_one_unit(one: Quantity | Percent, other: Quantity | Percent) -> tuple[Node, Node]:
-    """The values of two sides of an equation, in base units if both have units."""
+    """Return the values of two sides of an equation, in base units if both have units."""
     values = [v.value if isinstance(v, Quantity) else Call("div", (v.value, Num(Fraction(100)))) for v in (one, other)]
     units = [v.unit if isinstance(v, Quantity) else None for v in (one, other)]
     if units[0] is not None and units[1] is not None and units[0] != units[1]:

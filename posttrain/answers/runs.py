@@ -16,7 +16,7 @@ HEDGES = word_set("or not no and but maybe perhaps if either neither nor unless 
 
 
 def whole(found: Run, *, units: bool = False) -> Node:
-    """All tokens as one expression."""
+    """Return all tokens as one expression."""
     parser = Parser(found, units=units)
     node = parser.expression()
     if parser.next is not None:
@@ -25,7 +25,7 @@ def whole(found: Run, *, units: bool = False) -> Node:
 
 
 def name_of(found: Run) -> str | None:
-    """What is named before `=`: a variable, f(2), words; None: an expression."""
+    """Return what is named before `=`: a variable, f(2), words; None: an expression."""
     if not found:
         return None
     texts = [one.text for one in found if one.text not in ("{", "}")]
@@ -63,7 +63,7 @@ def name_of(found: Run) -> str | None:
 
 
 def top(found: Run) -> list[Token]:
-    """The tokens that are in no brackets."""
+    """Return the tokens that are in no brackets."""
     level, result = 0, []
     for one in found:
         if one.text in OPEN:
@@ -76,7 +76,7 @@ def top(found: Run) -> list[Token]:
 
 
 def split(found: Run, *separators: str) -> list[Run]:
-    """The runs between separators that are in no brackets; (1, 2] is a bracket too."""
+    """Return the runs between separators that are in no brackets; (1, 2] is a bracket too."""
     level, start = 0, 0
     parts: list[Run] = []
     for place, one in enumerate(found):
@@ -94,7 +94,7 @@ def split(found: Run, *separators: str) -> list[Run]:
 
 
 def without_commas(found: Run) -> Run:
-    """The tokens without the comma of `1, 2, and 3` and `1, or 2`."""
+    """Return the tokens without the comma of `1, 2, and 3` and `1, or 2`."""
     joins = ("and", "or")
     return [
         one
@@ -104,7 +104,7 @@ def without_commas(found: Run) -> Run:
 
 
 def encloses(found: Run) -> bool:
-    """Whether the first token's bracket is closed by the last token."""
+    """Return whether the first token's bracket is closed by the last token."""
     level = 0
     for place, one in enumerate(found):
         if one.text in OPEN:
@@ -117,12 +117,12 @@ def encloses(found: Run) -> bool:
 
 
 def is_fenced(found: Run) -> bool:
-    """Whether brackets are at both ends."""
+    """Return whether brackets are at both ends."""
     return bool(found) and found[0].text in ("(", "[", "\\{") and found[-1].text in (")", "]", "\\}")
 
 
 def without_label(found: Run) -> Run:
-    """The tokens without `Domain:` or `the point` before them."""
+    """Return the tokens without `Domain:` or `the point` before them."""
     colon = next((n for n, one in enumerate(found) if one.text == ":"), 0)
     words = [one.text.lower() for one in found[:colon]]
     is_label = all(word.isalpha() and word not in HEDGES | _BAD_LABELS for word in words) and len("".join(words)) > 2

@@ -76,7 +76,7 @@ _CHANGING = re.compile(
 
 
 def first_sentence(line: str) -> tuple[str, int]:
-    """The first sentence of a line without the reason for it, and where it ends."""
+    """Return the first sentence of a line without the reason for it, and where it ends."""
     first = _SENTENCE.split(line)[0] if line else line
     cue = _CUE.match(first)
     said = list(ANSWER.finditer(first))
@@ -86,12 +86,12 @@ def first_sentence(line: str) -> tuple[str, int]:
 
 
 def last_sentence(line: str) -> str:
-    """The last sentence of a line."""
+    """Return the last sentence of a line."""
     return _SENTENCE.split(line)[-1].strip()
 
 
 def value_of(sentence: str) -> str:
-    """The value of a sentence, without the words that introduce it."""
+    """Return the value of a sentence, without the words that introduce it."""
     text = _CUE.sub("", unstarred(sentence))
     if said := list(ANSWER.finditer(text)):
         text = text[said[-1].end() :]
@@ -101,12 +101,12 @@ def value_of(sentence: str) -> str:
 
 
 def words(text: str) -> int:
-    """How many words a text has, of two letters or more; commands of LaTeX do not count."""
+    """Return how many words a text has, of two letters or more; commands of LaTeX do not count."""
     return len(re.findall(r"[A-Za-z]{2,}", re.sub(r"\\\w+", "", text)))
 
 
 def value_after_verb(sentence: str) -> str:
-    """The value that a sentence ends with: the total is 18."""
+    """Return the value that a sentence ends with: the total is 18."""
     rest = _CUE.sub("", sentence)
     verbs = list(_VERB.finditer(rest))
     if not verbs or not re.search(r"[A-Za-z]{2,}", rest[: verbs[-1].start()]):
@@ -118,7 +118,7 @@ def value_after_verb(sentence: str) -> str:
 
 
 def with_unit(before: str, value: str) -> str:
-    """A number with the unit that is said before it: the length in km is 5."""
+    """Return a number with the unit that is said before it: the length in km is 5."""
     found = _IN_UNIT.search(before)
     if not found or not re.fullmatch(r"[\s$*]*-?\d[\d.,/]*[\s.$*]*", value):
         return value
@@ -140,7 +140,7 @@ def unstarred(text: str) -> str:
 
 
 def _only_number(sentence: str) -> str | None:
-    """The number of a sentence that has one only, with the words after it that are its unit."""
+    """Return the number of a sentence that has one only, with the words after it that are its unit."""
     numbers = list(_NUMBER.finditer(sentence))
     if len(numbers) != 1 or re.search(r"[\\{}=<>+*^]", sentence) or is_denied(sentence):
         return None

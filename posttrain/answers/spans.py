@@ -23,7 +23,7 @@ MOST_SPANS = 20
 
 
 def reals_of(answer: Answer) -> Reals:
-    """A set of numbers as intervals: (1, 2) is open, {3} is one number."""
+    """Return a set of numbers as intervals: (1, 2) is open, {3} is one number."""
     if isinstance(answer, Reals):
         return answer
     if isinstance(answer, Items) and answer.kind == "(" and len(answer.members) == 2:
@@ -41,13 +41,13 @@ def _plain(answer: Answer) -> Node:
 
 
 def union(sets: Sequence[Reals]) -> Reals:
-    """All numbers of all sets."""
+    """Return all numbers of all sets."""
     spans = tuple(span for one in sets for span in one.spans)
     return Reals(normal(spans), _variable(sets))
 
 
 def intersection(sets: Sequence[Reals]) -> Reals:
-    """The numbers that are in every set."""
+    """Return the numbers that are in every set."""
     spans = sets[0].spans
     for one in sets[1:]:
         spans = tuple(both for a in spans for b in one.spans if (both := _overlap(a, b)) is not None)
@@ -55,7 +55,7 @@ def intersection(sets: Sequence[Reals]) -> Reals:
 
 
 def complement(answer: Answer) -> Reals:
-    """All numbers that are not in a set, or are not a number."""
+    """Return all numbers that are not in a set, or are not a number."""
     if isinstance(answer, Quantity):
         answer = Items("set", (answer,))
     result = WHOLE_LINE
@@ -70,7 +70,7 @@ def complement(answer: Answer) -> Reals:
 
 
 def same_reals(left: Reals, right: Reals) -> bool:
-    """Whether two unions have the same numbers."""
+    """Return whether two unions have the same numbers."""
     if left.variable and right.variable and left.variable != right.variable:
         return False
     a, b = normal(left.spans), normal(right.spans)
@@ -90,7 +90,7 @@ def _same(a: Span, b: Span) -> bool:
 
 
 def same_end(a: Node, b: Node) -> bool:
-    """Whether two ends are the same number, or the same infinity."""
+    """Return whether two ends are the same number, or the same infinity."""
     infinite = (INFINITY, MINUS_INFINITY)
     return a == b if a in infinite or b in infinite else same_number(a, b)
 

@@ -80,7 +80,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of an answer; it is unreadable if any of it is not known."""
+    """Return the tokens of an answer; it is unreadable if any of it is not known."""
     if len(text) > LONGEST:
         raise Unreadable(f"longer than {LONGEST} characters")
     plain = _plain(text)
@@ -146,7 +146,7 @@ def _repeating(start: str, again: str) -> Fraction:
 
 
 def _plain(text: str) -> str:
-    """The text with one spelling of signs, without markdown, delimiters of formulas and changes of font."""
+    """Return the text with one spelling of signs, without markdown, delimiters of formulas and changes of font."""
     text = re.sub("([⁰¹²³⁴⁵⁶⁷⁸⁹]+)[/⁄]([₀₁₂₃₄₅₆₇₈₉]+)", _small_fraction, text.strip())
     text = text.translate(_TABLE).replace("\\\\", "\ue001")
     text = re.sub(r"[\u2013\u2014](?=[\d\\.$(])", "-", text) if text[:1] in "\u2013\u2014" else text
@@ -177,7 +177,7 @@ def _plain(text: str) -> str:
 
 
 def _small_fraction(found: re.Match[str]) -> str:
-    """A fraction of raised and lowered digits."""
+    """Return a fraction of raised and lowered digits."""
     top, bottom = ("".join({**_RAISED, **_LOWERED}[one] for one in part) for part in found.groups())
     return rf"\frac{{{top}}}{{{bottom}}}"
 
@@ -193,7 +193,7 @@ def _scripts(text: str, signs: dict[str, str], mark: str) -> str:
 
 
 def _without_markdown(text: str) -> str:
-    """The text without the signs of bold, italics and code around it."""
+    """Return the text without the signs of bold, italics and code around it."""
     text = text.strip()
     for _ in range(4):
         for sign in ("**", "__", "*", "_", "`", '"', "'", "\u201c"):
@@ -205,7 +205,7 @@ def _without_markdown(text: str) -> str:
 
 
 def _without_delimiters(text: str) -> str:
-    """The text without the dollars around formulas; those that are money stay."""
+    """Return the text without the dollars around formulas; those that are money stay."""
     text = text.replace("\\$", "\ue000").replace("$$", "\t")
     places = [place for place, one in enumerate(text) if one == "$"]
     money = all(re.match(r"\s?-?[\d.]", text[place + 1 : place + 4]) for place in places)
@@ -217,7 +217,7 @@ def _without_delimiters(text: str) -> str:
 
 
 def _brackets_with_lists(text: str) -> set[int]:
-    """The places inside brackets whose commas separate members: `(1,234)` is a pair, `(1,234, 5)` is not."""
+    """Return the places inside brackets whose commas separate members: `(1,234)` is a pair, `(1,234, 5)` is not."""
     inside: set[int] = set()
     opened: list[int] = []
     around = (0, len(text) - 1) if text[:1] + text[-1:] == "{}" else ()

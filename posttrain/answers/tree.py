@@ -19,7 +19,7 @@ class Num:
 
     @classmethod
     def of(cls, number: int) -> Num:
-        """A whole number."""
+        """Return a whole number."""
         return cls(Fraction(number))
 
 
@@ -46,7 +46,7 @@ class Call:
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
@@ -57,7 +57,7 @@ ONE = Num(Fraction(1))
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it."""
+    """Yield the node and everything below it."""
     stack = [node]
     while stack:
         one = stack.pop()
@@ -67,7 +67,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def variables(node: Node) -> frozenset[str]:
-    """The names of the variables in an expression."""
+    """Return the names of the variables in an expression."""
     return frozenset(one.name for one in walk(node) if isinstance(one, Var))
 
 

@@ -143,7 +143,7 @@ _RAISED = {"squared": 2, "cubed": 3}
 
 
 def ends_expression(found: Sequence[Token], place: int) -> bool:
-    """Whether a unit begins here that ends the answer."""
+    """Return whether a unit begins here that ends the answer."""
     try:
         unit_of(found[place:])
     except Unreadable:
@@ -152,7 +152,7 @@ def ends_expression(found: Sequence[Token], place: int) -> bool:
 
 
 def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
-    """What these tokens after a number are, all of them: a factor (million) and a unit."""
+    """Return what these tokens after a number are, all of them: a factor (million) and a unit."""
     found = _without_fraction(found)
     words = [one for one in found if one.text not in ("{", "}")]
     if len(words) > 2 and (words[0].text, words[-1].text) in (("(", ")"), ("[", "]")):
@@ -202,7 +202,7 @@ def _times(left: Node, right: Node) -> Node:
 
 
 def _one(words: Sequence[Token], place: int) -> tuple[Unit, int, int]:
-    """A unit with its power, and the place after it."""
+    """Return a unit with its power, and the place after it."""
     power = 1
     if place < len(words) and words[place].text.lower() in _AREAS:
         power, place = _AREAS[words[place].text.lower()], place + 1
@@ -273,7 +273,7 @@ def _singular(noun: str) -> str:
 
 @cache
 def table() -> dict[str, Unit]:
-    """Every unit by its names."""
+    """Return every unit by its names."""
     units: dict[str, Unit] = {}
     for row in _PREFIXED.strip().splitlines():
         symbol, names, dimension, size = row.split()
@@ -293,7 +293,7 @@ def table() -> dict[str, Unit]:
 
 
 def _unit(dimension: str, factor: Fraction) -> Unit:
-    """A unit of one dimension (L, W:month), or of several with their exponents (M1L2T-2)."""
+    """Return a unit of one dimension (L, W:month), or of several with their exponents (M1L2T-2)."""
     parts = re.findall(r"([LMT])(-?\d)", dimension)
     powers = sorted((name, int(power)) for name, power in parts) if parts else [(dimension, 1)]
     return Unit(tuple(powers), Num(factor))

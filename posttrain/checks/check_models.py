@@ -60,7 +60,7 @@ def check_models() -> str:
 
 
 def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | EvaluateParams]]:
-    """The place, the model and the settings of what samples without training."""
+    """Yield the place, the model and the settings of what samples without training."""
     for name in group_of(settings, "data.samples"):
         params = load_settings("data.samples", name)
         yield f"data.samples.{name}", params.policy, params
@@ -71,7 +71,7 @@ def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | Evalua
 
 
 def _length_faults(where: str, sampling: SamplingParams, model: str, settings: Settings) -> Iterator[str]:
-    """A line if completions may be so long that the model has no room for a prompt."""
+    """Yield a line if completions may be so long that the model has no room for a prompt."""
     try:
         context = context_of(config_of(model, settings))
     except ModelError:  # not there yet
@@ -82,7 +82,7 @@ def _length_faults(where: str, sampling: SamplingParams, model: str, settings: S
 
 
 def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:
-    """A note for each run whose device this machine does not have; workers on other machines may."""
+    """Yield a note for each run whose device this machine does not have; workers on other machines may."""
     for where, params in devices.items():
         try:
             device_name(params)
@@ -91,7 +91,7 @@ def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:
 
 
 def _machine_faults(typed: Mapping[str, TrainingParams]) -> list[str]:
-    """What this machine lacks or has set wrong, each once with the runs that need it."""
+    """Return what this machine lacks or has set wrong, each once with the runs that need it."""
     runs: dict[str, list[str]] = {}
     for where, params in typed.items():
         for check in (_check_engine, lambda params: check_hosts(params.processes)):
@@ -108,7 +108,7 @@ def _check_engine(params: TrainingParams) -> None:
 
 
 def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
-    """The start model without weights; None where its config is not there yet."""
+    """Return the start model without weights; None where its config is not there yet."""
     try:
         return shape_of(config_of(model, settings), scores=scores)
     except ModelError:
@@ -116,7 +116,7 @@ def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
 
 
 def _faults(where: str, params: TrainingParams, start: str, shape: Any) -> Iterator[str]:
-    """A line for each setting that the start model cannot have."""
+    """Yield a line for each setting that the start model cannot have."""
     adapter = params.adapter if isinstance(params.adapter, LoraOptions) else None
     if adapter is None and not params.router.balance and not params.compile:
         return

@@ -55,7 +55,7 @@ def check_rows() -> str:
 
 
 def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
-    """A line about what `check` did not read."""
+    """Yield a line about what `check` did not read."""
     cut = [place for rows in found.values() for place in rows.cut]
     left = [f"the rows after the first {FIRST} of {_several(cut, 'file')}"] if cut else []
     left += [f"data.hub.{name}" for name in group_of(settings, "data.hub")]
@@ -83,7 +83,7 @@ class _Named:
 
 
 def _own_rewards(settings: Settings) -> Iterator[_Named]:
-    """Every own reward with its options, once."""
+    """Yield every own reward with its options, once."""
     seen = set()
     for where, params in _typed(settings):
         for name, term in _terms(params):
@@ -104,7 +104,7 @@ def _typed(settings: Settings) -> Iterator[tuple[str, Params]]:
 
 
 def _terms(params: Any) -> Iterator[tuple[str, Term]]:
-    """Every reward in a run's settings, those that others are made of among them."""
+    """Yield every reward in a run's settings, those that others are made of among them."""
     values = (
         {name: getattr(params, name) for name in type(params).model_fields} if isinstance(params, BaseModel) else params
     )
@@ -126,7 +126,7 @@ def _call_rewards(named: list[_Named], found: Mapping[str, FirstRows]) -> tuple[
 
 
 def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | None:
-    """What a reward's call gives if it is no score, and whether that is a fault of the reward."""
+    """Return what a reward's call gives if it is no score, and whether that is a fault of the reward."""
     where, reward = f"{named.where}: reward '{named.name}'", named.term.reward
     if reward.isolated is not True:
         return f"note: {where} was not called: it runs in the stage's own process", False
@@ -161,7 +161,7 @@ def _verdict(score: Score, where: str, rollout: Rollout, *, made_up: bool) -> tu
 
 
 def _wrong_signature(reward: Reward[Any], options: Params) -> str | None:
-    """Why the reward's function cannot be called as runs call it."""
+    """Return why the reward's function cannot be called as runs call it."""
     function: Any = reward.each or reward.judge(options, None)  # type: ignore[arg-type]
     arguments: tuple[Any, ...] = (EXAMPLE, options) if reward.each else ([],)
     try:

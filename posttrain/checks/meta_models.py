@@ -20,7 +20,7 @@ from posttrain.workspace import model_path
 
 
 def config_of(model: str, settings: Settings) -> Any:
-    """The config of a folder under models/, or of what its run starts from where it does not exist yet."""
+    """Return the config of a folder under models/, or of what its run starts from where it does not exist yet."""
     name, seen = model, set[str]()
     while name not in seen:
         seen.add(name)
@@ -42,7 +42,7 @@ def config_of(model: str, settings: Settings) -> Any:
 
 
 def shape_of(config: Any, *, scores: bool = False) -> Any:
-    """The model of a config on the device meta, with a scalar head if it `scores`."""
+    """Return the model of a config on the device meta, with a scalar head if it `scores`."""
     config = copy.deepcopy(config)
     if scores:
         config.architectures, config.num_labels = [scorer_name(config.model_type)], 1

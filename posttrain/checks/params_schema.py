@@ -149,7 +149,7 @@ def _without_braces(line: str) -> str:
 
 
 def _mistakes(found: list[str]) -> ParamsError:
-    """One error with every mistake, each with its own fix."""
+    """Return one error with every mistake, each with its own fix."""
     if len(found) == 1:
         return ParamsError(what=found[0], where=PARAMS_FILE, fix="Nothing was run or removed")
     listed = "\n  ".join(one.removesuffix(EXPLAINED).rstrip(" .") for one in found)
@@ -173,20 +173,20 @@ def _check_name(name: object, group: str) -> None:
 
 
 def load_settings(group: str, name: str) -> Any:
-    """The typed settings of a run."""
+    """Return the typed settings of a run."""
     where = f"{group}.{name}"
     return task_run(name)[2] if group == "data.tasks" else settings_of(group, at(read(), where), where)
 
 
 def settings_of(group: str, own: Any, where: str) -> Any:
-    """The typed settings of what params.yaml has of a run."""
+    """Return the typed settings of what params.yaml has of a run."""
     if group in ALGORITHMS:
         return typed_run(own, where, ALGORITHMS[group])
     return check(MODELS[group], {} if own is None else own, where=where)
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
-    """A line for each file or folder of the user's own that is not there, and for names that no Hub has."""
+    """Yield a line for each file or folder of the user's own that is not there, and for names that no Hub has."""
     if isinstance(params, FilesRun | FolderRun):
         folder = root / params.path
         found = unreadable(folder, outside_workspace=params.outside_workspace)
@@ -214,7 +214,7 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
 
 
 def _missing_files(where: str, params: FilesRun, folder: Path) -> Iterator[str]:
-    """A line for each source of an entry that is not there."""
+    """Yield a line for each source of an entry that is not there."""
     for key, (_, source) in sources_by_key(params).items():
         if not isinstance(source, FileTable) or (folder / source.path).exists():
             continue
@@ -234,7 +234,7 @@ def _check_evaluation(settings: Settings, made: RunOutputs, errors: list[str]) -
 
 
 def describe_params(section: str | None) -> str:
-    """Every parameter of one section or of all, with type, default and meaning."""
+    """Return every parameter of one section or of all, with type, default and meaning."""
     if section is not None and section not in GROUPS:
         raise ParamsError(what=f"no section '{section}'", where=PARAMS_FILE, fix=did_you_mean(section, list(GROUPS)))
     blocks = [] if section else [["the top level", f"  {SEED}  int (default 0): {SEED_MEANING}"]]
@@ -284,7 +284,7 @@ def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[str]:
-    """A choice with its types, and the options of each."""
+    """Yield a choice with its types, and the options of each."""
     own = " or MODULE:NAME" if choice.own else ""
     yield f"{path}: {'|'.join(choice.table)}{own} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
     for name, entry in choice.table.items():

@@ -43,7 +43,7 @@ class RunOutputs:
                     self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
 
     def unknown(self, where: str, params: Any) -> Iterator[str]:
-        """A line for each slot of the run that names what no run makes."""
+        """Yield a line for each slot of the run that names what no run makes."""
         for slot, extra in slots(type(params)).items():
             name = getattr(params, slot)
             if name == NONE and extra["optional"]:
@@ -55,7 +55,7 @@ class RunOutputs:
             yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
 
     def fault(self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool = False) -> Iterator[str]:
-        """What is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
+        """Yield what is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
         if kinds is None:
             known, noun = self.models, "reward model" if scores else "model"
             fitting = [one for one in known if self.scorers.get(one, one.startswith("reward/")) in (scores, None)]
@@ -75,7 +75,7 @@ class RunOutputs:
             yield f"{where} = '{name}': {reason}. {hint}"
 
     def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:
-        """A line for the first cycle of runs that need each other."""
+        """Yield a line for the first cycle of runs that need each other."""
         makers = {**self.models, **self.tables}
         needs = {
             where: [
@@ -103,7 +103,7 @@ class RunOutputs:
 
 
 def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
-    """Whether each model of `base` is a reward model, by its config.json; None where it is not on disk yet."""
+    """Return whether each model of `base` is a reward model, by its config.json; None where it is not on disk yet."""
     found: dict[str, bool | None] = dict.fromkeys((f"base/{name}" for name in group_of(settings, "base.hub")), None)
     for name, run in group_of(settings, "base.folders").items():
         try:
@@ -115,7 +115,7 @@ def _base_scorers(settings: Settings, root: Path) -> dict[str, bool | None]:
 
 
 def _tables(group: str, name: str, run: Any) -> list[str]:
-    """The tables that a run of `data` makes, as slots name them."""
+    """Return the tables that a run of `data` makes, as slots name them."""
     settings = run if isinstance(run, Mapping) else {}
     found: list[str]
     if group == "data.tasks":
@@ -137,14 +137,14 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
 
 
 def _helpers(settings: Settings) -> set[str]:
-    """The models that runs use as reward model or teacher."""
+    """Return the models that runs use as reward model or teacher."""
     runs = [run for stage in STAGES for run in group_of(settings, stage.group).values() if isinstance(run, Mapping)]
     runs.append(group_of(settings, "evaluate.settings"))
     return {str(run[slot]) for run in runs for slot in ("reward_model", "teacher") if slot in run}
 
 
 def notes(settings: Settings, left: Leftovers) -> list[str]:
-    """What is right and may still be a slip: models that are not evaluated, and what removed runs left."""
+    """Return what is right and may still be a slip: models that are not evaluated, and what removed runs left."""
     evaluated = set(group_of(settings, "evaluate.policies").values()) | _helpers(settings)
     models = [
         stage.output(name)

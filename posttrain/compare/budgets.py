@@ -38,7 +38,7 @@ class AtEqual:
 
 
 def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
-    """The metric of every setting at the largest amount that all of them have used."""
+    """Return the metric of every setting at the largest amount that all of them have used."""
     trained = [one for setting in settings for one in setting.trained]
     metric = next((name for name in METRICS if all(name in one.curve for one in trained)), None)
     if metric is None:
@@ -56,7 +56,7 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
 
 
 def used(one: EvaluatedPolicy, budget: Budget) -> Floats | None:
-    """What a training had used of a budget after each step; None if that is not known."""
+    """Return what a training had used of a budget after each step; None if that is not known."""
     steps = len(one.curve.get("step", ()))
     if not steps:
         return None

@@ -82,7 +82,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
 
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
-    """The result as a sentence; with one seed each it is about the two trainings, not about their settings."""
+    """Return the result as a sentence; with one seed each it is about the two trainings, not about their settings."""
     finding = pair.finding
     if not finding.significant:
         return "cannot tell"
@@ -109,7 +109,7 @@ def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Differ
 
 
 def _mean(setting: Setting) -> Mean:
-    """A setting's mean with its interval, computed as the difference from 0."""
+    """Return a setting's mean with its interval, computed as the difference from 0."""
     scored = scores(setting.trained)
     own = difference(scored, np.zeros_like(scored))
     half = own.half(ALPHA)
@@ -121,7 +121,7 @@ def _mean(setting: Setting) -> Mean:
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:
-    """What the setting's trainings used on average."""
+    """Return what the setting's trainings used on average."""
     amounts = [used(one, budget) for one in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
@@ -135,7 +135,7 @@ def _few(means: Sequence[Mean]) -> list[str]:
 
 
 def _unequal(means: Sequence[Mean]) -> list[str]:
-    """A warning for each budget that differs between the settings: held-out scores are of whole trainings."""
+    """Return a warning for each budget that differs between the settings: held-out scores are of whole trainings."""
     notes = []
     for budget in BUDGETS:
         known = [amount for mean in means if (amount := mean.spent[budget]) is not None]

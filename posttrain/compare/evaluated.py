@@ -54,7 +54,7 @@ class EvaluatedPolicy:
 
 
 def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> EvaluatedPolicy:
-    """A policy of a workspace, or of a copy of an experiment's files; `tasks`: only prompts of these count."""
+    """Return a policy of a workspace, or of a copy of an experiment's files; `tasks`: only prompts of these count."""
     file = folder / "results" / policy / "rollouts.parquet"
     rollouts = read_table(file, "rollouts")
     known = rollouts["task"].unique().sort().to_list()
@@ -98,7 +98,7 @@ def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
 
 
 def scores(found: list[EvaluatedPolicy]) -> Floats:
-    """The scores of one setting's trainings as [seeds, prompts]."""
+    """Return the scores of one setting's trainings as [seeds, prompts]."""
     return np.stack([one.scores_P for one in found])
 
 

@@ -40,7 +40,7 @@ class Experiment:
 
 
 def experiments() -> list[Experiment]:
-    """All experiments of this repository, the oldest first."""
+    """Return all experiments of this repository, the oldest first."""
     found = []
     for line in git("for-each-ref", "--sort=creatordate", f"--format={_LAYOUT}", "refs/exps").splitlines():
         ref, commit, date = line.rsplit(" ", 2)
@@ -51,7 +51,7 @@ def experiments() -> list[Experiment]:
 
 
 def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
-    """The experiment of that name, or all of that sweep; those run on HEAD, else on the commit used last.
+    """Return the experiment of that name, or all of that sweep; those run on HEAD, else on the commit used last.
 
     A sweep's experiments are called SWEEP-SETTINGS, and a sweep's own name has no '-'.
     """
@@ -68,7 +68,7 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
 
 
 def commit(name: str) -> list[Experiment]:
-    """The commit that a branch, a tag or a digest names; none where git knows none."""
+    """Return the commit that a branch, a tag or a digest names; none where git knows none."""
     found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
     if not found:
         return []
@@ -99,7 +99,7 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
 
 
 def settings_of(experiment: Experiment) -> dict[str, str]:
-    """The experiment's params.yaml, flat."""
+    """Return the experiment's params.yaml, flat."""
     return flattened(_settings(experiment))
 
 

@@ -16,14 +16,14 @@ Score = Literal["sampled", "greedy"]
 
 
 def prompt_scores(rollouts: pl.DataFrame, score: Score) -> pl.DataFrame:
-    """The score of every prompt that has one: `prompt_id` and `reward`, in the order of the table."""
+    """Return the score of every prompt that has one: `prompt_id` and `reward`, in the order of the table."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     rewards = chosen.drop_nulls("reward").group_by("prompt_id", maintain_order=True)
     return rewards.agg(pl.col("reward").mean().cast(pl.Float64))
 
 
 def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
-    """Whether any completion has an answer that could be read; if none has, the scores mean nothing."""
+    """Return whether any completion has an answer that could be read; if none has, the scores mean nothing."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     return bool((chosen["status"] == "ok").any())
 
@@ -36,12 +36,12 @@ def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[F
 
 
 def are_shares(scored: Sequence[Floats]) -> bool:
-    """Whether all scores lie between 0 and 1."""
+    """Return whether all scores lie between 0 and 1."""
     return all(one.min() >= 0.0 and one.max() <= 1.0 for one in scored)
 
 
 def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict[str, Finding]:
-    """Each policy minus the reference, by its rollouts; not of policies without a readable answer."""
+    """Return each policy minus the reference, by its rollouts; not of policies without a readable answer."""
     readable = {name: one for name, one in others.items() if is_readable(one, "sampled")}
     if not readable or not is_readable(reference, "sampled"):
         return {}

@@ -23,7 +23,7 @@ WORKSPACE = "workspace"
 
 
 def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = ()) -> list[EvaluatedPolicy]:
-    """The evaluated policies that the names stand for, each once; without names every policy of the workspace.
+    """Return the evaluated policies that the names stand for, each once; without names every policy of the workspace.
 
     `tasks`: only the prompts of these tasks count.
     """
@@ -50,7 +50,7 @@ def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequen
 
 
 def _label(name: str, labels: Mapping[str, str]) -> str:
-    """The label of a policy that is named by its model, e.g. grpo for online/grpo."""
+    """Return the label of a policy that is named by its model, e.g. grpo for online/grpo."""
     return next((label for label, model in labels.items() if model == name), name) if name not in labels else name
 
 
@@ -86,7 +86,7 @@ def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> st
 
 
 def _behind(settings: Settings, section: str) -> set[str]:
-    """The sections of params.yaml of a run and of all runs that it is made from."""
+    """Return the sections of params.yaml of a run and of all runs that it is made from."""
     made = {stage.output(run): f"{stage.group}.{run}" for stage in STAGES for run in group_of(settings, stage.group)}
     found, queue = set[str](), [section]
     while queue:

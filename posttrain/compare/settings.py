@@ -22,18 +22,18 @@ class Setting:
 
 
 def is_seed(key: str) -> bool:
-    """Whether a key is a seed."""
+    """Return whether a key is a seed."""
     return key.rpartition(".")[2] == "seed"
 
 
 def differing(found: Sequence[Flat]) -> list[str]:
-    """The keys in which flat settings differ, without seeds, in the order of the file."""
+    """Return the keys in which flat settings differ, without seeds, in the order of the file."""
     keys = dict.fromkeys(key for one in found for key in one)
     return [key for key in keys if not is_seed(key) and len({one.get(key) for one in found}) > 1]
 
 
 def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
-    """The settings, each with its trainings, and notes for the reader."""
+    """Return the settings, each with its trainings, and notes for the reader."""
     alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
     compared = [_compared(one, found) for one in found]
     keys = differing(compared)
@@ -53,7 +53,7 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
 
 
 def _compared(one: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
-    """All of params.yaml if the same policy of several experiments is compared; else the run's own settings."""
+    """Return all of params.yaml if the same policy of several experiments is compared; else the run's own settings."""
     if len({other.policy for other in found}) == 1:
         return one.settings
     # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
@@ -61,7 +61,7 @@ def _compared(one: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
 
 
 def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:
-    """The keys in which the setting differs from the others; for runs of one workspace their names."""
+    """Return the keys in which the setting differs from the others; for runs of one workspace their names."""
     names = " + ".join(one.name for one in trained)
     if "policy" in keys or not keys:
         return names
@@ -72,7 +72,7 @@ def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[
 
 
 def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
-    """The trainings without repetitions: one with all scores equal to an earlier one's is not another seed."""
+    """Return the trainings without repetitions: one with all scores equal to an earlier one's is not another seed."""
     distinct: list[EvaluatedPolicy] = []
     for one in trained:
         if not any(np.array_equal(one.scores_P, other.scores_P) and one.curve == other.curve for other in distinct):

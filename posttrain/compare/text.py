@@ -15,7 +15,7 @@ UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
 
 
 def as_text(found: Comparison, score: Score) -> str:
-    """The whole comparison for the terminal, the conclusion last."""
+    """Return the whole comparison for the terminal, the conclusion last."""
     metric = "score" if score == "sampled" else "greedy score"
     parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
     parts += [f"note: {note}" for note in found.notes]
@@ -28,7 +28,7 @@ def as_text(found: Comparison, score: Score) -> str:
 
 
 def conclusion(found: Comparison) -> str:
-    """The conclusion in one line."""
+    """Return the conclusion in one line."""
     labels = [mean.label for mean in found.means]
     if len(labels) == 1:
         return "There is only one setting: nothing to compare."
@@ -48,7 +48,7 @@ def conclusion(found: Comparison) -> str:
 
 
 def as_data(found: Comparison) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the same as plain data."""
     labels = [mean.label for mean in found.means]
     return {
         "prompts": found.prompts,

@@ -32,7 +32,7 @@ NOT_MEASURED = "the score is not measured, as no completion has an answer that c
 def evaluation_metrics(
     reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int
 ) -> dict[str, float]:
-    """The score with its interval over prompts, the parts of the reward, and what the task measures.
+    """Return the score with its interval over prompts, the parts of the reward, and what the task measures.
 
     Completions that could not be scored count nowhere; `failed` is their share.
     """
@@ -70,7 +70,7 @@ def status(reward: RewardSum, rollout: Rollout) -> str:
 
 
 def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
-    """The metrics of the task if all prompts have the same one; for several tasks the score of each."""
+    """Return the metrics of the task if all prompts have the same one; for several tasks the score of each."""
     names = dict.fromkeys(rollout.prompt.task for rollout in rollouts)
     found: dict[str, float] = {}
     for name in names:
@@ -82,7 +82,7 @@ def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[
 
 
 def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
-    """The task's own metrics, checked to be finite numbers."""
+    """Return the task's own metrics, checked to be finite numbers."""
     try:
         found = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, scores).items()}
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -151,7 +151,7 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
 
 
 def summary(label: str, metrics: dict[str, float]) -> str:
-    """The metrics as one printed line."""
+    """Return the metrics as one printed line."""
     if not metrics["parsed"]:
         return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
     name = "pass@1" if "pass_at_1" in metrics else "score"

@@ -30,12 +30,12 @@ def product_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> 
 
 
 def inside(ratio: Tensor, low: float | None, high: float) -> Tensor:
-    """Whether low <= r <= high."""
+    """Return whether low <= r <= high."""
     return (ratio <= high) & (ratio >= (low or 0.0))
 
 
 def reinforce(logp: Tensor, advantage: Tensor) -> Tensor:
-    """A logp: the plain policy gradient (Williams 1992)."""
+    """Return a logp: the plain policy gradient (Williams 1992)."""
     return advantage * logp
 
 
@@ -55,12 +55,12 @@ def cispo(ratio: Tensor, logp: Tensor, advantage: Tensor, low: float | None, hig
 
 
 def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """Whether PPO's clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
+    """Return whether PPO's clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
     return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < _lowest(low)) & (advantage < 0))
 
 
 def outside_either_edge(ratio: Tensor, low: float | None, high: float) -> Tensor:
-    """Whether CISPO's weight is not the ratio itself."""
+    """Return whether CISPO's weight is not the ratio itself."""
     return (ratio > 1 + high) | (ratio < _lowest(low))
 
 

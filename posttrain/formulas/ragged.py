@@ -34,18 +34,18 @@ def mean_rows(values_N: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def repeat_to_tokens(values_B: Tensor, lengths_B: Tensor, count: int | None = None) -> Tensor:
-    """Each row's value on each of its tokens: [B] -> [N]; without `count` it waits for the GPU."""
+    """Return each row's value on each of its tokens: [B] -> [N]; without `count` it waits for the GPU."""
     return torch.repeat_interleave(values_B, lengths_B, output_size=count)
 
 
 def places(lengths_B: Tensor) -> Tensor:
-    """Each token's position in its row, from 0: [B] -> [N]."""
+    """Return each token's position in its row, from 0: [B] -> [N]."""
     starts_N = repeat_to_tokens(lengths_B.cumsum(0) - lengths_B, lengths_B)
     return torch.arange(starts_N.numel(), device=lengths_B.device) - starts_N
 
 
 def last_tokens(lengths_B: Tensor) -> Tensor:
-    """The flat index of each row's last token; rows must not be empty."""
+    """Return the flat index of each row's last token; rows must not be empty."""
     return lengths_B.cumsum(0) - 1
 
 
@@ -59,7 +59,7 @@ def to_padded(values_N: Tensor, lengths_B: Tensor, fill: float = 0.0) -> Tensor:
 
 
 def from_padded(values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """The marked tokens of a padded tensor as (flat tokens [N], lengths [B]); padding may be on either side."""
+    """Return the marked tokens of a padded tensor as (flat tokens [N], lengths [B]); padding may be on either side."""
     if values_BT.shape != mask_BT.shape:
         raise ValueError(f"values {tuple(values_BT.shape)} and mask {tuple(mask_BT.shape)} differ in shape")
     mask_BT = mask_BT.bool()
@@ -107,15 +107,15 @@ class Ragged:
         return torch.arange(len(self), device=self.lengths_B.device) if self.item_B is None else self.item_B
 
     def with_rows(self, **columns: Tensor) -> Ragged:
-        """The same rows with row columns added or replaced."""
+        """Return the same rows with row columns added or replaced."""
         return replace(self, rows={**self.rows, **columns})
 
     def with_tokens(self, **columns: Tensor) -> Ragged:
-        """The same rows with token columns added or replaced."""
+        """Return the same rows with token columns added or replaced."""
         return replace(self, tokens={**self.tokens, **columns})
 
     def select(self, index_R: Tensor) -> Ragged:
-        """Some rows, in the order given; every column follows."""
+        """Return some rows, in the order given; every column follows."""
         index_R = index_R.to(self.lengths_B.device)
         if index_R.dtype == torch.bool:
             index_R = index_R.nonzero().squeeze(1)
@@ -135,7 +135,7 @@ class Ragged:
         return Ragged(torch.tensor([part.stop - part.start]), tokens=tokens)
 
     def overlaid(self, part: Ragged, chosen_B: Tensor) -> Ragged:
-        """These rows with the new columns of `part` (the chosen rows); 0 on all other rows."""
+        """Return these rows with the new columns of `part` (the chosen rows); 0 on all other rows."""
         chosen_N = self.repeat_to_tokens(chosen_B)
         rows = {
             name: column.new_zeros(len(self)).masked_scatter(chosen_B, column)
@@ -158,7 +158,7 @@ class Ragged:
         return mean_rows(values_N, self.lengths_B)
 
     def repeat_to_tokens(self, values_B: Tensor) -> Tensor:
-        """Each row's value on each of its tokens."""
+        """Return each row's value on each of its tokens."""
         return repeat_to_tokens(
             values_B, self.lengths_B, next((column.numel() for column in self.tokens.values()), None)
         )
@@ -203,19 +203,19 @@ _LOW_63 = 2**63 - 1
 
 
 def row_keys(seed: int, names: Sequence[str]) -> Tensor:
-    """One 64-bit key for each named row [R], the same on every machine."""
+    """Return one 64-bit key for each named row [R], the same on every machine."""
     digests = [hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest() for name in names]
     return torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests], dtype=torch.long)
 
 
 def uniform(keys_R: Tensor, count: int, first_R: Tensor | None = None) -> Tensor:
-    """A number in [0, 1) for each row at `count` positions, from `first_R` or 0 on [R, count]."""
+    """Return a number in [0, 1) for each row at `count` positions, from `first_R` or 0 on [R, count]."""
     place_RT = torch.arange(count, device=keys_R.device) + (0 if first_R is None else first_R[:, None])
     return uniform_at(keys_R[:, None], place_RT)
 
 
 def uniform_at(keys: Tensor, places: Tensor) -> Tensor:
-    """A number in [0, 1) for each pair of a row's key and a position."""
+    """Return a number in [0, 1) for each pair of a row's key and a position."""
     mixed = _mix(keys + ((places + 1) * _GOLDEN & _LOW_63))
     return _shift(mixed, 11).to(torch.float64) * 2.0**-53
 
@@ -227,5 +227,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """A logical shift to the right; torch's own keeps the sign."""
+    """Return a logical shift to the right; torch's own keeps the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -44,7 +44,7 @@ class Case:
     state: State
 
     def cast(self, dtype: torch.dtype) -> Case:
-        """The same numbers in another precision."""
+        """Return the same numbers in another precision."""
 
         def to(columns: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: part.to(dtype) if part.is_floating_point() else part for name, part in columns.items()}
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def build(objective: Objective, shape: Shape) -> Case:
-    """A step of float64 columns for the objective, drawn from the shape's seed."""
+    """Return a step of float64 columns for the objective, drawn from the shape's seed."""
     draw = torch.Generator().manual_seed(shape.seed)
     rows, item_B = _rows(objective, shape, draw)
     lengths_B = torch.randint(1, shape.longest + 1, (item_B.numel(),), generator=draw)

@@ -172,13 +172,13 @@ def single_precision(objective: Objective, shape: Shape) -> float | None:
 
 
 def _marked(case: Case) -> dict[str, list[bool]]:
-    """The tokens that an objective marks by their rank."""
+    """Return the tokens that an objective marks by their rank."""
     tokens = case.objective.prepare(case.step, dict(case.state)).step.tokens
     return {name: tokens[name].tolist() for name in ("dropped", "penalised") if name in tokens}
 
 
 def _has_ties(case: Case) -> bool:
-    """Whether changes of the size of single precision's rounding change which tokens are marked."""
+    """Return whether changes of the size of single precision's rounding change which tokens are marked."""
     draw = torch.Generator().manual_seed(0)
     for _ in range(16):
         tokens, rows = dict(case.step.tokens), dict(case.step.rows)
@@ -224,7 +224,7 @@ def _cut_between_tokens(step: Ragged) -> list[Ragged]:
 
 
 def _without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyObjective:
-    """The objective with only its surrogate and critic."""
+    """Return the objective with only its surrogate and critic."""
     knobs = objective.knobs
     if objective.surrogate.charge is not None:
         over["surrogate"] = knobs.surrogate.model_copy(update={objective.surrogate.charge: 0.0})
@@ -232,7 +232,7 @@ def _without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyO
 
 
 def _difference(one: Outcome, other: Outcome) -> float:
-    """The largest relative difference of loss, gradients, metrics and state."""
+    """Return the largest relative difference of loss, gradients, metrics and state."""
     pairs = [(float(one.loss), float(other.loss))]
     pairs += [(one.metrics[name], other.metrics[name]) for name in one.metrics]
     pairs += [(one.state[name], other.state[name]) for name in one.state]
@@ -243,7 +243,7 @@ def _difference(one: Outcome, other: Outcome) -> float:
 
 
 def relative(a: float, b: float) -> float:
-    """The difference, relative to 1 or to the larger number."""
+    """Return the difference, relative to 1 or to the larger number."""
     return abs(a - b) / max(1.0, abs(a), abs(b))
 
 
@@ -252,12 +252,12 @@ def _largest(part: Tensor) -> float:
 
 
 def _worst(errors: Sequence[float]) -> float:
-    """The largest error; nan counts as infinite."""
+    """Return the largest error; nan counts as infinite."""
     return max(math.inf if math.isnan(error) else error for error in errors)
 
 
 def _filled(case: Case, policy: float, others: float) -> Case:
-    """The policy's log-probs at one number, all others' at another."""
+    """Return the policy's log-probs at one number, all others' at another."""
     fixed = {name: torch.full_like(part, others) for name, part in case.step.tokens.items() if name.endswith("logp")}
     if "step_start_logp" in case.step.tokens:
         fixed["step_start_logp"] = torch.full_like(case.step.tokens["step_start_logp"], policy)
@@ -274,7 +274,7 @@ def _with(case: Case, name: str, number: float) -> Case:
 
 
 def _twins(case: Case) -> Case:
-    """Both answers of each pair the same, the chosen one first."""
+    """Return both answers of each pair the same, the chosen one first."""
     chosen = case.step.select((case.step.rows["side"] > 0).nonzero().squeeze(1))
     pairs = len(chosen)
     twice = chosen.select(torch.arange(pairs).repeat_interleave(2))
@@ -288,7 +288,7 @@ def _twins(case: Case) -> Case:
 
 
 def _uncancelled(case: Case, by: str) -> float:
-    """The sum of the gradients of two equal answers."""
+    """Return the sum of the gradients of two equal answers."""
     twins = _twins(case)
     gradient, side = run(twins).gradients[by], twins.step.rows["side"]
     side = side if by == "score" else repeat_to_tokens(side, twins.step.lengths_B)

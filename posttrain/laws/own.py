@@ -22,7 +22,7 @@ SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) 
 
 
 def check_module(module: str) -> str:
-    """A line for each law of each surrogate and loss; raises if a law fails."""
+    """Return a line for each law of each surrogate and loss; raises if a law fails."""
     lines: list[str] = []
     failed = 0
     for path, make in subjects(module).items():
@@ -43,7 +43,7 @@ def check_module(module: str) -> str:
 
 
 def worst(law: Law, make: Callable[[], Objective], path: str) -> float | None:
-    """The largest error over the shapes; None where the law does not apply."""
+    """Return the largest error over the shapes; None where the law does not apply."""
     try:
         errors = [law.check(make(), shape) for shape in SHAPES]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -53,7 +53,7 @@ def worst(law: Law, make: Callable[[], Objective], path: str) -> float | None:
 
 
 def subjects(module: str) -> dict[str, Callable[[], Objective]]:
-    """The surrogates and losses of a module as objectives, by import path."""
+    """Return the surrogates and losses of a module as objectives, by import path."""
     defined = vars(load_module(module, "laws"))
     kinds: dict[type, Callable[[str], Callable[[], Objective]]] = {
         Surrogate: _surrogate,

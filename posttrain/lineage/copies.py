@@ -28,7 +28,7 @@ class Objects:
 
 
 def objects(folder: Path, query: Query) -> Objects:
-    """The objects under files/md5 of a cache that hold it."""
+    """Return the objects under files/md5 of a cache that hold it."""
     files, folders = {}, {}
     stored = sorted(file for file in folder.glob("??/*") if file.is_file())
     for file in stored:
@@ -41,7 +41,7 @@ def objects(folder: Path, query: Query) -> Objects:
 
 
 def cached_runs(folder: Path, digests: Collection[str]) -> list[Path]:
-    """The entries of the run cache that name one of these digests."""
+    """Return the entries of the run cache that name one of these digests."""
     return [file for file in sorted(folder.glob("??/*/*")) if _names(file.read_text(encoding="utf-8"), digests)]
 
 
@@ -55,7 +55,7 @@ def blobs(query: Query) -> dict[str, list[str]]:
 
 
 def experiments(digests: Collection[str]) -> list[str]:
-    """The experiments whose dvc.lock names one of these digests."""
+    """Return the experiments whose dvc.lock names one of these digests."""
     refs = _git("for-each-ref", "refs/exps", "--format=%(refname)").split()
     named = [ref for ref in refs if ref.count("/") > 3 and _names(_git("show", f"{ref}:./dvc.lock"), digests)]
     return [ref.rpartition("/")[2] for ref in named]

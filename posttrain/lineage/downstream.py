@@ -22,13 +22,13 @@ _PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
 
 
 def is_place(what: str) -> bool:
-    """Whether it is FILE:LINE of a file that is there."""
+    """Return whether it is FILE:LINE of a file that is there."""
     found = _PLACE.fullmatch(what)
     return found is not None and Path(found["file"]).is_file()
 
 
 def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
-    """What a line of a source reached."""
+    """Return what a line of a source reached."""
     query = parse_query(what)
     source = Path(what.rpartition(":")[0])
     tables = {str(file): rows for file in sorted(Path("data").rglob("*.parquet")) if (rows := in_file(file, query))}
@@ -46,7 +46,7 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
 
 
 def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
-    """The figures that these stages wrote, and those computed from them."""
+    """Return the figures that these stages wrote, and those computed from them."""
     known = figures.recorded
     written = {name for name, one in known.items() if one.stage in runs and not one.of}
     return {name: one.value for name, one in known.items() if name in written or written.intersection(one.of)}
@@ -58,7 +58,7 @@ def _model(stage: str) -> str | None:
 
 
 def _kept(model: str) -> str:
-    """Whether the model and checkpoints of its run are there."""
+    """Return whether the model and checkpoints of its run are there."""
     there = "there" if model_path(model).exists() else "not in the workspace"
     return f"{there}, with checkpoints" if any(checkpoint_path(model).glob("*")) else there
 

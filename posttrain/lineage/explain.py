@@ -29,7 +29,7 @@ EXACT = 1e-4
 
 
 def why(what: str, form: Literal["words", "json"]) -> str:
-    """The tree of a figure, a row or a place in a source, in words or as JSON."""
+    """Return the tree of a figure, a row or a place in a source, in words or as JSON."""
     trees = explain(what)
     if form == "json":
         return json.dumps([plain(tree) for tree in trees], indent=2, ensure_ascii=False)
@@ -37,7 +37,7 @@ def why(what: str, form: Literal["words", "json"]) -> str:
 
 
 def explain(what: str) -> list[Node]:
-    """One tree for the question; a bare number gives one for each figure with that value."""
+    """Return one tree for the question; a bare number gives one for each figure with that value."""
     figures, lineage = Figures(), Lineage()
     if not figures.lock:
         raise PipelineError(what="no run is recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
@@ -57,7 +57,7 @@ def explain(what: str) -> list[Node]:
 
 
 def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
-    """A figure, the rows that it is a mean of, and what made them."""
+    """Return a figure, the rows that it is a mean of, and what made them."""
     node = Node(f"{figure.name} = {figure.value:.6g}", {"file": figure.file})
     if also := shown_in(figure):
         node.facts["also in"] = also
@@ -74,13 +74,13 @@ def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
 
 
 def _generated(stage: str, lineage: Lineage) -> str:
-    """What stands at the beginning where no file does."""
+    """Return what stands at the beginning where no file does."""
     makers = [one for one in lineage.above(stage) if one.startswith("data_")]
     return f"none: {', '.join(makers) or 'its stages'} generate the rows from params.yaml"
 
 
 def _rows(figure: Figure, lineage: Lineage) -> Node:
-    """The rows behind a figure, and what they give when it is computed from them again."""
+    """Return the rows behind a figure, and what they give when it is computed from them again."""
     group = figure.stage.partition("@")[0]
     if group == "evaluate":
         return _evaluated(figure)
@@ -101,7 +101,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
 
 
 def _read(figure: Figure, lineage: Lineage) -> dict[str, Any]:
-    """The tables that a training read, and their rows of the split that the figure is about."""
+    """Return the tables that a training read, and their rows of the split that the figure is about."""
     split = "heldout" if figure.key.startswith(HELDOUT) else "train"
     found = {}
     for path in lineage.inputs(figure.stage):
@@ -119,7 +119,7 @@ def _of_step(figure: Figure) -> str:
 
 
 def _evaluated(figure: Figure) -> Node:
-    """The evaluated rows behind a figure, the worst and the best of them."""
+    """Return the evaluated rows behind a figure, the worst and the best of them."""
     file = Path(figure.file).with_name("rollouts.parquet")
     frame, greedy = read_table(file, "rollouts"), figure.key == "greedy"
     rows = frame.filter(pl.col("greedy") == greedy)
@@ -144,7 +144,7 @@ def _evaluated(figure: Figure) -> Node:
 
 
 def _values(key: str, rows: pl.DataFrame) -> pl.Series:
-    """What each row adds to a figure: its length, the score of a part, or its reward."""
+    """Return what each row adds to a figure: its length, the score of a part, or its reward."""
     if key == "length":
         return lengths(rows).cast(pl.Float64)
     if not key.startswith("reward_"):
@@ -159,7 +159,7 @@ def _named(rows: pl.DataFrame) -> list[str]:
 
 
 def _counted(figure: Figure) -> Node:
-    """The rows of a table that a figure counts, e.g. pairs_train."""
+    """Return the rows of a table that a figure counts, e.g. pairs_train."""
     folder = Path(figure.owner)
     kind, _, split = figure.key.partition("_")
     file = folder / f"{kind}.parquet"
@@ -173,7 +173,7 @@ def _counted(figure: Figure) -> Node:
 
 
 def _checked(node: Node, figure: Figure, value: float | None, why_not: str) -> Node:
-    """The node with what the rows give, and whether that agrees with the figure."""
+    """Return the node with what the rows give, and whether that agrees with the figure."""
     if value is None:
         node.facts["computed again"] = f"no: {why_not}"
         return node

@@ -69,7 +69,7 @@ class Figures:
         return found | {gain.name: gain for gain in self._gains()}
 
     def _metrics(self, out: str) -> Iterator[str]:
-        """The files of metrics that an output is or holds."""
+        """Yield the files of metrics that an output is or holds."""
         inner = f"{out}/metrics.json"
         candidates = [out] if re.fullmatch(r"metrics/.+\.json|results/.+/metrics\.json", out) else [inner]
         yield from (candidate for candidate in candidates if (self._root / candidate).is_file())
@@ -93,7 +93,7 @@ class Figures:
                 yield Figure(label, f"gain.{nth}", float(number), SUMMARY, "report", of)
 
     def curve(self, name: str) -> Figure | None:
-        """A point of a learning curve: `online/grpo.reward@12` is the reward at step 12.
+        """Return a point of a learning curve: `online/grpo.reward@12` is the reward at step 12.
 
         Points of long curves in the report are means of adjacent steps: those at 12 and 13 are named 12.5.
         """
@@ -111,14 +111,14 @@ class Figures:
         return Figure(found["owner"], f"{key}@{found['step']}", value, file, stage)
 
     def named(self, what: str) -> Figure | None:
-        """A figure by its name, by its column in the report, or by its policy or reward model alone."""
+        """Return a figure by its name, by its column in the report, or by its policy or reward model alone."""
         owner, dot, key = what.rpartition(".")
         names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
         names += [f"{what}.{main}" for main in MAIN]
         return next((self.recorded[one] for one in names if one in self.recorded), None) or self.curve(what)
 
     def equal_to(self, number: str) -> list[Figure]:
-        """The figures that are written so with as many decimals, the points of curves too."""
+        """Return the figures that are written so with as many decimals, the points of curves too."""
         digits = len(number.partition(".")[2])
         wanted = float(number)
         points = [point for point in self._points() if digits]
@@ -139,7 +139,7 @@ class Figures:
                                 yield Figure(owner, f"{key}@{step:g}", value, path, stage)
 
     def unknown(self, what: str) -> DataError:
-        """The error for a name that no figure has."""
+        """Return the error for a name that no figure has."""
         near = did_you_mean(what, list(self.recorded))
         owners = ", ".join(dict.fromkeys(one.owner for one in self.recorded.values()))
         known = "Give a figure (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
@@ -148,7 +148,7 @@ class Figures:
 
 
 def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:
-    """The value of a column at a step."""
+    """Return the value of a column at a step."""
     pairs = zip(columns.get("step", ()), columns.get(key, ()), strict=False)
     return next((value for one, value in pairs if one is not None and f"{one:g}" == step), None)
 
@@ -158,12 +158,12 @@ def _made(entry: Mapping[str, Any], file: str) -> bool:
 
 
 def is_number(what: str) -> bool:
-    """Whether it is a bare number, with a point so that it is no id."""
+    """Return whether it is a bare number, with a point so that it is no id."""
     return _NUMBER.fullmatch(what) is not None
 
 
 def shown_in(figure: Figure) -> list[str]:
-    """The other files that show a figure of a policy or a reward model."""
+    """Return the other files that show a figure of a policy or a reward model."""
     kept: Mapping[str, Any] = json.loads(Path(SUMMARY).read_text(encoding="utf-8")) if Path(SUMMARY).is_file() else {}
     names = [row.get("policy") or row.get("reward_model") for rows in kept.values() for row in rows]
     if figure.owner not in names or figure.file == str(metrics_path(f"online/{figure.owner}")):

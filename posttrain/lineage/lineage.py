@@ -36,19 +36,19 @@ class Lineage:
         self._outs = {str(out["path"]): stage for stage, entry in self.lock.items() for out in entry.get("outs", ())}
 
     def maker(self, path: str) -> str | None:
-        """The stage that makes a file, or the folder that it is in."""
+        """Return the stage that makes a file, or the folder that it is in."""
         return next((self._outs[one] for one in (path, *map(str, Path(path).parents)) if one in self._outs), None)
 
     def output(self, path: str) -> Node:
-        """A file or folder that a stage made, with all that it was made from."""
+        """Return a file or folder that a stage made, with all that it was made from."""
         return self._output(path, self._recorded_digest(path), set())
 
     def stage(self, name: str) -> Node:
-        """A stage with its inputs."""
+        """Return a stage with its inputs."""
         return self._stage(name, set())
 
     def above(self, stage: str) -> list[str]:
-        """The stages whose outputs reach a stage, itself among them."""
+        """Return the stages whose outputs reach a stage, itself among them."""
         found, waiting = dict[str, None](), [stage]
         while waiting:
             one = waiting.pop()
@@ -58,12 +58,12 @@ class Lineage:
         return list(found)
 
     def sources(self, stage: str) -> list[str]:
-        """The files of the user's that a stage depends on, through all stages between."""
+        """Return the files of the user's that a stage depends on, through all stages between."""
         deps = {dep for one in self.above(stage) for dep in self.inputs(one)}
         return sorted(dep for dep in deps if self.maker(dep) is None)
 
     def inputs(self, stage: str) -> Iterator[str]:
-        """The tables, models and files that a stage depends on."""
+        """Yield the tables, models and files that a stage depends on."""
         for dep in self.lock.get(stage, {}).get("deps", ()):
             if dep["path"] not in NONE and not str(dep["path"]).startswith("code/"):
                 yield str(dep["path"])
@@ -89,14 +89,14 @@ class Lineage:
         return node
 
     def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:
-        """The rows that a run trained on, and whether they are those that dvc.lock recorded."""
+        """Return the rows that a run trained on, and whether they are those that dvc.lock recorded."""
         folder = ROLLOUTS / run
         digest = next((str(out.get("md5", "")) for out in entry.get("outs", ()) if out["path"] == str(folder)), None)
         changes = {} if digest is None else {"digest": digest, **self._changes(str(folder), digest)}
         return Node("training rollouts", {**training_rollouts(folder), **changes})
 
     def _settings(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The recorded settings, and which of them params.yaml has changed since."""
+        """Return the recorded settings, and which of them params.yaml has changed since."""
         found: dict[str, Any] = {}
         for file, values in entry.get("params", {}).items():
             if file not in self._files:
@@ -108,7 +108,7 @@ class Lineage:
         return found
 
     def _code(self, name: str) -> dict[str, Any]:
-        """The code and the versions that made it."""
+        """Return the code and the versions that made it."""
         dep = next((one for one in self.lock[name].get("deps", ()) if str(one["path"]).startswith("code/")), None)
         facts: dict[str, Any] = {}
         if dep is not None:
@@ -125,7 +125,7 @@ class Lineage:
         return facts
 
     def _changes(self, path: str, digest: str) -> dict[str, str]:
-        """What differs from the recorded digest: an edit since, or a later run of the stage that makes it."""
+        """Return what differs from the recorded digest: an edit since, or a later run of the stage that makes it."""
         now, made = self._digests.of(path), self._recorded_digest(path)
         if now is None:
             return {"missing": f"{path} is not in the workspace"}
@@ -134,7 +134,7 @@ class Lineage:
         return {}
 
     def _recorded_digest(self, path: str) -> str:
-        """The digest that dvc.lock has of an output; of a file in an output folder the file's own."""
+        """Return the digest that dvc.lock has of an output; of a file in an output folder the file's own."""
         outs = (out for entry in self.lock.values() for out in entry.get("outs", ()))
         exact = next((str(out.get("md5", "")) for out in outs if out["path"] == path), None)
         return exact if exact is not None else str(self._digests.of(path))
@@ -149,7 +149,7 @@ class Lineage:
 
 
 def training_rollouts(folder: Path) -> dict[str, Any]:
-    """The rows that a run trained on, where they are kept."""
+    """Return the rows that a run trained on, where they are kept."""
     files = sorted(folder.glob(PARTS))
     if not files:
         return {"rows": NOT_STORED}
@@ -166,7 +166,7 @@ def training_rollouts(folder: Path) -> dict[str, Any]:
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """A JSON file of a run; empty where it is missing."""
+    """Return a JSON file of a run; empty where it is missing."""
     try:
         found: dict[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -175,7 +175,7 @@ def read_record(file: Path) -> dict[str, Any]:
 
 
 def _current(settings: Mapping[str, Any], key: str) -> Any:
-    """A value of params.yaml by its dotted key; None where it is missing."""
+    """Return a value of params.yaml by its dotted key; None where it is missing."""
     value: Any = settings
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

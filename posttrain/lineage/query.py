@@ -51,7 +51,7 @@ class Query:
 
 
 def parse_query(row: str) -> Query:
-    """The query for the argument of the command."""
+    """Return the query for the argument of the command."""
     place = _PLACE.fullmatch(row)
     if _ID.fullmatch(row):
         return Query(ids=(row,))
@@ -64,7 +64,7 @@ def parse_query(row: str) -> Query:
 
 
 def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
-    """The texts that identify rows: the long ones, or the longest of a row without long ones."""
+    """Return the texts that identify rows: the long ones, or the longest of a row without long ones."""
     found: dict[str, None] = {}
     for row in rows:
         texts = [text.strip()[:LONGEST].strip() for text in _strings(row)]
@@ -74,7 +74,7 @@ def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every text in a row but system turns, which rows share."""
+    """Yield every text in a row but system turns, which rows share."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _source_row(file: Path, number: int) -> Any:
-    """A row of the user's own file, counted as the errors of the data stages count."""
+    """Return a row of the user's own file, counted as the errors of the data stages count."""
     if file.suffix.lower() not in READERS:
         what, fix = f"rows of a '{file.suffix}' file cannot be read", f"Name one of {', '.join(READERS)}"
         raise DataError(what=what, where=str(file), fix=f"{fix}, or give a piece of the row's text")

@@ -41,12 +41,12 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
 
 
 def lengths(frame: pl.DataFrame) -> pl.Series:
-    """The sampled tokens of each row."""
+    """Return the sampled tokens of each row."""
     return frame["length"] if "length" in frame.columns else frame["logps"].list.len()
 
 
 def _parts(known: pl.DataFrame) -> dict[str, float]:
-    """The mean of each reward over the rows that it could score."""
+    """Return the mean of each reward over the rows that it could score."""
     scores = known.select(pl.col("scores").explode().alias("one")).unnest("one")
     scored = scores.filter(~pl.col("status").is_in(sorted(FAILED)))
     means = scored.group_by("name", maintain_order=True).agg(pl.col("value").mean())
@@ -54,7 +54,7 @@ def _parts(known: pl.DataFrame) -> dict[str, float]:
 
 
 def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
-    """The score of each of several tasks, or the figures of the one task."""
+    """Return the score of each of several tasks, or the figures of the one task."""
     tasks = known["task"].unique().to_list()
     if len(tasks) > 1:
         means = known.group_by("task").agg(pl.col("reward").mean())
@@ -68,7 +68,7 @@ def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
 
 
 def _rollout(row: Mapping[str, Any]) -> Rollout:
-    """A row as its task's metrics read it."""
+    """Return a row as its task's metrics read it."""
     prompt = Prompt(row["prompt_id"], row["prompt"], (), row["answer"], {}, row["task"], row["problem"])
     text = row["completion"] if all(row["mask"]) else row["completion"].rpartition("\n\nassistant: ")[2]
     return Rollout(
@@ -84,7 +84,7 @@ def _rollout(row: Mapping[str, Any]) -> Rollout:
 
 
 def tail(columns: Mapping[str, Any], key: str) -> float | None:
-    """The mean of the last steps of a curve; None if the metric is not such a mean."""
+    """Return the mean of the last steps of a curve; None if the metric is not such a mean."""
     values = [value for value in columns.get(key, ())[-TAIL:] if value is not None and key in AVERAGED]
     return math.fsum(values) / len(values) if values else None
 

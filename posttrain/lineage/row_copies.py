@@ -54,7 +54,7 @@ class RowCopies:
 
 
 def where(row: str, form: Literal["words", "json"]) -> str:
-    """Every copy of the row, in words or as JSON."""
+    """Return every copy of the row, in words or as JSON."""
     copies = find_copies(row)
     return json.dumps(asdict(copies), indent=2, ensure_ascii=False) if form == "json" else "\n".join(_lines(copies))
 
@@ -91,7 +91,7 @@ def find_copies(row: str) -> RowCopies:
 
 
 def _completed(query: Query) -> Query:
-    """The query with the ids of matching table rows; for an id alone, with the texts of its row."""
+    """Return the query with the ids of matching table rows; for an id alone, with the texts of its row."""
     rows = table_rows(query, Path("data"))
     ids = dict.fromkeys([*query.ids, *(row["id"] for row in rows if "id" in row)])
     return replace(query, ids=tuple(ids), texts=query.texts or texts_of(rows))

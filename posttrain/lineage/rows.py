@@ -21,12 +21,12 @@ _LONG: Final = ("completion_ids", "prompt_ids", "mask", "logps")
 
 
 def is_row(what: str) -> bool:
-    """Whether it is written as the id of a row."""
+    """Return whether it is written as the id of a row."""
     return _ID.fullmatch(what) is not None
 
 
 def explain_row(name: str, lineage: Lineage) -> Node | None:
-    """The rows with this id, as a prompt of others too; None where there is none."""
+    """Return the rows with this id, as a prompt of others too; None where there is none."""
     found = list(_tables(name, lineage))
     if not found:
         return None
@@ -36,7 +36,7 @@ def explain_row(name: str, lineage: Lineage) -> Node | None:
 
 
 def _tables(name: str, lineage: Lineage) -> Iterator[Node]:
-    """The row in every table that has it."""
+    """Yield the row in every table that has it."""
     for file in [*sorted(Path("data").glob("*/*.parquet")), *_rollout_files()]:
         rows = pl.scan_parquet(file)
         if "id" not in rows.collect_schema():
@@ -52,7 +52,7 @@ def _tables(name: str, lineage: Lineage) -> Iterator[Node]:
 
 
 def _prompt(row: dict[str, Any], lineage: Lineage) -> Iterator[Node]:
-    """The row of the table of prompts that an evaluated or trained rollout answers."""
+    """Yield the row of the table of prompts that an evaluated or trained rollout answers."""
     for file in sorted(Path("data").glob("*/prompts.parquet")):
         for one in pl.scan_parquet(file).filter(pl.col("id") == row["prompt_id"]).collect().to_dicts():
             node = Node(f"{one['id']}: a row of {file}", {key: _cell(key, value) for key, value in one.items()})
@@ -62,7 +62,7 @@ def _prompt(row: dict[str, Any], lineage: Lineage) -> Iterator[Node]:
 
 
 def _source(row: dict[str, Any], stage: str, lineage: Lineage) -> Node:
-    """The lines of the user's files that hold the row's text, or the stage that generated it."""
+    """Return the lines of the user's files that hold the row's text, or the stage that generated it."""
     sources, query = lineage.sources(stage), Query(texts=texts_of([row]))
     if not sources:
         return Node("source", {"generated": f"by {stage} from params.yaml"})
@@ -76,7 +76,7 @@ def _source(row: dict[str, Any], stage: str, lineage: Lineage) -> Node:
 
 
 def _uses(prompt: str) -> Iterator[Node]:
-    """The rollouts of a prompt, evaluated and trained on."""
+    """Yield the rollouts of a prompt, evaluated and trained on."""
     for file in _rollout_files():
         rows = pl.scan_parquet(file).filter(pl.col("prompt_id") == prompt).select("id", "reward").collect()
         if rows.height:

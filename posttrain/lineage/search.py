@@ -25,7 +25,7 @@ _NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
 
 
 def in_file(file: Path, query: Query) -> list[int] | None:
-    """The rows (of parquet) or lines that hold it, counted from 1; None where the file does not."""
+    """Return the rows (of parquet) or lines that hold it, counted from 1; None where the file does not."""
     if not file.stat().st_size:
         return None
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -33,7 +33,7 @@ def in_file(file: Path, query: Query) -> list[int] | None:
 
 
 def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
-    """The same, of the content of a file. Weights hold no text and are passed over."""
+    """Return the same, of the content of a file. Weights hold no text and are passed over."""
     if data[8:10] == b'{"' and data[:4] != _PARQUET:  # safetensors: eight bytes of length, then the header
         return None
     if data[:4] == _PARQUET:
@@ -46,7 +46,7 @@ def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
 
 
 def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
-    """The rows of a table, counted from 0, of which some text holds it."""
+    """Return the rows of a table, counted from 0, of which some text holds it."""
     named = [name for name, dtype in frame.schema.items() if "String" in str(dtype)]
     found: list[int] = []
     for nth, part in enumerate(frame.select(named).iter_slices(_SLICE) if named else ()):
@@ -57,7 +57,7 @@ def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
 
 
 def table_rows(query: Query, folder: Path) -> list[dict[str, Any]]:
-    """The rows of the tables in data/ that hold it."""
+    """Return the rows of the tables in data/ that hold it."""
     found: list[dict[str, Any]] = []
     for file in sorted(folder.rglob("*.parquet")):
         with contextlib.suppress(*DECODE_ERRORS):  # `verify` is for damage

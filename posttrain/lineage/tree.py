@@ -20,14 +20,14 @@ class Node:
     parts: list[Node] = field(default_factory=list)
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below it."""
+        """Yield this node and all below it."""
         yield self
         for part in self.parts:
             yield from part.walk()
 
 
 def lines(node: Node, indent: str = "") -> Iterator[str]:
-    """The tree as indented lines."""
+    """Yield the tree as indented lines."""
     yield f"{indent}{node.title}"
     for name, value in node.facts.items():
         yield f"{indent}  {name}: {_shown(value)}"
@@ -36,12 +36,12 @@ def lines(node: Node, indent: str = "") -> Iterator[str]:
 
 
 def plain(node: Node) -> dict[str, Any]:
-    """The tree as plain data."""
+    """Return the tree as plain data."""
     return {"title": node.title, "facts": node.facts, "parts": [plain(part) for part in node.parts]}
 
 
 def quoted(text: str) -> str:
-    """The beginning of a text, on one line."""
+    """Return the beginning of a text, on one line."""
     one = " ".join(text.split())
     return one if len(one) <= LONGEST else f"{one[:LONGEST]}..."
 

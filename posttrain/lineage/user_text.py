@@ -37,7 +37,7 @@ def user_text(settings: Settings) -> list[Path]:
 
 
 def push_notes(settings: Settings) -> Iterator[str]:
-    """A line for each remote of DVC's: what of the user's text a push would send there."""
+    """Yield a line for each remote of DVC's: what of the user's text a push would send there."""
     urls = remotes()
     held = [f"{path} ({format_size(_size(path))})" for path in user_text(settings)] if urls else []
     if held:
@@ -58,7 +58,7 @@ def remotes() -> dict[str, str]:
 
 
 def cache_folder() -> Path:
-    """Where DVC's cache is."""
+    """Return where DVC's cache is."""
     folder = Path(_config().get("cache", {}).get("dir") or ".dvc/cache")
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 

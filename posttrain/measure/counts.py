@@ -17,5 +17,5 @@ def count(more: Mapping[str, float]) -> None:
 
 
 def counts() -> dict[str, float]:
-    """The counts up to now, rounded for a file."""
+    """Return the counts up to now, rounded for a file."""
     return {name: round(value, 6) for name, value in COUNTS.items()}

@@ -21,7 +21,7 @@ HIDDEN: Final = "***"
 
 
 def masked(text: str) -> str:
-    """The text without the values of variables that params.yaml names, or whose names are those of secrets."""
+    """Return the text without the values of variables that params.yaml names, or whose names are those of secrets."""
     found = _secrets()
     return found.sub(HIDDEN, text) if found else text
 
@@ -62,5 +62,5 @@ class MaskedStream:
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        """The other methods are those of the stream."""
+        """Return the other methods are those of the stream."""
         return getattr(self._stream, name)

@@ -57,7 +57,7 @@ class Clock:
         self._going.pop()
 
     def seconds(self) -> dict[str, float]:
-        """The seconds of every phase up to now, earlier starts of the run included."""
+        """Return the seconds of every phase up to now, earlier starts of the run included."""
         self._charge()
         return dict(self._spent)
 
@@ -96,7 +96,7 @@ class Phase(ContextDecorator):
 
 
 def _in_main_thread() -> bool:
-    """Whether the clock is read here: what other threads do meanwhile takes none of the main thread's time."""
+    """Return whether the clock is read here: what other threads do meanwhile takes none of the main thread's time."""
     return threading.current_thread() is threading.main_thread()
 
 

@@ -29,12 +29,12 @@ def note(**facts: str | int) -> None:
 
 
 def noted(fact: str) -> str | int | None:
-    """A fact that was added."""
+    """Return a fact that was added."""
     return _NOTED.get(fact)
 
 
 def record_path(stage: str) -> Path:
-    """The file of a stage's record: `online@grpo` -> records/online/grpo.json."""
+    """Return the file of a stage's record: `online@grpo` -> records/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
@@ -52,10 +52,10 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that decide what a stage computes."""
+    """Return the versions of Python and of the packages that decide what a stage computes."""
     return {"python": PYTHON} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def cpu_isa() -> str:
-    """The CPU instruction set that the libraries may use, set by `stages`; it decides the order of sums."""
+    """Return the CPU instruction set that the libraries may use, set by `stages`; it decides the order of sums."""
     return os.environ.get("POSTTRAIN_CPU_ISA", "as found")

@@ -20,7 +20,7 @@ TERMINAL_CODE: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def log_path(stage: str) -> Path:
-    """Where the log of a stage is: `online@grpo` -> logs/online@grpo.log."""
+    """Return where the log of a stage is: `online@grpo` -> logs/online@grpo.log."""
     return FOLDER / f"{stage.replace('/', '@')}.log"
 
 

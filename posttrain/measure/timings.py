@@ -28,7 +28,7 @@ TOKENS: Final = tuple(f"{name}_tokens" for name in NAMES)
 
 
 def timings_path(stage: str) -> Path:
-    """The file of a stage's timings: `online@grpo` -> timings/online/grpo.json."""
+    """Return the file of a stage's timings: `online@grpo` -> timings/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
@@ -59,7 +59,7 @@ def report_timings(stage: str) -> None:
 
 
 def _rate(name: str, spent: Mapping[str, float]) -> str:
-    """The tokens per second of a phase that counts its tokens."""
+    """Return the tokens per second of a phase that counts its tokens."""
     tokens = counts().get(f"{name}_tokens")
     return f" ({tokens / spent[name]:,.0f} tokens/s)" if tokens else ""
 
@@ -73,18 +73,18 @@ def restore_timings(state: object) -> None:
 
 
 def timings_state() -> dict[str, Any]:
-    """The seconds and counts up to now, for a checkpoint."""
+    """Return the seconds and counts up to now, for a checkpoint."""
     return {"seconds": CLOCK.seconds(), "starts": CLOCK.starts, "counts": counts()}
 
 
 def peak_mb() -> float:
-    """The largest resident size of this process."""
+    """Return the largest resident size of this process."""
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def device_peak_mb() -> float:
-    """The most memory that tensors took on the GPU at a time; 0 without one."""
+    """Return the most memory that tensors took on the GPU at a time; 0 without one."""
     torch: Any = sys.modules.get("torch")  # a process without torch has used no GPU
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return 0.0
@@ -116,7 +116,7 @@ def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) 
 
 
 def read_timings(file: Path) -> dict[str, Any]:
-    """The timings that a stage wrote."""
+    """Return the timings that a stage wrote."""
     try:
         timings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         {name: float(timings["seconds"][name]) for name in (*NAMES, OTHER)}

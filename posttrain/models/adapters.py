@@ -93,7 +93,7 @@ class TrainedAdapter:
 
 
 def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
-    """What adds the adapter to a model that was loaded from `base`; None where all weights are trained."""
+    """Return what adds the adapter to a model that was loaded from `base`; None where all weights are trained."""
     module = ADAPTERS[options.type].module
     if module is None:
         return None
@@ -105,7 +105,7 @@ def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
 
 
 def adapter_of(model: Any) -> TrainedAdapter | None:
-    """The adapter that is trained in the model, if one is."""
+    """Return the adapter that is trained in the model, if one is."""
     found: TrainedAdapter | None = getattr(model, "posttrain_adapter", None)
     return found
 
@@ -117,12 +117,12 @@ def twin(model: Any) -> Any:
 
 
 def linear_of(layer: Any) -> Any:
-    """The layer itself, or the frozen one that an adapter wraps."""
+    """Return the layer itself, or the frozen one that an adapter wraps."""
     return layer.base_layer if hasattr(layer, "lora_A") else layer
 
 
 def is_plain(layer: Any) -> bool:
-    """Whether the layer is a matrix, with or without one adapter that `merged_weight` knows."""
+    """Return whether the layer is a matrix, with or without one adapter that `merged_weight` knows."""
     if type(linear_of(layer)) not in (nn.Linear, Nf4Linear) or not hasattr(layer, "lora_A"):
         return type(layer) in (nn.Linear, Nf4Linear)
     known = all(type(one).__name__ == "DoraLinearVariant" for one in layer.lora_variant.values())
@@ -131,7 +131,7 @@ def is_plain(layer: Any) -> bool:
 
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
-    """The weight with which the layer computes: its own, or a new one with its adapter in it."""
+    """Return the weight with which the layer computes: its own, or a new one with its adapter in it."""
     linear = linear_of(layer)
     weight: Tensor = linear.dense_weight() if isinstance(linear, Nf4Linear) else linear.weight
     if not hasattr(layer, "lora_A") or layer.disable_adapters:
@@ -143,7 +143,7 @@ def merged_weight(layer: Any) -> Tensor:
 
 
 def merged(weight: Tensor, a: Tensor, b: Tensor, scaling: float, magnitude: Tensor | None = None) -> Tensor:
-    """The weight with an adapter in it [out, in], in float32."""
+    """Return the weight with an adapter in it [out, in], in float32."""
     whole = torch.addmm(weight.float(), b.float(), a.float(), alpha=scaling)
     return whole if magnitude is None else whole * (magnitude / whole.norm(dim=1))[:, None]
 
@@ -158,12 +158,12 @@ def weight_counts(model: nn.Module) -> tuple[int, int]:
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The layers with an adapter, by name."""
+    """Return the layers with an adapter, by name."""
     return ((name, layer) for name, layer in model.named_modules() if hasattr(layer, "lora_A"))
 
 
 def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]:
-    """The names of the linear layers under the head that are targets."""
+    """Return the names of the linear layers under the head that are targets."""
     core = backbone(model)
     prefix = next(name for name, part in model.named_modules() if part is core)
     linear = [name for name, part in core.named_modules() if isinstance(part, nn.Linear)]

@@ -82,7 +82,7 @@ class Runtime:
         note(device=model, precision="bf16" if self.bf16 else "fp32", threads=params.threads, **facts)
 
     def bf16_for(self, model: Any) -> bool:
-        """Whether a model computes in bf16; refused where the run asks for it and the family cannot."""
+        """Return whether a model computes in bf16; refused where the run asks for it and the family cannot."""
         return in_bf16(self.precision, self.device, family_of(model))
 
     def suit(self, policy: Any) -> Any:
@@ -96,13 +96,13 @@ class Runtime:
 
 
 def family_of(model: Any) -> str | None:
-    """The family of a model, by transformers' name."""
+    """Return the family of a model, by transformers' name."""
     found: str | None = getattr(getattr(model, "config", None), "model_type", None)
     return found
 
 
 def gpu_facts() -> dict[str, str]:
-    """What decides a GPU's rounding, and with it a run's bits: its model, its driver and torch's CUDA."""
+    """Return what decides a GPU's rounding, and with it a run's bits: its model, its driver and torch's CUDA."""
     try:
         driver = re.findall(r"Module +([0-9.]+)", Path("/proc/driver/nvidia/version").read_text(encoding="utf-8"))
     except OSError:
@@ -112,12 +112,12 @@ def gpu_facts() -> dict[str, str]:
 
 
 def capability(device: torch.device) -> tuple[int, int] | None:
-    """What a GPU's kernels may use; None of a CPU."""
+    """Return what a GPU's kernels may use; None of a CPU."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def in_bf16(precision: str, device: torch.device, family: str | None = None) -> bool:
-    """Whether a model of the family computes in bf16 on the device."""
+    """Return whether a model of the family computes in bf16 on the device."""
     if precision == "bf16" and family in FLOAT32_ONLY:
         what = f"models of the family {family} compute in float32 alone"
         raise ModelError(what=what, where="device.precision", fix="Use precision: fp32, or a model of another family")
@@ -134,7 +134,7 @@ def in_segments(query: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def device_name(params: DeviceParams) -> str:
-    """The chosen device, which must be there."""
+    """Return the chosen device, which must be there."""
     name = params.device if params.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         what = "this machine has no such device"

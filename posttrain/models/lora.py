@@ -55,7 +55,7 @@ def _shortened(model: Any, layers: list[str]) -> list[str]:
 
 
 def _plain(config: Any, *, scorer: bool) -> dict[str, Any]:
-    """The content of adapter_config.json without the path of the frozen model."""
+    """Return the content of adapter_config.json without the path of the frozen model."""
     plain: dict[str, Any] = {
         name: sorted(one) if isinstance(one, set) else one for name, one in config.to_dict().items()
     }

@@ -24,13 +24,13 @@ MASTER = "master"
 
 
 def master_of(weight: Tensor) -> Tensor:
-    """What the optimizer updates, a checkpoint holds and a saved model is made of."""
+    """Return what the optimizer updates, a checkpoint holds and a saved model is made of."""
     found: Tensor = getattr(weight, MASTER, weight)
     return found
 
 
 def keeps_float32(model: Any, name: str, dtype: torch.dtype) -> bool:
-    """Whether transformers keeps a tensor of the family in float32, whatever dtype the others have."""
+    """Return whether transformers keeps a tensor of the family in float32, whatever dtype the others have."""
     patterns = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
         patterns |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
@@ -56,17 +56,17 @@ def compute_in_bf16(model: Any) -> None:
 
 
 def is_trained_in_bf16(model: Any) -> bool:
-    """Whether weights of the model have masters."""
+    """Return whether weights of the model have masters."""
     return any(hasattr(part, MASTER) for part in model.parameters())
 
 
 def frozen_on(model: Any, runtime: Runtime) -> Any:
-    """A model that is not trained, on the runtime's device and in its precision."""
+    """Return a model that is not trained, on the runtime's device and in its precision."""
     return placed(model.requires_grad_(requires_grad=False), runtime)
 
 
 def placed(model: Any, runtime: Runtime) -> Any:
-    """The model in the runtime's precision and on its device, which never holds more of it than what stays."""
+    """Return the model in the runtime's precision and on its device, which never holds more of it than what stays."""
     if runtime.bf16_for(model):
         compute_in_bf16(model)
     model.to(runtime.device)
@@ -92,7 +92,7 @@ def computing(model: Any, runtime: Runtime) -> Iterator[None]:
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
-    """A trained parameter's `.grad` to add to, allocated if it is None."""
+    """Return a trained parameter's `.grad` to add to, allocated if it is None."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
     return parameter.grad

@@ -39,7 +39,7 @@ TOP_K_BYTES, TOP_P_BYTES = 20, 33
 
 
 def byte_count(parts: Iterable[Tensor]) -> int:
-    """The total size of tensors, each shared one once."""
+    """Return the total size of tensors, each shared one once."""
     places = {_place(part): part for part in parts}
     return sum(part.nbytes for part in places.values())
 
@@ -67,12 +67,12 @@ def gathered_bytes(model: Any, *, bf16: bool) -> float:
 
 
 def master_bytes(model: Any) -> int:
-    """The size of the float32 masters of the weights in bf16."""
+    """Return the size of the float32 masters of the weights in bf16."""
     return byte_count(master_of(part) for part in model.parameters() if master_of(part) is not part)
 
 
 def vocabulary(model: Any) -> int:
-    """The number of tokens that the model knows."""
+    """Return the number of tokens that the model knows."""
     return int(model.config.get_text_config().vocab_size)
 
 
@@ -87,7 +87,7 @@ class _Widths:
 
 
 def _widths(model: Any) -> _Widths:
-    """The feed-forward width per token: of a mixture of experts, that of a token's experts together."""
+    """Return the feed-forward width per token: of a mixture of experts, that of a token's experts together."""
     config = model.config.get_text_config()
     hidden, count = int(config.hidden_size), getattr(config, "num_attention_heads", None) or 1  # state space: no heads
     head = getattr(config, "head_dim", None) or hidden // count
@@ -145,7 +145,7 @@ def decoding_bytes(
 
 
 def _copied_bytes(model: Any) -> float:
-    """The copies of matrices that a decoding step multiplies together with others, or with adapters merged."""
+    """Return the copies of matrices that a decoding step multiplies together with others, or with adapters merged."""
     if not supports_decoder_step(model):
         return 0.0
     joined = tuple(f"{name}_proj" for name in ("q", "k", "v", "gate", "up"))

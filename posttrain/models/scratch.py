@@ -40,7 +40,7 @@ class ScratchParams(Params):
 
 
 def scratch_config(shape: ScratchParams, vocabulary: int, *, stop: int, pad: int | None) -> Any:
-    """The config of a model of this shape."""
+    """Return the config of a model of this shape."""
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
     from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 

@@ -61,7 +61,7 @@ def verify_forward(model: Any, where: str) -> None:
 
 
 def _scaled_head(model: Any, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """The head's inputs, scaled so that a soft cap shows, and the model's logits of them."""
+    """Return the head's inputs, scaled so that a soft cap shows, and the model's logits of them."""
     scaled: list[Tensor] = []
 
     def scale(_: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -83,7 +83,7 @@ def _close(values: Tensor, expected: Tensor) -> bool:
 
 
 def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> str | None:
-    """What is wrong with the hidden states of a run, if anything is."""
+    """Return what is wrong with the hidden states of a run, if anything is."""
     try:
         states = run()
     except FAULTS as error:
@@ -109,7 +109,7 @@ class _WindowRecorder(PromptAttention):
 
 
 def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
-    """The last hidden states of both rows' tokens, of which the last is decoded."""
+    """Return the last hidden states of both rows' tokens, of which the last is decoded."""
     text = model.config.get_text_config()
     odd = sorted(set(getattr(text, "layer_types", None) or ()) - KINDS)
     if odd:
@@ -128,20 +128,20 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
 
 
 def _reference(run: Any, rows: list[list[int]]) -> Tensor:
-    """The logits of each row by itself, or the last hidden states of a backbone."""
+    """Return the logits of each row by itself, or the last hidden states of a backbone."""
     device = device_of(run)
     outputs = [run(input_ids=torch.tensor([row], device=device), use_cache=False) for row in rows]
     return torch.cat([(output.logits if "logits" in output else output.last_hidden_state)[0] for output in outputs])
 
 
 def device_of(model: Any) -> torch.device:
-    """Where the model's weights are."""
+    """Return where the model's weights are."""
     found: torch.device = next(model.parameters()).device
     return found
 
 
 def _slides(config: Any) -> bool:
-    """Whether some layer sees a sliding window, as far as the config of this class says."""
+    """Return whether some layer sees a sliding window, as far as the config of this class says."""
     known = {field.name for field in dataclasses.fields(config)}
     kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
     has_window = "sliding_window" in known and config.sliding_window is not None

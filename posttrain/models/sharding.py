@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def mesh_of(device: torch.device, shards: int | None) -> DeviceMesh:
-    """All processes, or groups of `shards` processes of which each group holds the whole model (HSDP)."""
+    """Return all processes, or groups of `shards` processes of which each group holds the whole model (HSDP)."""
     from torch.distributed.device_mesh import init_device_mesh
 
     size = world.count()
@@ -80,12 +80,12 @@ def _gather_backwards(modules: Sequence[Any]) -> None:
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether the model is divided among processes."""
+    """Return whether the model is divided among processes."""
     return hasattr(model, SCOPE)
 
 
 def gathered(model: Any, function: Callable[[], T]) -> T:
-    """The function's result, computed with the weights outside the layers gathered; the layers gather their own.
+    """Return the function's result, computed with the weights outside the layers gathered; the layers gather their own.
 
     Results with a gradient must be tensors, or tuples, lists and dicts of them: FSDP looks for them.
     """
@@ -116,7 +116,7 @@ def whole(*models: Any) -> Iterator[None]:
 
 
 def is_whole(model: Any) -> bool:
-    """Whether this process has all weights of the model now."""
+    """Return whether this process has all weights of the model now."""
     return not is_sharded(model) or getattr(model, WHOLE, False)
 
 
@@ -134,17 +134,17 @@ def _sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether each process holds some of the tensor's rows."""
+    """Return whether each process holds some of the tensor's rows."""
     return hasattr(tensor, "full_tensor")
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor: some rows of one that is divided."""
+    """Return what this process holds of a tensor: some rows of one that is divided."""
     return tensor.to_local() if is_divided(tensor) else tensor
 
 
 def full(tensor: Tensor) -> Tensor:
-    """The whole tensor; every process must ask for it."""
+    """Return the whole tensor; every process must ask for it."""
     return tensor.full_tensor() if is_divided(tensor) else tensor
 
 
@@ -155,7 +155,7 @@ def place_of(tensor: DTensor) -> tuple[int, int]:
 
 
 def writes(tensor: DTensor) -> bool:
-    """Whether this process is the one that writes its rows: of copies, the first."""
+    """Return whether this process is the one that writes its rows: of copies, the first."""
     return tensor.device_mesh.ndim == 1 or tensor.device_mesh.get_local_rank(0) == 0
 
 
@@ -169,7 +169,7 @@ def own_rows(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def as_divided(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor divided as `like` is."""
+    """Return a whole tensor divided as `like` is."""
     from torch.distributed.tensor import DTensor
 
     if not is_divided(like):

@@ -54,7 +54,7 @@ class Ahead:
             self._open, self._drawn = None, (number, self._finish(number, attempt))
 
     def take(self, number: int) -> Drawn:
-        """The samples of a round."""
+        """Return the samples of a round."""
         self.finish()
         if self._drawn is None or self._drawn[0] != number:
             raise RuntimeError(f"round {number} was not sampled ahead")
@@ -62,7 +62,7 @@ class Ahead:
         return drawn
 
     def tensors(self) -> dict[str, Tensor]:
-        """The round that is drawn, for a checkpoint; waits for it."""
+        """Return the round that is drawn, for a checkpoint; waits for it."""
         self.finish()
         if self._drawn is None:
             return {}

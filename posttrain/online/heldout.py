@@ -90,7 +90,7 @@ class HeldoutRewards:
         self._max_failed, self._where = max_failed, where
 
     def __call__(self) -> tuple[Floats, Floats]:
-        """The mean true and proxy reward of each prompt."""
+        """Return the mean true and proxy reward of each prompt."""
         rollouts = generate_rollouts(
             self._sampler, self._text, self._prompts, self._sampling, self._seed, samples=self._samples, name="heldout"
         )
@@ -98,7 +98,7 @@ class HeldoutRewards:
         return self._per_prompt(true, rollouts), self._per_prompt(proxy, rollouts)
 
     def _per_prompt(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> Floats:
-        """The mean reward of each prompt's samples that could be scored; nan where there is none."""
+        """Return the mean reward of each prompt's samples that could be scored; nan where there is none."""
         scored = scored_by_first(reward, rollouts)
         kept = set(FailureLimit(reward, self._max_failed, self._where).check(scored))
         values = [reward.total(one) if place in kept else np.nan for place, one in enumerate(scored)]

@@ -68,7 +68,7 @@ class OfflineRun(TrainingParams, PolicyKnobs):
         return self
 
     def objective(self, max_length: int) -> PolicyObjective:
-        """The objective; `max_length`: the longest completion, for the fixed-length aggregation."""
+        """Return the objective; `max_length`: the longest completion, for the fixed-length aggregation."""
         return PolicyObjective(self, max_length)
 
 
@@ -99,12 +99,12 @@ class LoggedRollouts:
         return int(tokens.max().item()) * max(size for _, size in self.groups)
 
     def rows(self, places: Sequence[int]) -> list[list[dict[str, Any]]]:
-        """The rows of some groups."""
+        """Return the rows of some groups."""
         return [self.table.slice(*self.groups[place]).to_dicts() for place in places]
 
 
 def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -> LoggedRollouts:
-    """The rollouts that were scored; `grouped`: groups of which one rollout is left are left out too."""
+    """Return the rollouts that were scored; `grouped`: groups of which one rollout is left are left out too."""
     if stored.summary["vocabulary"] != vocabulary:
         what = "the rollouts were sampled with another tokenizer than that of the start model"
         raise DataError(what=what, where=str(stored.folder), fix="Start from the run's model or from its start")
@@ -139,7 +139,7 @@ class LoggedSource(BatchSource):
         return self._steps
 
     def batch(self, step: int) -> Batch:
-        """The groups of one step, with the sampling policies' log-probs."""
+        """Return the groups of one step, with the sampling policies' log-probs."""
         groups = self._logged.rows(epoch_places(len(self._logged.groups), self._groups, step, self._seed))
         rows = [row for group in groups for row in group]
         columns = {

@@ -69,7 +69,7 @@ def engine_bytes(params: RolloutParams, policy: Any, longest: int, runtime: Runt
 
 
 def _options(params: RolloutParams, policy: Any, longest: int, runtime: Runtime) -> tuple[list[str], dict[str, str]]:
-    """The options of vLLM, and its environment: the same device and precision as the trainer."""
+    """Return the options of vLLM, and its environment: the same device and precision as the trainer."""
     sampling = params.sampling
     weights, cache = engine_bytes(params, policy, longest, runtime)
     options = [

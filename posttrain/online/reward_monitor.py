@@ -35,7 +35,7 @@ FIXES = {
 
 
 def has_zero_variance(reward_G: Tensor) -> bool:
-    """Whether a group's rewards are all the same, so that its advantages are 0."""
+    """Return whether a group's rewards are all the same, so that its advantages are 0."""
     return bool((reward_G == reward_G[0]).all())
 
 
@@ -98,7 +98,7 @@ class RewardMonitor:
             self._warn(f"{what}give no gradient (mean reward {self._mean():.3g})", FIXES["agree"])
 
     def tensor(self) -> Tensor:
-        """The counts as a tensor, for a checkpoint."""
+        """Return the counts as a tensor, for a checkpoint."""
         counts = [self._unparsed, self._groups, self._zero_variance, self._reward, *self._in_a_row.values()]
         return torch.tensor(counts, dtype=torch.float64)
 
@@ -109,7 +109,7 @@ class RewardMonitor:
         self._in_a_row = dict(zip(FIXES, map(int, in_a_row), strict=True))
 
     def _said(self, problem: str, rounds: int) -> str:
-        """A problem in words."""
+        """Return a problem in words."""
         rest = {
             "agree": f"the rewards of every group are equal, so they give no gradient (mean reward {self._mean():.3g})",
             "truncated": "every completion is truncated",

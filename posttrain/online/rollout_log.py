@@ -67,7 +67,7 @@ class Sampling:
 
 
 def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
-    """The size of so many rollouts, all as long as the longest."""
+    """Return the size of so many rollouts, all as long as the longest."""
     share = {"full": 1.0, "sampled": 1 / SAMPLED_SHARE, "none": 0.0}[stored]
     return rollouts * (FIGURE_BYTES + share * TOKEN_BYTES * longest)
 
@@ -142,7 +142,7 @@ class RolloutLog:
         self._rows += frame.height
 
     def _frame(self) -> pl.DataFrame:
-        """The pending rollouts as a table, which are pending no more."""
+        """Return the pending rollouts as a table, which are pending no more."""
         frame = pl.DataFrame([_series(name, part) for name, part in self._pending.items()])
         self._pending, self._tokens = {name: [] for name in _SAMPLED}, 0
         same = {"seed": self.sampling.seed, "sampling": self.sampling.settings, "step": None, "advantage": None}
@@ -218,7 +218,7 @@ class RolloutLog:
             raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(first)), fix=fix) from error
 
     def _parts(self) -> Iterator[list[int]]:
-        """The files of each part."""
+        """Yield the files of each part."""
         part: list[int] = []
         size = 0
         for first in sorted(self._sizes):
@@ -234,7 +234,7 @@ class RolloutLog:
         return torch.cat(self._trained, dim=1) if self._trained else torch.empty(3, 0, dtype=torch.long)
 
     def _used(self) -> pl.DataFrame:
-        """The first step of each rollout, and its advantage there."""
+        """Return the first step of each rollout, and its advantage there."""
         number, step, advantage = self._trained_columns()
         size = self.sampling.group_size
         frame = pl.DataFrame(
@@ -265,7 +265,7 @@ def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
-    """A column; lists by way of Arrow, since polars takes longer for them than for all else."""
+    """Return a column; lists by way of Arrow, since polars takes longer for them than for all else."""
     if name in _NUMBERS:
         return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS[name])
     if name != "scores":

@@ -98,7 +98,7 @@ class RolloutSource(BatchSource):
         return self._params.minibatches * self._params.epochs
 
     def batch(self, step: int) -> Batch:
-        """The groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
+        """Return the groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._per_round)
         if number not in self._rounds:
             self._rounds[number] = self._sample_round(number)
@@ -120,11 +120,11 @@ class RolloutSource(BatchSource):
             self._log.trained(step, prepared)
 
     def metrics(self) -> dict[str, float]:
-        """The metrics of the round (round_metrics.py), and how many groups dynamic sampling kept."""
+        """Return the metrics of the round (round_metrics.py), and how many groups dynamic sampling kept."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The rounds in memory, the one that was sampled ahead, and the position in the prompts."""
+        """Return the rounds in memory, the one that was sampled ahead, and the position in the prompts."""
         ahead = {} if self._ahead is None else {f"ahead.{name}": part for name, part in self._ahead.tensors().items()}
         rounds = {f"round{n}.{k}": v for n, batch in self._rounds.items() for k, v in batch.tensors().items()}
         metrics = {f"metrics.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._metrics.items()}
@@ -171,7 +171,7 @@ class RolloutSource(BatchSource):
         return int(self._rounds[number].columns.rows["group"][-1]) + 1
 
     def _minibatch_part(self, number: int, groups: list[int], step: int) -> Batch:
-        """Some groups of a round, with the optimizer steps since that round was sampled."""
+        """Return some groups of a round, with the optimizer steps since that round was sampled."""
         rows_of: dict[int, list[int]] = {}
         for row, group in enumerate(self._rounds[number].columns.rows["group"].tolist()):
             rows_of.setdefault(group, []).append(row)
@@ -192,7 +192,7 @@ class RolloutSource(BatchSource):
         return chosen
 
     def _sample_round(self, number: int) -> Batch:
-        """The samples of a round, with the columns of the models as they are now."""
+        """Return the samples of a round, with the columns of the models as they are now."""
         drawn = self._drawn(number)
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
@@ -203,7 +203,7 @@ class RolloutSource(BatchSource):
         return batch
 
     def _drawn(self, number: int) -> Drawn:
-        """The samples of a round: of the weights as they are now, or with `ahead` of those one round before."""
+        """Return the samples of a round: of the weights as they are now, or with `ahead` of those one round before."""
         if self._ahead is None:
             self._sync(number)
             return self._draw(number, self._begin(number))
@@ -231,7 +231,7 @@ class RolloutSource(BatchSource):
         return Attempt(prompts, first, partial(self._group_rollouts, prompts, f"{number}:{attempt}"))
 
     def _draw(self, number: int, attempt: Attempt) -> Drawn:
-        """A round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
+        """Return a round of groups; those of zero reward variance are replaced for as many tries as the plan allows."""
         accepted: list[Batch] = []
         spare: list[Batch] = []
         scored: list[Rollout] = []
@@ -259,7 +259,7 @@ class RolloutSource(BatchSource):
         return Drawn(_with_group_numbers(accepted), metrics)
 
     def _next_prompts(self, count: int) -> list[Prompt]:
-        """The next prompts: all of them once per pass, each pass in another order."""
+        """Return the next prompts: all of them once per pass, each pass in another order."""
         chosen = []
         for _ in range(count):
             lap, place = divmod(self._cursor, len(self._prompts))
@@ -301,7 +301,7 @@ class RolloutSource(BatchSource):
         return batches
 
     def _whole_groups(self, places: Sequence[int]) -> Iterator[list[int]]:
-        """The indices in `places` of each group of which enough is left to compare."""
+        """Return the indices in `places` of each group of which enough is left to compare."""
         size = self._params.group_size
         groups: dict[int, list[int]] = {}
         for index, place in enumerate(places):
@@ -309,7 +309,7 @@ class RolloutSource(BatchSource):
         return (group for group in groups.values() if len(group) >= min(size, 2))
 
     def _batch(self, group: list[Rollout], rewards: list[float], parts: list[list[float]], name: str) -> Batch:
-        """The rows of a group, their log-probs and their rewards."""
+        """Return the rows of a group, their log-probs and their rewards."""
         size = self._params.group_size
         columns = {
             "reward": torch.tensor(rewards),
@@ -328,7 +328,7 @@ class RolloutSource(BatchSource):
         return make_batch([one.row for one in group], columns, tokens)
 
     def _group_rollouts(self, prompts: list[Prompt], name: str) -> list[Rollout]:
-        """A group of each prompt: from the policy, from its mixture with the reference, or half of each."""
+        """Return a group of each prompt: from the policy, from its mixture with the reference, or half of each."""
         size, plan = self._params.group_size, self._plan
         mixture = Mixture(self._models.reference, plan.mixture) if plan.mixture else None
         if not plan.opponents:
@@ -362,5 +362,5 @@ def _with_group_numbers(groups: list[Batch]) -> Batch:
 
 
 def _at(columns: list[list[float]], places: list[int]) -> list[list[float]]:
-    """Some values of each column."""
+    """Return some values of each column."""
     return [[column[place] for place in places] for column in columns]

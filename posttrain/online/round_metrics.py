@@ -27,12 +27,12 @@ def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[st
 
 
 def groups_with_signal(groups: Sequence[Batch]) -> float:
-    """The share of groups whose rewards differ."""
+    """Return the share of groups whose rewards differ."""
     return sum(not has_zero_variance(group.columns.rows["reward"]) for group in groups) / len(groups)
 
 
 def sampler_metrics(models: ModelSet, batch: Batch, params: RolloutParams) -> dict[str, float]:
-    """How the log-probs of the trainer's weights differ from the sampler's, on some rows of a new round.
+    """Return how the log-probs of the trainer's weights differ from the sampler's, on some rows of a new round.
 
     On all rows where the trainer has recomputed them for a correction. `sampler_gap`: abs of the difference, mean and
     largest, where both have the same weights. `sampler_kl`: KL(sampler || trainer) by k3, where the sampler is another

@@ -109,15 +109,15 @@ class OnlineParams(TrainingParams):
         return self
 
     def objective(self) -> Objective:
-        """The objective of the run."""
+        """Return the objective of the run."""
         raise NotImplementedError
 
     def sampling_plan(self) -> SamplingPlan:
-        """What the algorithm changes about sampling."""
+        """Return what the algorithm changes about sampling."""
         return SamplingPlan()
 
     def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """The batches: samples, with data of a table where the algorithm uses it."""
+        """Return the batches: samples, with data of a table where the algorithm uses it."""
         return samples
 
     @property
@@ -156,16 +156,16 @@ class OnlineParams(TrainingParams):
         return RewardMonitor(section, self.reward, compares=self.compares_groups, patience=self.patience)
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
-        """The rule that turns gradients into new weights."""
+        """Return the rule that turns gradients into new weights."""
         return adamw(models.trained, self, steps)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """The most tokens that an optimizer step can hold: all rows have the longest prompt and completion."""
+        """Return the most tokens that an optimizer step can hold: all rows have the longest prompt and completion."""
         groups = -(-self.rollout.prompts // self.rollout.minibatches) + self.rollout.replay.groups
         return groups * self.rollout.group_size * self.longest_row(longest_prompt)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """The most tokens that a row can have."""
+        """Return the most tokens that a row can have."""
         return longest_prompt + self.rollout.sampling.max_tokens
 
 
@@ -216,7 +216,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return self
 
     def objective(self) -> Objective:
-        """The row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
+        """Return the row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
         overlong = () if self.overlong is None else (1.0,)  # the overlong penalty is one more part of the reward
         return PolicyObjective(
             self, self.rollout.sampling.max_tokens, (*(term.counted for term in self.reward.values()), *overlong)
@@ -229,7 +229,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return SamplingPlan(self.resample, self.overlong)
 
     def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:
-        """The samples, with pretraining text added where ptx asks for it."""
+        """Return the samples, with pretraining text added where ptx asks for it."""
         corpus = table_of(self.corpus)
         if corpus is None:
             return samples
@@ -237,7 +237,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return PtxSource(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
 
     def tables(self) -> list[Path]:
-        """The corpus, for ptx."""
+        """Return the corpus, for ptx."""
         corpus = table_of(self.corpus)
         return [] if corpus is None else [corpus]
 
@@ -264,7 +264,7 @@ class PolicyRun(OnlineParams, PolicyKnobs):
         return not isinstance(self.update, TrpoOptions)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """The samples and the pretraining text."""
+        """Return the samples and the pretraining text."""
         text = self.text.rows * (self.text.window + 1) if self.ptx else 0
         return super().step_tokens(longest_prompt) + text
 
@@ -285,7 +285,7 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
         return self
 
     def objective(self) -> Objective:
-        """The preference row."""
+        """Return the preference row."""
         return PreferenceObjective(self)
 
     def sampling_plan(self) -> SamplingPlan:
@@ -293,7 +293,7 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
         return SamplingPlan(mixture=self.mixture)
 
     def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """The pairs that the rule chooses."""
+        """Return the pairs that the rule chooses."""
         return FilteredSource(samples, pair_rule(self.select, self.seed))
 
     @property
@@ -302,7 +302,7 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
         return True
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """A pair may be any two of a group."""
+        """Return a pair may be any two of a group."""
         return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
 
 
@@ -310,11 +310,11 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
     """The likelihood of the policy's own best samples."""
 
     def objective(self) -> Objective:
-        """The likelihood."""
+        """Return the likelihood."""
         return LikelihoodObjective(self)
 
     def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """The samples that pass the selection rule."""
+        """Return the samples that pass the selection rule."""
         return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
@@ -340,7 +340,7 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
         return self
 
     def objective(self) -> Objective:
-        """The divergence."""
+        """Return the divergence."""
         return DistillObjective(self)
 
     def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:
@@ -354,16 +354,16 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
         return MixedSource(samples, offline, self.own, self.seed)
 
     def tables(self) -> list[Path]:
-        """The demonstrations, where the run learns from them."""
+        """Return the demonstrations, where the run learns from them."""
         chat = table_of(self.demonstrations)
         return [] if chat is None else [chat]
 
     def monitor(self, section: str) -> RewardMonitor:
-        """A monitor without rewards: they are not learned from."""
+        """Return a monitor without rewards: they are not learned from."""
         return RewardMonitor(section, {}, compares=False, patience=None)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """An own sample or a demonstration."""
+        """Return an own sample or a demonstration."""
         return max(super().longest_row(longest_prompt), self.max_tokens)
 
 

@@ -26,7 +26,7 @@ class FilteredSource(WrappedSource):
         self._metrics: dict[str, float] = {}
 
     def batch(self, step: int) -> Batch:
-        """The selected rows of one step's groups."""
+        """Return the selected rows of one step's groups."""
         groups = self._inner.batch(step)
         chosen = self._select(groups, step)
         self._metrics = {
@@ -37,12 +37,12 @@ class FilteredSource(WrappedSource):
         return chosen
 
     def metrics(self) -> dict[str, float]:
-        """The mean reward and length of all samples, and how many rows were selected."""
+        """Return the mean reward and length of all samples, and how many rows were selected."""
         return {**self._metrics, **self._inner.metrics()}
 
 
 def pair_rule(select: Options, seed: int) -> Select:
-    """The rule that selects pairs, from its options."""
+    """Return the rule that selects pairs, from its options."""
 
     def select_rows(batch: Batch, step: int) -> Batch:
         reward_B, group_B = _rewards_and_groups(batch)
@@ -61,7 +61,7 @@ def pair_rule(select: Options, seed: int) -> Select:
 
 
 def best_rule(select: Options, steps_a_round: int) -> Select:
-    """The rule that selects samples, from its options; where none reaches the threshold, the best of all.
+    """Return the rule that selects samples, from its options; where none reaches the threshold, the best of all.
 
     Thresholds are on the outcome, without rewards of form and length.
     """
@@ -116,7 +116,7 @@ def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> t
 
 
 def all_against_all(reward_B: Tensor, group_B: Tensor, threshold: float, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Every pair of a group with sigmoid((r_i - r_j) / scale) above a threshold >= 0.5 (RS-DPO, Khaki 2024)."""
+    """Return every pair of a group with sigmoid((r_i - r_j) / scale) above a threshold >= 0.5 (RS-DPO, Khaki 2024)."""
     if not 0.5 <= threshold < 1:
         raise ValueError(f"threshold = {threshold}: below 0.5 a pair would be taken both ways round")
     chosen, rejected = [], []
@@ -149,24 +149,24 @@ def rejection_sampled(
 
 
 def best_of_group(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """The highest reward of each group, the first of equals (RAFT, Dong 2023)."""
+    """Return the highest reward of each group, the first of equals (RAFT, Dong 2023)."""
     return _rows([rows[reward_B[rows].argmax()] for rows in groups(group_B)])
 
 
 def above(reward_B: Tensor, threshold: float) -> Tensor:
-    """Every sample whose reward reaches the threshold (ReST-EM, Singh 2023)."""
+    """Return every sample whose reward reaches the threshold (ReST-EM, Singh 2023)."""
     return (reward_B >= threshold).nonzero().squeeze(1)
 
 
 def rising_threshold(reward_B: Tensor, iteration: int, quantiles: tuple[float, ...]) -> float:
-    """The quantile that iteration n filters at; quantiles must not fall (ReST, Gulcehre 2023)."""
+    """Return the quantile that iteration n filters at; quantiles must not fall (ReST, Gulcehre 2023)."""
     if list(quantiles) != sorted(quantiles) or not quantiles:
         raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not fall")
     return float(reward_B.double().quantile(quantiles[min(iteration, len(quantiles) - 1)]))
 
 
 def groups(group_B: Tensor) -> list[Tensor]:
-    """The row numbers of each group, groups by their first row."""
+    """Return the row numbers of each group, groups by their first row."""
     first: dict[float, list[int]] = {}
     for row, group in enumerate(group_B.tolist()):
         first.setdefault(group, []).append(row)
@@ -202,7 +202,7 @@ class PtxSource(WrappedSource):
         self._text = EpochSource(windows, rows, 1, seed)
 
     def batch(self, step: int) -> Batch:
-        """The samples of one step, then its text."""
+        """Return the samples of one step, then its text."""
         samples, text = self._inner.batch(step), self._text.batch(step)
         tokens = int(text.columns.lengths_B.sum())
         empty = make_batch(
@@ -221,7 +221,7 @@ class MixedSource(WrappedSource):
         self._offline, self._share, self._seed = offline, share, seed
 
     def batch(self, step: int) -> Batch:
-        """The rows of one step, all of one kind, which the seed and the step decide."""
+        """Return the rows of one step, all of one kind, which the seed and the step decide."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
         own = float(torch.rand((), generator=generator)) < self._share
         return (self._inner if own else self._offline).batch(step)

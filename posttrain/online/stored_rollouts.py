@@ -43,7 +43,7 @@ class StoredRollouts:
             raise DataError(what="a part of the rollouts is missing", where=str(folder), fix=VERIFY)
 
     def figures(self, file: Path, *columns: pl.Expr) -> pl.DataFrame:
-        """Some expressions over a part of the table, without reading its other columns."""
+        """Return some expressions over a part of the table, without reading its other columns."""
         try:
             return pl.scan_parquet(file).select(columns).collect()
         except DECODE_ERRORS as error:
@@ -55,11 +55,11 @@ class StoredRollouts:
         return list(self.summary["steps"])
 
     def table(self) -> pl.DataFrame:
-        """The whole table, checked."""
+        """Return the whole table, checked."""
         return pl.concat([_part(file) for file in self.parts])
 
     def drawn(self, first: int, prompts: Sequence[Prompt]) -> list[Rollout]:
-        """The scored rollouts of the draws from `first` on, which must be of these prompts."""
+        """Return the scored rollouts of the draws from `first` on, which must be of these prompts."""
         rows: list[dict[str, Any]] = []
         for file, low, high in self._draws:
             if low < first + len(prompts) and first <= high:

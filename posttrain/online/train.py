@@ -50,7 +50,7 @@ class LoadedRun(NamedTuple):
         return self.name.replace("@", ".runs.")
 
     def reward(self) -> RewardSum:
-        """The rewards of its samples."""
+        """Return the rewards of its samples."""
         reward_model = model_of(self.params.reward_model, f"{self.section}.reward_model")
         longest = self.params.rollout.sampling.max_tokens
         context = Context(self.models.runtime, self.section, reward_model, self.text, longest)

@@ -56,7 +56,7 @@ class TrustRegion:
         return product
 
     def _kls(self) -> Any:
-        """Each micro-batch's contribution to the mean KL(old || new) per token."""
+        """Return each micro-batch's contribution to the mean KL(old || new) per token."""
         models = self._models
         tokens = self._tokens
         for packed, old in self._old:
@@ -73,7 +73,7 @@ class Trpo:
         self._params, self._critic = params, critic
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """One natural gradient step within the region, or none."""
+        """Return one natural gradient step within the region, or none."""
         region = TrustRegion(closure)
         metrics = self._critic.step(closure, progress) if self._critic else closure()
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
@@ -88,7 +88,7 @@ class Trpo:
         return metrics | self._search(closure, region, [scale * d for d in direction])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state of the critic's optimizer; the policy's step has none."""
+        """Return the state of the critic's optimizer; the policy's step has none."""
         state: dict[str, Tensor] = self._critic.state_dict() if self._critic else {}
         return state
 

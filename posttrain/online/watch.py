@@ -59,7 +59,7 @@ class HeldoutWatch:
         self._best = self._weights() if params.keep == "best" else {}
 
     def look(self, step: int) -> dict[str, float]:
-        """The metrics of the weights before this step, where one is due."""
+        """Return the metrics of the weights before this step, where one is due."""
         if step % self._params.every and step != self._steps:
             return {}
         newest = Evaluation(step, *self._measure())
@@ -93,7 +93,7 @@ class HeldoutWatch:
         return found if at is None else {**found, "over_optimised_step": at}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The evaluations and the best weights, for a checkpoint."""
+        """Return the evaluations and the best weights, for a checkpoint."""
         return {**self.history.state_dict(), **{f"best.{name}": part for name, part in self._best.items()}}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -102,7 +102,7 @@ class HeldoutWatch:
         self._best = {name: as_divided(tensors[f"best.{name}"], part) for name, part in self._best.items()}
 
     def _weights(self) -> dict[str, Tensor]:
-        """A copy of the trained weights."""
+        """Return a copy of the trained weights."""
         named = self._policy.named_parameters()
         return {name: master_of(part).detach().to("cpu", copy=True) for name, part in named if part.requires_grad}
 

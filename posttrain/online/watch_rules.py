@@ -34,7 +34,7 @@ class Evaluation:
     """The same of the reward that is learned from."""
 
     def metrics(self) -> dict[str, float]:
-        """Both means with their 95 % intervals over prompts."""
+        """Return both means with their 95 % intervals over prompts."""
         found: dict[str, float] = {}
         for name, values_P in (("heldout_true", self.true_P), ("heldout_proxy", self.proxy_P)):
             known_P = values_P[np.isfinite(values_P)]
@@ -107,7 +107,7 @@ class History:
         return verdict
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything as tensors, for a checkpoint."""
+        """Return everything as tensors, for a checkpoint."""
         return {
             "steps": torch.tensor([evaluation.step for evaluation in self.evaluations]),
             "true": torch.tensor(np.array([evaluation.true_P for evaluation in self.evaluations])),
@@ -126,7 +126,7 @@ class History:
 
 
 def change(before_P: Floats, after_P: Floats, level: float) -> Change:
-    """The mean difference over the prompts that both evaluations could score, with its interval."""
+    """Return the mean difference over the prompts that both evaluations could score, with its interval."""
     apart_P = (after_P - before_P)[np.isfinite(after_P - before_P)]
     if not apart_P.any():
         return Change(0.0, 0.0, 0.0)

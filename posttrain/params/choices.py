@@ -57,14 +57,14 @@ class OneOf(Generic[E]):
         return self.default
 
     def entry(self, name: str) -> E:
-        """The entry of that name, of the table or of the user's own."""
+        """Return the entry of that name, of the table or of the user's own."""
         if name in self.table:
             return self.table[name]
         found: E = load_object(name, "type")
         return found
 
     def plain(self, value: Any, default: str) -> Any:
-        """The long form of what a file says; what is neither form is left for validation to refuse."""
+        """Return the long form of what a file says; what is neither form is left for validation to refuse."""
         if isinstance(value, str):
             return {"type": value}
         return {"type": default, **value} if isinstance(value, Mapping) else value
@@ -83,7 +83,7 @@ class OneOf(Generic[E]):
         return core_schema.with_info_before_validator_function(self._read, handler(source), serialization=serialize)
 
     def _read(self, value: Any, info: ValidationInfo) -> Any:
-        """The typed options of what a file says."""
+        """Return the typed options of what a file says."""
         if isinstance(value, Options):
             return value
         data = self.plain(value, self.default)
@@ -130,7 +130,7 @@ class OneOf(Generic[E]):
 
 
 def choices_of(model: type[BaseModel]) -> Iterator[tuple[str, OneOf[Any]]]:
-    """The fields of a model that choose out of a table."""
+    """Yield the fields of a model that choose out of a table."""
     for name, info in model.model_fields.items():
         for mark in info.metadata:
             if isinstance(mark, OneOf):
@@ -147,7 +147,7 @@ def merge_settings(model: type[BaseModel], base: Mapping[str, Any], over: Mappin
 
 
 def _wrong(reasons: Mapping[str, str]) -> ValidationError:
-    """An error at each of these keys."""
+    """Return an error at each of these keys."""
     errors = [
         InitErrorDetails(type=PydanticCustomError("option", "{why}", {"why": why}), loc=(key,), input=None)
         for key, why in reasons.items()

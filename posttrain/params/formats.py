@@ -51,7 +51,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _parsed(text: str, where: str) -> Any:
-    """The data of a YAML text; duplicate keys, broken YAML and swollen aliases are refused by line."""
+    """Return the data of a YAML text; duplicate keys, broken YAML and swollen aliases are refused by line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -91,7 +91,7 @@ def _check_aliases(root: Any, where: str) -> None:
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """The nodes that lie directly in a node: items, or keys and values."""
+    """Yield the nodes that lie directly in a node: items, or keys and values."""
     for one in node.value if isinstance(node.value, list) else ():
         yield from one if isinstance(one, tuple) else (one,)
 

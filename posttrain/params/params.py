@@ -75,7 +75,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
-    """The sections of params.yaml as plain data, all of them known; its `seed` is in the runs that take it."""
+    """Return the sections of params.yaml as plain data, all of them known; its `seed` is in the runs that take it."""
     data = read_yaml(path)
     found = data.pop(FORMAT, PARAMS)
     check_format(found, PARAMS, str(path), ParamsError)
@@ -113,7 +113,7 @@ def _check_groups(name: str, section: Mapping[Any, Any], file: str) -> None:
 
 
 def _place(section: str, key: str) -> str:
-    """Where a key belongs that stands directly under a section."""
+    """Return where a key belongs that stands directly under a section."""
     groups = GROUPS[section]
     if groups == ("runs",):
         return f"Settings belong to a run: {section}.runs.NAME.{key}"
@@ -123,7 +123,7 @@ def _place(section: str, key: str) -> str:
 
 
 def _kind(value: object) -> str:
-    """What stands where a mapping has to be."""
+    """Return what stands where a mapping has to be."""
     return "empty" if value is None else f"{_shown(value)}, not a mapping of names to settings"
 
 
@@ -132,7 +132,7 @@ def _key(name: object) -> str:
 
 
 def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
-    """The value under a dotted path, e.g. `online.runs.grpo`."""
+    """Return the value under a dotted path, e.g. `online.runs.grpo`."""
     value: Any = data
     walked: list[str] = []
     for key in section.split("."):
@@ -147,7 +147,7 @@ def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
 
 
 def load(model: type[M], section: str, *, path: str | os.PathLike[str] = PARAMS_FILE) -> M:
-    """The section of params.yaml as a typed model."""
+    """Return the section of params.yaml as a typed model."""
     value = at(read(path), section, str(path))
     return check(model, {} if value is None else value, where=section, file=str(path))
 
@@ -180,7 +180,7 @@ PLAIN: Final = {
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """A suggestion, or the list of what there is, or nothing."""
+    """Return a suggestion, or the list of what there is, or nothing."""
     swapped = [name for name in known if len(word) > 1 and sorted(name) == sorted(word)]
     near = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if near:
@@ -228,7 +228,7 @@ def _has_one(owners: Sequence[type[BaseModel]], name: str) -> bool:
 
 
 def _has(model: type[BaseModel], path: str) -> bool:
-    """Whether a setting of a model has this dotted path, the options of its choices among them."""
+    """Return whether a setting of a model has this dotted path, the options of its choices among them."""
     head, _, rest = path.partition(".")
     if head not in model.model_fields or not rest:
         return head in model.model_fields
@@ -239,7 +239,7 @@ def _has(model: type[BaseModel], path: str) -> bool:
 
 
 def _deeper(model: type[BaseModel], key: str, levels: int = 3) -> Iterator[str]:
-    """The paths of a key inside the settings of a model's fields."""
+    """Yield the paths of a key inside the settings of a model's fields."""
     for name, field in model.model_fields.items() if levels else ():
         for inner in () if get_origin(field.annotation) is dict else _models_in(field.annotation):
             if key in inner.model_fields:
@@ -253,17 +253,17 @@ def _shown(value: Any) -> str:
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The field names of the model that lies at `path`."""
+    """Return the field names of the model that lies at `path`."""
     return sorted({name for owner in _models_at(model, path) for name in owner.model_fields})
 
 
 def _description(model: type[BaseModel], path: Sequence[object]) -> str:
-    """What the field at `path` is for."""
+    """Return what the field at `path` is for."""
     return next((field.description or "" for field in _fields(model, path)), "")
 
 
 def _is_slot(model: type[BaseModel], path: Sequence[object]) -> bool:
-    """Whether the field at `path` names an input of the run."""
+    """Return whether the field at `path` names an input of the run."""
     extra = next((field.json_schema_extra for field in _fields(model, path)), None)
     return isinstance(extra, dict) and "slot" in extra
 
@@ -278,13 +278,13 @@ def _wrong_kind(model: type[BaseModel], path: Sequence[object], value: object) -
 
 
 def _fields(model: type[BaseModel], path: Sequence[object]) -> list[FieldInfo]:
-    """The fields that may lie at `path`."""
+    """Return the fields that may lie at `path`."""
     *above, name = map(str, path)
     return [owner.model_fields[name] for owner in _models_at(model, above) if name in owner.model_fields]
 
 
 def _models_at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseModel]]:
-    """The models that may lie at `path`, through optional and mapping types."""
+    """Return the models that may lie at `path`, through optional and mapping types."""
     found: list[type[BaseModel]] = [model]
     for part in path:
         inner: list[type[BaseModel]] = []

@@ -18,13 +18,13 @@ MODEL = rf"({PART}(/{PART})*)"
 
 
 def model_slot(description: str, *, optional: bool = False) -> Any:
-    """A slot for a model: a folder under models/."""
+    """Return a slot for a model: a folder under models/."""
     shown = f"{description}: a folder under models/, e.g. sft/main" + (f", or {NONE}" if optional else "")
     return Field(pattern=f"^{MODEL}$", description=shown, json_schema_extra={"slot": "model", "optional": optional})
 
 
 def table_slot(*kinds: str, description: str, optional: bool = False) -> Any:
-    """A slot for a table of one of these kinds: NAME/KIND stands for data/NAME/KIND.parquet."""
+    """Return a slot for a table of one of these kinds: NAME/KIND stands for data/NAME/KIND.parquet."""
     pattern = rf"{PART}/({'|'.join(kinds)})" + (f"|{NONE}" if optional else "")
     shown = f"{description}: e.g. mine/{kinds[0]} for data/mine/{kinds[0]}.parquet" + (
         f", or {NONE}" if optional else ""
@@ -34,20 +34,20 @@ def table_slot(*kinds: str, description: str, optional: bool = False) -> Any:
 
 
 def rollouts_slot(description: str) -> Any:
-    """A slot for the rollouts of a run: online/NAME stands for rollouts/online/NAME."""
+    """Return a slot for the rollouts of a run: online/NAME stands for rollouts/online/NAME."""
     shown = f"{description}: e.g. online/grpo for rollouts/online/grpo"
     extra: Any = {"slot": "rollouts", "optional": False}
     return Field(pattern=f"^(online|distill)/{PART}$", description=shown, json_schema_extra=extra)
 
 
 def slots(params: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    """The slots of a parameter model: field -> what it may name."""
+    """Return the slots of a parameter model: field -> what it may name."""
     found = {name: field.json_schema_extra for name, field in params.model_fields.items()}
     return {name: extra for name, extra in found.items() if isinstance(extra, dict) and "slot" in extra}
 
 
 def model_of(name: str, where: str) -> Path | None:
-    """The folder of the model that a slot names, links of folders followed; None where the slot is not used."""
+    """Return the folder of the model that a slot names, links of folders followed; None where the slot is not used."""
     if name == NONE:
         return None
     path = model_path(name)
@@ -58,7 +58,7 @@ def model_of(name: str, where: str) -> Path | None:
 
 
 def needed_model(name: str, where: str) -> Path:
-    """The folder of a model that must be named."""
+    """Return the folder of a model that must be named."""
     path = model_of(name, where)
     if path is None:
         raise ParamsError(what=f"{where} = {NONE}", where=PARAMS_FILE, fix="Name a model, e.g. sft/main")
@@ -66,5 +66,5 @@ def needed_model(name: str, where: str) -> Path:
 
 
 def table_of(name: str) -> Path | None:
-    """The file of the table that a slot names; None where the slot is not used."""
+    """Return the file of the table that a slot names; None where the slot is not used."""
     return None if name == NONE else table_path(name)

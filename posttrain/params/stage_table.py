@@ -28,7 +28,7 @@ class Stage:
     """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
 
     def output(self, run: str) -> str:
-        """What a run is called by those that use it: a folder under data/, models/ or results/."""
+        """Return what a run is called by those that use it: a folder under data/, models/ or results/."""
         return f"{self.group.partition('.')[0]}/{run}" if self.makes == "model" else run
 
 
@@ -62,7 +62,7 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def group_of(settings: Settings, group: str) -> dict[str, Any]:
-    """The runs of one group, by name; empty where the group is missing."""
+    """Return the runs of one group, by name; empty where the group is missing."""
     section, _, inner = group.partition(".")
     outer = settings.get(section) or {}
     if not isinstance(outer, Mapping):
@@ -92,7 +92,7 @@ def policies(settings: Settings) -> dict[str, str]:
 
 
 def section_of(settings: Settings, model: str) -> str:
-    """Where the settings of the run that makes a model are: `online/grpo` -> online.runs.grpo."""
+    """Return where the settings of the run that makes a model are: `online/grpo` -> online.runs.grpo."""
     for stage in STAGES:
         for name in group_of(settings, stage.group) if stage.makes == "model" else ():
             if stage.output(name) == model:
@@ -101,6 +101,6 @@ def section_of(settings: Settings, model: str) -> str:
 
 
 def stage_of(settings: Settings, model: str) -> str:
-    """The DVC stage that makes a model: `online/grpo` -> online@grpo."""
+    """Return the DVC stage that makes a model: `online/grpo` -> online@grpo."""
     group, _, name = section_of(settings, model).rpartition(".")
     return next((f"{stage.name}@{name}" for stage in STAGES if stage.group == group), model)

@@ -27,12 +27,12 @@ IMPORT_SECONDS = 60.0
 
 
 def is_import_path(name: object) -> bool:
-    """Whether it is written `module:name`."""
+    """Return whether it is written `module:name`."""
     return isinstance(name, str) and PATH.fullmatch(name) is not None
 
 
 def load_object(path: str, where: str) -> Any:
-    """What `module:name` names; `where` is the parameter that asks for it."""
+    """Return what `module:name` names; `where` is the parameter that asks for it."""
     module_name, _, name = path.partition(":")
     where = f"{where} = '{path}' (params.yaml)"
     if not is_import_path(path):
@@ -48,7 +48,7 @@ def load_object(path: str, where: str) -> Any:
 
 
 def load_module(name: str, where: str) -> Any:
-    """A module of the user's; `where` is what asks for it."""
+    """Return a module of the user's; `where` is what asks for it."""
     if not is_import_path(f"{name}:x"):
         raise ParamsError(what=f"'{name}' is not a module", where=where, fix=f"Name a MODULE for {CUSTOM}/MODULE.py")
     module = _imported(name, _found(name, where), where)
@@ -57,7 +57,7 @@ def load_module(name: str, where: str) -> Any:
 
 
 def own_file(module: str) -> Path:
-    """The file of a module of the user's."""
+    """Return the file of a module of the user's."""
     return CUSTOM.joinpath(*module.split(".")).with_suffix(".py")
 
 

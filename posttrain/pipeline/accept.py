@@ -39,7 +39,7 @@ def accept(targets: Sequence[str], reason: str) -> str:
 
 
 def _chosen(targets: Iterable[str], known: set[str]) -> list[str]:
-    """The stages, by name or by the name of their group."""
+    """Return the stages, by name or by the name of their group."""
     names: dict[str, None] = {}
     for target in targets:
         found = [name for name in sorted(known) if target in (name, name.partition("@")[0])]
@@ -91,7 +91,7 @@ def _accept(repo: Any, name: str, reason: str) -> None:
 
 
 def _changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
-    """What changed between two codes: [before, after] by name."""
+    """Return what changed between two codes: [before, after] by name."""
     return {
         kind: {
             name: [old.get(kind, {}).get(name), new[kind].get(name)]

@@ -62,7 +62,7 @@ def _folders(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, 
 
 
 def unreadable(folder: Path, *, outside_workspace: bool) -> Iterator[str]:
-    """What of a folder cannot be an input: pipes and devices, which never end, and links out of the workspace."""
+    """Yield what of a folder cannot be an input: pipes and devices, which never end, and links out of the workspace."""
     watch_links = not outside_workspace and not is_outside(folder)
     for here, folders, files in os.walk(folder):
         for place in (Path(here, name) for name in sorted(folders + files)):
@@ -95,7 +95,7 @@ def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, st
 
 
 def _at(settings: Any, key: str) -> Any:
-    """The value under a dotted key; the settings themselves under none."""
+    """Return the value under a dotted key; the settings themselves under none."""
     for part in filter(None, key.split(".")):
         settings = settings.get(part) if isinstance(settings, Mapping) else None
     return settings

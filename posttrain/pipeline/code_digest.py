@@ -66,11 +66,11 @@ class Outline:
     rows: dict[str, Part]
 
     def parts(self, names: Collection[str]) -> list[Part]:
-        """What counts for a run that uses these names."""
+        """Return what counts for a run that uses these names."""
         return [self.base, *(row for name, row in sorted(self.rows.items()) if name in names)]
 
     def digest(self, names: Collection[str]) -> str:
-        """The digest of what counts for a run that uses these names."""
+        """Return the digest of what counts for a run that uses these names."""
         return _short("\n".join(part.digest for part in self.parts(names)))
 
 
@@ -82,7 +82,7 @@ class Outlines:
         self._kept, self._new = _kept(), False
 
     def of(self, file: str, package: str) -> Outline:
-        """The outline of a file of a package, which relative imports start from."""
+        """Return the outline of a file of a package, which relative imports start from."""
         found = mark(Path(file))
         known = self._known.get(file)
         if known is None or known[0] != found:
@@ -114,13 +114,13 @@ class Outlines:
 
 
 def normalised(file: Path) -> str:
-    """A digest of a file's code without comments, docstrings and layout, the rows of its tables among it."""
+    """Return a digest of a file's code without comments, docstrings and layout, the rows of its tables among it."""
     outline = outlined(file, "")
     return outline.digest(outline.rows)
 
 
 def outlined(file: Path, package: str) -> Outline:
-    """The outline of a file, read now; a file that is not Python counts byte by byte."""
+    """Return the outline of a file, read now; a file that is not Python counts byte by byte."""
     text = file.read_bytes()
     if file.suffix != ".py":
         return Outline(Part(hashlib.sha256(text).hexdigest()[:16], [], []), {})
@@ -143,13 +143,13 @@ def outlined(file: Path, package: str) -> Outline:
 
 
 def import_line(file: Path, package: str, name: str) -> int:
-    """The line of a file on which it imports this name."""
+    """Return the line of a file on which it imports this name."""
     nodes = [one for one in ast.walk(ast.parse(file.read_bytes())) if isinstance(one, ast.Import | ast.ImportFrom)]
     return min(node.lineno for node in nodes if name in _imports(node, package))
 
 
 def _tables(tree: ast.Module) -> tuple[list[ast.AST], dict[str, list[ast.AST]]]:
-    """The displays of the module's tables, and the nodes of each row by its name."""
+    """Return the displays of the module's tables, and the nodes of each row by its name."""
     displays: list[ast.AST] = []
     rows: dict[str, list[ast.AST]] = {}
     for one in tree.body:
@@ -181,7 +181,7 @@ def _rows(node: ast.AST) -> list[tuple[str, list[ast.AST]]]:
 
 
 def _walk(tree: ast.Module, left_out: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of a tree that run, without these parts of it."""
+    """Yield the nodes of a tree that run, without these parts of it."""
     stack: list[ast.AST] = [tree]
     while stack:
         node = stack.pop()
@@ -236,12 +236,12 @@ def _is_number(node: ast.AST) -> bool:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    """Whether it is a text that stands alone, which nothing computes with."""
+    """Return whether it is a text that stands alone, which nothing computes with."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _span(node: ast.AST, lines: Sequence[str]) -> Span:
-    """Where a node begins and ends as tokens count: in characters; nodes count in bytes."""
+    """Return where a node begins and ends as tokens count: in characters; nodes count in bytes."""
     begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
     return _place(*begin, lines), _place(*end, lines)
 
@@ -255,7 +255,7 @@ def _between(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> lis
 
 
 def _outside(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> Iterator[tokenize.TokenInfo]:
-    """The tokens outside these spans; the end of a line whose last token is left out is left out with it."""
+    """Yield the tokens outside these spans; the end of a line whose last token is left out is left out with it."""
     ordered, after = iter(sorted(spans)), False
     begin, end = next(ordered, LAST)
     for token in tokens:
@@ -280,5 +280,5 @@ def _kept() -> dict[str, Any]:
 
 
 def _version() -> list[Any]:
-    """What a cached outline depends on, apart from its file."""
+    """Return what a cached outline depends on, apart from its file."""
     return [boot(), sys.version, *mark(Path(__file__))]

@@ -62,7 +62,7 @@ Code = dict[str, dict[str, str]]
 
 
 def code_path(stage: str) -> Path:
-    """Where the code of a run is written down: `online@grpo` -> code/online/grpo.json."""
+    """Return where the code of a run is written down: `online@grpo` -> code/online/grpo.json."""
     return FOLDER / f"{stage.replace('@', '/')}.json"
 
 
@@ -79,7 +79,7 @@ class Library:
         self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
 
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
-        """The files that one run can load and the packages behind them."""
+        """Return the files that one run can load and the packages behind them."""
         names, kind = set(_names(stage, settings)), stage.partition("@")[0]
         own = {*self._own(names), *_own_files(names)}
         known = self._like.setdefault(kind, [])
@@ -91,7 +91,7 @@ class Library:
         return code if seed is None else {**code, "settings": {SEED: str(seed)}}
 
     def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
-        """The code of a kind of run that uses these names, and the rows among which it has looked for them."""
+        """Return the code of a kind of run that uses these names, and the rows among which it has looked for them."""
         names, found = set(given_names), dict[str, Outline]()
         given = {file: self.outlines.of(file, "").digest(()) for file in _own_files(names)}
         while True:  # a row that is used may name others
@@ -117,12 +117,12 @@ class Library:
         self._closure(self._own(names), names)
 
     def _own(self, names: Collection[str]) -> list[str]:
-        """The user's modules that are named."""
+        """Return the user's modules that are named."""
         own = [name.partition(":")[0] for name in names if ":" in name]
         return [one for one in own if _is_custom(self.modules.get(one))]
 
     def _closure(self, queue: list[str], names: Collection[str]) -> dict[str, Outline]:
-        """These modules and all that are imported from them, each with its outline."""
+        """Return these modules and all that are imported from them, each with its outline."""
         found: dict[str, Outline] = {}
         while queue:
             module = queue.pop()
@@ -150,7 +150,7 @@ class Library:
 
 
 def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
-    """The top-level seed of params.yaml, if the run takes it."""
+    """Return the top-level seed of params.yaml, if the run takes it."""
     kind, _, name = stage.partition("@")
     group = next((one.group for one in STAGES if one.name == kind), "")
     return shared_seed(settings, group, name)
@@ -174,7 +174,7 @@ def write_code() -> list[Path]:
 
 
 def is_current() -> bool:
-    """Whether code/ holds the code and the packages as they are."""
+    """Return whether code/ holds the code and the packages as they are."""
     check_installed()
     library, settings = Library(), read_yaml(PARAMS_FILE)
     stages = list(run_names(settings))
@@ -193,7 +193,7 @@ def run_names(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def read_code(path: Path) -> Code | None:
-    """What the stage `code` has written there; None where it is missing or damaged."""
+    """Return what the stage `code` has written there; None where it is missing or damaged."""
     try:
         found: Code = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -202,7 +202,7 @@ def read_code(path: Path) -> Code | None:
 
 
 def differences(old: Code, new: Code) -> list[str]:
-    """What differs between two codes of a run, in words."""
+    """Return what differs between two codes of a run, in words."""
     words = []
     for file in sorted(old["files"].keys() | new["files"].keys()):
         was, is_now = old["files"].get(file), new["files"].get(file)
@@ -253,7 +253,7 @@ def _modules(folder: Path, root: Path) -> dict[str, Path]:
 
 
 def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Every text in a run's settings, and the tasks of the prompts that it reads."""
+    """Yield every text in a run's settings, and the tasks of the prompts that it reads."""
     kind, _, run = stage.partition("@")
     tasks = {name: list(_tasks(one)) for name, one in group_of(settings, "data.tasks").items()}
     if kind == "report":
@@ -269,12 +269,12 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def named_files(settings: Any) -> list[str]:
-    """The files in `custom` that settings name, also by their folder."""
+    """Return the files in `custom` that settings name, also by their folder."""
     return _own_files(set(_texts(settings)))
 
 
 def _own_files(names: Collection[str]) -> list[str]:
-    """The files in `custom` that a run's settings name, such as a chat template."""
+    """Return the files in `custom` that a run's settings name, such as a chat template."""
     paths = [Path(name) for name in names if name.startswith(f"{CUSTOM}/")]
     files = {file for path in paths for file in ([path, *path.rglob("*")] if path.is_dir() else [path])}
     return [
@@ -283,7 +283,7 @@ def _own_files(names: Collection[str]) -> list[str]:
 
 
 def _tasks(run: Any) -> Iterator[str]:
-    """The tasks that a run of `data.tasks` names, those that it mixes among them."""
+    """Yield the tasks that a run of `data.tasks` names, those that it mixes among them."""
     if isinstance(run, Mapping):
         if isinstance(run.get("task"), str):
             yield run["task"]
@@ -301,7 +301,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _prefixes(name: str) -> list[str]:
-    """A dotted name and those of all that it lies in."""
+    """Return a dotted name and those of all that it lies in."""
     parts = name.split(".")
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
@@ -319,7 +319,7 @@ def _file(module: str) -> Path:
 
 
 def _shown(file: Path) -> str:
-    """A path as code/ has it: relative to the folder of the library, or of the user's own."""
+    """Return a path as code/ has it: relative to the folder of the library, or of the user's own."""
     return (file.relative_to(LIBRARY) if file.is_absolute() else file).as_posix()
 
 

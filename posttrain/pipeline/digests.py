@@ -37,14 +37,14 @@ class Digests:
         self._root = root
 
     def marks(self, path: str) -> dict[str, Mark]:
-        """The marks of a file, or of every file in a folder by its path there; none of what is missing."""
+        """Return the marks of a file, or of every file in a folder by its path there; none of what is missing."""
         place = self._root / path
         if not place.is_dir():
             return {"": mark(place)} if place.is_file() else {}
         return {name: mark(place / name) for name in self._files(place)}
 
     def of(self, path: str) -> str | None:
-        """The digest of a file or folder, None if it is missing."""
+        """Return the digest of a file or folder, None if it is missing."""
         place, marks = self._root / path, self.marks(path)
         if "" in marks:
             return self._file(path, marks[""])
@@ -53,7 +53,7 @@ class Digests:
         return hashlib.md5(folder_bytes(self.listed(path)), usedforsecurity=False).hexdigest() + ".dir"
 
     def listed(self, path: str) -> list[dict[str, str]]:
-        """The files of a folder as DVC lists them."""
+        """Return the files of a folder as DVC lists them."""
         marks = self.marks(path)
         return [{"md5": self._file(f"{path}/{name}", marks[name]), "relpath": name} for name in sorted(marks)]
 
@@ -91,7 +91,7 @@ class Digests:
         return str(known[4])
 
     def _files(self, folder: Path) -> Iterator[str]:
-        """The files of a folder that DVC counts: not those that .dvcignore names."""
+        """Yield the files of a folder that DVC counts: not those that .dvcignore names."""
         start = os.path.abspath(folder)
         for here, folders, files in os.walk(start):
             folders[:] = [name for name in folders if not any(ignored(here, name, True) for ignored in self._ignored)]
@@ -123,24 +123,24 @@ def _sum(files: dict[str, list[Any]]) -> str:
 
 
 def mark(file: Path) -> Mark:
-    """What changes when a file is written or replaced."""
+    """Return what changes when a file is written or replaced."""
     found = file.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def file_digest(file: Path) -> str:
-    """The md5 of a file's bytes."""
+    """Return the md5 of a file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def folder_bytes(listed: list[dict[str, str]]) -> bytes:
-    """What DVC's cache holds for a folder."""
+    """Return what DVC's cache holds for a folder."""
     return json.dumps(listed, sort_keys=True).encode()
 
 
 def listed(file: Path) -> list[dict[str, str]]:
-    """The files that the cache's object of a folder lists; none where it is missing or damaged."""
+    """Return the files that the cache's object of a folder lists; none where it is missing or damaged."""
     try:
         found = json.loads(file.read_bytes())
         return [{"md5": str(one["md5"]), "relpath": str(one["relpath"])} for one in found]
@@ -149,7 +149,7 @@ def listed(file: Path) -> list[dict[str, str]]:
 
 
 def boot() -> str:
-    """What tells one start of this machine from the next."""
+    """Return what tells one start of this machine from the next."""
     if BOOT_ID.is_file():
         return BOOT_ID.read_text(encoding="ascii").strip()
     import psutil
@@ -158,19 +158,19 @@ def boot() -> str:
 
 
 def recorded(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """The stages that the folder's dvc.lock has recorded, read while no DVC writes it."""
+    """Return the stages that the folder's dvc.lock has recorded, read while no DVC writes it."""
     with dvc_lock(folder):
         return read_lock(folder)
 
 
 def read_lock(folder: Path) -> dict[str, dict[str, Any]]:
-    """The same where the lock is held already."""
+    """Return the same where the lock is held already."""
     file = folder / LOCK
     return _stages(file, mark(file)) if file.is_file() else {}
 
 
 def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
-    """The same without the lock, while DVC may write the file in place: once it has not changed for a moment."""
+    """Return the same without the lock, while DVC may write the file in place: once it has not changed for a moment."""
     file = folder / LOCK
     for _ in range(WRITES):
         if not file.is_file() or time.time_ns() - file.stat().st_mtime_ns > TICK_NS:

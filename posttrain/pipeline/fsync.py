@@ -49,7 +49,7 @@ def sync_cache(root: Path = Path()) -> None:
 
 
 def _synced(stamp: Path, fresh: Path) -> int:
-    """When the last sync of this boot began; 0 before the first, or if the clock was set back since."""
+    """Return when the last sync of this boot began; 0 before the first, or if the clock was set back since."""
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != boot():
         return 0
     began, now = (file.stat().st_mtime_ns for file in (stamp, fresh))
@@ -57,7 +57,7 @@ def _synced(stamp: Path, fresh: Path) -> int:
 
 
 def cache_folder(root: Path) -> Path:
-    """The folder of the objects in DVC's cache."""
+    """Return the folder of the objects in DVC's cache."""
     from dvc.config import Config
 
     try:
@@ -68,12 +68,12 @@ def cache_folder(root: Path) -> Path:
 
 
 def object_path(cache: Path, digest: str) -> Path:
-    """The path of the object with this digest in the cache."""
+    """Return the path of the object with this digest in the cache."""
     return cache / digest[:2] / digest[2:]
 
 
 def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
-    """The paths of an output's objects in the cache: its own, and those of a folder's files."""
+    """Yield the paths of an output's objects in the cache: its own, and those of a folder's files."""
     if digest := out.get("md5"):
         yield object_path(cache, digest)
         if digest.endswith(".dir"):

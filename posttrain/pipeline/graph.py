@@ -71,12 +71,12 @@ class Pipeline:
         return found
 
     def behind(self, dep: str) -> Iterator[str]:
-        """The stages of which a dependency is an output, a part of an output, or a folder that holds outputs."""
+        """Yield the stages of which a dependency is an output, a part of an output, or a folder that holds outputs."""
         yield from self._held.get(dep, ())
         yield from (self.makers[folder] for folder in _parents(dep) if folder in self.makers)
 
     def above(self, name: str) -> list[str]:
-        """The stages that a stage needs, upstream first, and the stage itself last."""
+        """Return the stages that a stage needs, upstream first, and the stage itself last."""
         seen: dict[str, None] = {}
 
         def walk(one: str) -> None:
@@ -89,7 +89,7 @@ class Pipeline:
         return list(seen)
 
     def order(self) -> list[str]:
-        """Every stage after those that it needs, by name among those that are ready."""
+        """Return every stage after those that it needs, by name among those that are ready."""
         waiting = {name: len(above) for name, above in self.upstream.items()}
         below: dict[str, list[str]] = {}
         for name, above in self.upstream.items():
@@ -107,7 +107,7 @@ class Pipeline:
 
 
 def value_at(settings: Any, key: str) -> Any:
-    """The value of a dotted key; None where there is none."""
+    """Return the value of a dotted key; None where there is none."""
     for part in key.split("."):
         settings = settings.get(part) if isinstance(settings, Mapping) else None
     return settings
@@ -128,7 +128,7 @@ def _are_mappings(*values: Any) -> bool:
 
 
 def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Declared]:
-    """The stage, or one for each item of its `foreach`."""
+    """Yield the stage, or one for each item of its `foreach`."""
     if "foreach" not in spec:
         if "matrix" in spec:
             fix = "Write it as a `foreach`, or ask `dvc status`"
@@ -162,14 +162,14 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
 
 
 def _paths(entries: Sequence[Any] | None, values: Mapping[str, Any], unknown: list[str]) -> Iterator[str]:
-    """The paths of a list of dvc.yaml, where each stands alone or with its options."""
+    """Yield the paths of a list of dvc.yaml, where each stands alone or with its options."""
     for one in entries or ():
         text = str(_filled(next(iter(one)) if isinstance(one, Mapping) else one, values, unknown))
         yield str(PurePosixPath(text))
 
 
 def _filled(text: Any, values: Mapping[str, Any], unknown: list[str]) -> Any:
-    """A text of dvc.yaml with its `${...}` replaced; one that is nothing else stands for the value itself."""
+    """Return a text of dvc.yaml with its `${...}` replaced; one that is nothing else stands for the value itself."""
     if not isinstance(text, str):
         return text
 

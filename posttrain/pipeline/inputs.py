@@ -106,7 +106,7 @@ class Inputs:
 
 
 def _seed() -> dict[str, Any]:
-    """The top-level seed of params.yaml as it is now, under its name."""
+    """Return the top-level seed of params.yaml as it is now, under its name."""
     return {name: value for name, value in read_yaml(PARAMS_FILE).items() if name == SEED}
 
 
@@ -218,7 +218,7 @@ def confirm() -> None:
 
 
 def used() -> dict[str, Any]:
-    """The digests and the parameters that the stage has used, in dvc.lock's form, and the code."""
+    """Return the digests and the parameters that the stage has used, in dvc.lock's form, and the code."""
     if not _FIXED:
         return {}
     inputs = _FIXED[0]
@@ -234,18 +234,18 @@ def sync_outputs() -> None:
 
 
 def _address(address: str) -> tuple[Path, str]:
-    """The dvc.yaml and the stage's name there: `recipes/a/dvc.yaml:sft`, or `sft` for the one in this folder."""
+    """Return the dvc.yaml and the stage's name there: `recipes/a/dvc.yaml:sft`, or `sft` for the one in this folder."""
     file, _, name = address.rpartition(":")
     return (Path(file) if file and Path(file).is_file() else Path(GRAPH)), name
 
 
 def declared(stage: str) -> Declared | None:
-    """A stage of the dvc.yaml of this folder; None without one."""
+    """Return a stage of the dvc.yaml of this folder; None without one."""
     return _declared(*_address(stage))
 
 
 def _declared(file: Path, name: str) -> Declared | None:
-    """The stage's stanza; None without a dvc.yaml."""
+    """Return the stage's stanza; None without a dvc.yaml."""
     from dvc.exceptions import DvcException
     from dvc.fs import localfs
     from dvc.parsing import DataResolver
@@ -278,7 +278,7 @@ def _declared(file: Path, name: str) -> Declared | None:
 
 
 def _values(file: str, keys: Collection[str]) -> dict[str, Any]:
-    """The declared parameters of a file as DVC reads them."""
+    """Return the declared parameters of a file as DVC reads them."""
     import dpath
     from dvc.exceptions import DvcException
     from dvc.fs import localfs
@@ -302,7 +302,7 @@ def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
 
 
 def _related(path: str, other: str) -> bool:
-    """Whether one of two paths is the other or lies in it."""
+    """Return whether one of two paths is the other or lies in it."""
     one, two = Path(path), Path(other)
     return one.is_relative_to(two) or two.is_relative_to(one)
 

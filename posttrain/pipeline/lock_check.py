@@ -87,13 +87,13 @@ def undo_interrupted_accept(root: Path) -> list[str]:
 
 
 def _before_accept(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record without what `accept` changes: its list, and the digest of the code."""
+    """Return a record without what `accept` changes: its list, and the digest of the code."""
     inputs = {path: digest for path, digest in record.get("inputs", {}).items() if not path.startswith("code/")}
     return {**{key: value for key, value in record.items() if key != "accepted"}, "inputs": inputs}
 
 
 def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    """The inputs that dvc.lock names for a stage and that its record of used inputs does not have."""
+    """Return the inputs that dvc.lock names for a stage and that its record of used inputs does not have."""
     if "inputs" not in record:
         return []
     pairs = [(dep["path"], record["inputs"].get(dep["path"]), dep.get("md5")) for dep in entry.get("deps", [])]
@@ -104,7 +104,7 @@ def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[s
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """A stage's record or note; an empty one where it is missing or damaged, which other checks report."""
+    """Return a stage's record or note; an empty one where it is missing or damaged, which other checks report."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -113,5 +113,5 @@ def read_record(file: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Return a value as JSON has it."""
     return json.loads(json.dumps(value, default=str))

@@ -16,7 +16,7 @@ Entries = dict[str, dict[str, Any]]
 
 
 def read_entries() -> Entries:
-    """The entries of dvc.lock, empty if the file is missing."""
+    """Return the entries of dvc.lock, empty if the file is missing."""
     if not LOCK.is_file():
         return {}
     text = LOCK.read_bytes()
@@ -28,7 +28,7 @@ def read_entries() -> Entries:
 
 
 def in_conflict() -> bool:
-    """Whether git left a merge conflict in dvc.lock."""
+    """Return whether git left a merge conflict in dvc.lock."""
     return LOCK.is_file() and CONFLICT in b"\n" + LOCK.read_bytes()
 
 
@@ -65,7 +65,7 @@ def merge_entries() -> str:
 
 
 def _side(number: int) -> Entries | None:
-    """The entries of git's index: 1 for the common ancestor, 2 for this branch, 3 for the other one."""
+    """Return the entries of git's index: 1 for the common ancestor, 2 for this branch, 3 for the other one."""
     text = git_or_none("show", f":{number}:./{LOCK}")
     return _parsed(text) if text is not None and is_valid_lock(text) else None
 

@@ -17,7 +17,7 @@ _NOTHING = "nothing is left of removed runs: every entry of dvc.lock belongs to 
 
 
 def leftovers(settings: Settings) -> Leftovers:
-    """The leftovers of runs that params.yaml does not have."""
+    """Return the leftovers of runs that params.yaml does not have."""
     groups = {stage.name for stage in STAGES}
     current = {f"{stage.name}@{run}": stage for stage in STAGES for run in group_of(settings, stage.group)}
     in_use = {path for name, stage in current.items() for path in _outputs(stage, name.partition("@")[2])}
@@ -32,7 +32,7 @@ def leftovers(settings: Settings) -> Leftovers:
 
 
 def describe_leftovers() -> str:
-    """The files that `clean` would remove, a line per removed run."""
+    """Return the files that `clean` would remove, a line per removed run."""
     return "\n".join(_lines(leftovers(read()), "left of")) or _NOTHING
 
 

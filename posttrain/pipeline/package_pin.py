@@ -18,7 +18,7 @@ COMPILED: Final = "__pycache__"
 
 
 def installed() -> dict[str, str]:
-    """The version of the package that runs, and the digest of its files."""
+    """Return the version of the package that runs, and the digest of its files."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for file in sorted((LIBRARY / package).rglob("*")):
@@ -29,7 +29,7 @@ def installed() -> dict[str, str]:
 
 
 def pinned() -> dict[str, Any] | None:
-    """The content of posttrain.lock; None if it is missing."""
+    """Return the content of posttrain.lock; None if it is missing."""
     try:
         found = json.loads(PINNED.read_bytes())
         names = {"version": str(found["version"]), "digest": str(found["digest"])}
@@ -42,7 +42,7 @@ def pinned() -> dict[str, Any] | None:
 
 
 def describe_package(package: dict[str, Any]) -> str:
-    """The version and the digest of a package as text."""
+    """Return the version and the digest of a package as text."""
     return f"posttrain {package['version']} ({package['digest'][:12]})"
 
 

@@ -44,7 +44,7 @@ class Reasons:
         self._library.outlines.keep()
 
     def of(self, name: str) -> tuple[str, ...]:
-        """Why one stage has to run by itself, not because of the stages above it; empty if it need not."""
+        """Return why one stage has to run by itself, not because of the stages above it; empty if it need not."""
         if name == CODE:  # compared by its files, which say more: those of the stages that a change cannot reach stay
             return ()
         if name not in self._known:
@@ -52,11 +52,11 @@ class Reasons:
         return self._known[name]
 
     def changes(self, name: str) -> bool:
-        """Whether a stage has to run for a reason of its own; where it only lacks outputs, DVC restores them."""
+        """Return whether a stage has to run for a reason of its own; where it only lacks outputs, DVC restores them."""
         return any(not reason.startswith("its output ") for reason in self.of(name))
 
     def below(self, name: str) -> list[str]:
-        """The stages without reasons of their own that have to run because this one does."""
+        """Return the stages without reasons of their own that have to run because this one does."""
         found = {name}
         for one in self.pipeline.order() if self.changes(name) else ():
             if found.intersection(self.pipeline.upstream[one]):
@@ -100,7 +100,7 @@ class Reasons:
                 yield f"{path} {'deleted' if found is None else 'modified'}"
 
     def _recorded(self, path: str) -> str | None:
-        """The digest that dvc.lock has of a dependency that is a stage's whole output; else its file is read."""
+        """Return the digest that dvc.lock has of a dependency that is a stage's whole output; else its file is read."""
         maker = self.pipeline.makers.get(path)
         outs = self.lock.get(maker, {}).get("outs", ()) if maker else ()
         return next((out.get("md5") for out in outs if out["path"] == path), None)
@@ -116,7 +116,7 @@ class Reasons:
                 yield ALTERED.format(path)
 
     def _code_digest(self, name: str) -> str | None:
-        """The digest that the file of a stage's code has, or will have once the stage `code` has written it."""
+        """Return the digest that the file of a stage's code has, or will have once the stage `code` has written it."""
         path = code_path(name)
         code = self._library.code(name, self._settings)
         if read_code(path) == code:
@@ -128,7 +128,7 @@ class Reasons:
         return code_changes(name, self._library.code(name, self._settings))
 
     def _params(self, file: str, keys: tuple[str, ...], entry: Mapping[str, Any]) -> list[str]:
-        """The parameters that changed, with their old and new values."""
+        """Return the parameters that changed, with their old and new values."""
         settings = self._settings if file == PARAMS_FILE else read_yaml(self._root / file)
         known = entry.get("params", {}).get(file, {})
         words = []
@@ -162,7 +162,7 @@ def accepted_code(record: Mapping[str, Any]) -> Code | None:
 
 
 def code_changes(name: str, new: Code | None) -> list[str]:
-    """The changes of a stage's code since its result was made or accepted, as text."""
+    """Return the changes of a stage's code since its result was made or accepted, as text."""
     old = accepted_code(read_record(record_path(name)))
     return (differences(old, new) if old and new else []) or ["its code changed"]
 

@@ -198,7 +198,7 @@ def _remove_link_tests(root: Path) -> list[str]:
 
 
 def is_valid_lock(text: bytes) -> bool:
-    """Whether DVC can read this dvc.lock."""
+    """Return whether DVC can read this dvc.lock."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
     from ruamel.yaml import YAML

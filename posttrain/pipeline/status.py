@@ -77,7 +77,7 @@ def refresh_code(repo: Any) -> None:
 
 
 def status() -> str:
-    """What runs now; a line for each stage that has to run by itself, with what has to run after it."""
+    """Return what runs now; a line for each stage that has to run by itself, with what has to run after it."""
     reasons = Reasons()
     running = running_stages(reasons.pipeline)
     lines = [f"{name}: running (PID {pid})" for name, pid in running.items()]

@@ -115,7 +115,7 @@ def _locked_repo(root: Path) -> Iterator[Any]:
 
 
 def _outs(repo: Any) -> list[dict[str, Any]]:
-    """The outputs that DVC has recorded for the present stages, in dvc.lock's form."""
+    """Return the outputs that DVC has recorded for the present stages, in dvc.lock's form."""
     return [
         {
             "path": os.path.relpath(out.fs_path, repo.root_dir),
@@ -129,7 +129,7 @@ def _outs(repo: Any) -> list[dict[str, Any]]:
 
 
 def _objects(cache: Path) -> list[Path]:
-    """All files in the folders of the cache's objects."""
+    """Return all files in the folders of the cache's objects."""
     return sorted(file for file in cache.glob("??/*") if file.is_file())
 
 

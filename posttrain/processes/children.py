@@ -46,7 +46,7 @@ MEMORY: Final = "The system may have killed it because memory ran out"
 
 
 def is_worker() -> bool:
-    """Whether this process was started by another one of its run."""
+    """Return whether this process was started by another one of its run."""
     return os.environ.get(RANK, "0") != "0"
 
 
@@ -97,7 +97,7 @@ class Death:
     """The end of its output, if that has no error line."""
 
     def error(self, run: str) -> PipelineError:
-        """The death as the failure of the run."""
+        """Return the death as the failure of the run."""
         fix = f"{MEMORY}. {RESUME}" if "SIGKILL" in self.what else RESUME
         return PipelineError(what=self.what, where=run, fix=fix)
 
@@ -122,7 +122,7 @@ class Children:
             self._started[number] = (child, output)
 
     def deaths(self) -> list[Death]:
-        """Those that ended, other than by the end of their work."""
+        """Return those that ended, other than by the end of their work."""
         return [
             self._death(number, child.returncode, output)
             for number, (child, output) in self._started.items()
@@ -143,7 +143,7 @@ class Children:
         return Death(order, f"{name} ended with exit code {status}: {line}", "" if said else "\n".join(lines[-TAIL:]))
 
     def ended(self, patience_s: float) -> bool:
-        """Whether all have ended in time."""
+        """Return whether all have ended in time."""
         until = time.monotonic() + patience_s
         while any(child.poll() is None for child, _ in self._started.values()):
             if time.monotonic() > until:

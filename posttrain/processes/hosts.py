@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 def place() -> Place | None:
-    """Where this host stands among those of a run; None where a run has one host."""
+    """Return where this host stands among those of a run; None where a run has one host."""
     if (hosts := _number(HOSTS, 1)) == 1:
         return None
     source = next((name for name in NUMBERS if os.environ.get(name)), None)
@@ -73,12 +73,12 @@ def _number(name: str, least: int) -> int:
 
 
 def patience_s() -> float:
-    """How many seconds hosts wait for each other."""
+    """Return how many seconds hosts wait for each other."""
     return float(_number(WAIT, 1)) if os.environ.get(WAIT) else WAIT_S
 
 
 def share(processes: int, at: Place) -> range:
-    """The numbers of a host's processes."""
+    """Return the numbers of a host's processes."""
     each, rest = divmod(processes, at.hosts)
     if rest:
         what = f"processes = {processes} cannot be divided among {HOSTS} = {at.hosts}"
@@ -87,7 +87,7 @@ def share(processes: int, at: Place) -> range:
 
 
 def on_each_host(processes: int) -> int:
-    """How many of a run's processes a host has, or about as many where the settings of the hosts are wrong."""
+    """Return how many of a run's processes a host has, or about as many where the settings of the hosts are wrong."""
     hosts = int(given) if (given := os.environ.get(HOSTS, "1")).isdecimal() and int(given) else 1
     return -(-processes // hosts)
 
@@ -99,7 +99,7 @@ def check_hosts(processes: int) -> None:
 
 
 def readable(sockets: Iterable[socket.socket], seconds: float) -> bool:
-    """Whether something has come by one of the sockets within some time."""
+    """Return whether something has come by one of the sockets within some time."""
     with selectors.DefaultSelector() as selector:  # `select` takes no handle above 1023
         for one in sockets:
             selector.register(one, selectors.EVENT_READ)
@@ -124,7 +124,7 @@ class Line:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def messages(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """What has come within some time; `closed` is set once nothing more can come."""
+        """Yield what has come within some time; `closed` is set once nothing more can come."""
         if not self.closed and readable([self.socket], seconds):
             try:
                 data = self.socket.recv(65_536)
@@ -156,7 +156,7 @@ class Line:
         self.socket.close()
 
     def interface(self) -> dict[str, str]:
-        """The network interface that this connection uses, for torch."""
+        """Return the network interface that this connection uses, for torch."""
         local = self.socket.getsockname()[0].partition("%")[0]
         names = (name for name, all_of in psutil.net_if_addrs().items() for one in all_of if one.address == local)
         name = os.environ.get(GLOO, "") or next(names, "")

@@ -110,7 +110,7 @@ class _Joining:
             children.kill()
 
     def _welcomed(self) -> tuple[Line, int, str]:
-        """The connection to the first host, the size of the run and where its processes meet."""
+        """Return the connection to the first host, the size of the run and where its processes meet."""
         until, remind = time.monotonic() + patience_s(), time.monotonic() + 1
         line: Line | None = None
         while True:

@@ -82,7 +82,7 @@ class _Run:
             pass
 
     def deaths(self) -> list[Death]:
-        """The processes and hosts that ended before the run."""
+        """Return the processes and hosts that ended before the run."""
         with self._looking:
             return [*(self.children.deaths() if self.children else ()), *(self.others.deaths() if self.others else ())]
 
@@ -208,7 +208,7 @@ def _behind(error: BaseException, run: _Run) -> PipelineError | None:
 
 
 def _device(device: str, local: int, count: int = 1) -> str:
-    """The device of this process, chosen where there are several."""
+    """Return the device of this process, chosen where there are several."""
     import torch
 
     if device == "auto":
@@ -228,7 +228,7 @@ def _device(device: str, local: int, count: int = 1) -> str:
 
 
 def _command() -> list[str]:
-    """The command of this process; a profile is made of the first process only."""
+    """Return the command of this process; a profile is made of the first process only."""
     main = sys.modules["__main__"]
     words = [one for one in sys.argv[1:] if one != "--profile"]
     if main.__spec__:
@@ -240,7 +240,7 @@ def _command() -> list[str]:
 
 
 def _folder() -> Path:
-    """A folder that only this user can enter, held by a lock until this process ends."""
+    """Return a folder that only this user can enter, held by a lock until this process ends."""
     for old in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):  # of runs whose processes were all killed at once
         with contextlib.suppress(OSError):
             state = old.lstat()

@@ -13,7 +13,7 @@ from posttrain.processes.hosts import on_each_host
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:
-    """What this host lacks for the processes of runs, each once with the runs; `typed`: the runs' settings."""
+    """Return what this host lacks for the processes of runs, each once with the runs; `typed`: the runs' settings."""
     runs: dict[str, list[str]] = {}
     for where, params in typed.items():
         for line in _notes(where, params):
@@ -44,7 +44,7 @@ def _notes(where: str, params: Any) -> Iterator[str]:
 
 
 def _gpus(device: str) -> int | None:
-    """The number of GPUs; None if the run does not use them."""
+    """Return the number of GPUs; None if the run does not use them."""
     import torch
 
     found = device == "cuda" or (device == "auto" and torch.cuda.is_available())

@@ -26,13 +26,13 @@ LOOKS: Final = 15
 
 
 def identity(run: str) -> dict[str, Any]:
-    """The code, the settings and the inputs of this host, which all hosts must share."""
+    """Return the code, the settings and the inputs of this host, which all hosts must share."""
     used: dict[str, Any] = inputs.used() or {"params": {PARAMS_FILE: read_yaml(PARAMS_FILE)}}
     return {"stage": run, **json.loads(json.dumps(used))}
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], host: int) -> list[str]:
-    """What two hosts do not share, in words."""
+    """Return what two hosts do not share, in words."""
     here, there = (dict(_flat(one)) for one in (ours, theirs))
     found = []
     for key in sorted(here.keys() | there.keys(), key=lambda one: (one[0] != "params", one)):
@@ -53,7 +53,7 @@ def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 
 def mark_path(stage: str, host: int) -> Path:
-    """Where a host that joins leaves a mark, by which the first one knows that they share the folder."""
+    """Return where a host that joins leaves a mark, by which the first one knows that they share the folder."""
     return checkpoint_path(".held") / f"{stage}.host-{host}"
 
 
@@ -149,7 +149,7 @@ class Others:
         return next(iter(self._lines.values())).interface()
 
     def deaths(self) -> list[Death]:
-        """What has ended on the other hosts before the run."""
+        """Return what has ended on the other hosts before the run."""
         self._accept()
         for host, line in self._lines.items():
             found = self._deaths.setdefault(host, [])
@@ -192,7 +192,7 @@ def _listen(at: Place) -> tuple[socket.socket, str]:
 
 
 def _meeting(at: Place, bound: str) -> tuple[str, Any]:
-    """Where the processes meet: torch's store, at the same address and any free port."""
+    """Return where the processes meet: torch's store, at the same address and any free port."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET

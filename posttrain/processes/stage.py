@@ -78,7 +78,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
 
 
 def checked_name(name: str) -> str:
-    """The run's name, if it can be the name of a folder."""
+    """Return the run's name, if it can be the name of a folder."""
     if not RUN_NAME.fullmatch(name):
         fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
         raise ParamsError(what=f"'{name[:100]}' cannot name a run", where="params.yaml", fix=fix)
@@ -99,7 +99,7 @@ def _parser(work: Callable[..., None]) -> argparse.ArgumentParser:
 
 
 def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManager[None]:
-    """A profiler around the stage's work, if it is requested."""
+    """Return a profiler around the stage's work, if it is requested."""
     if not arguments.profile and os.environ.get("POSTTRAIN_PROFILE", "0") in ("", "0"):
         return contextlib.nullcontext()
     from posttrain.measure.profile import profiled
@@ -176,7 +176,7 @@ def _fail(stage: str, line: str, status: int) -> None:
 
 
 def _dvc_process() -> psutil.Process | None:
-    """The DVC process that started this stage; None if it has ended.
+    """Return the DVC process that started this stage; None if it has ended.
 
     DVC starts a shell; some shells stay between the two processes, and others are replaced by the stage. The ancestor
     of an orphan is init or a session manager, which are not Python programs.

@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """The number of this process; 0 where there is one."""
+    """Return the number of this process; 0 where there is one."""
     return dist.get_rank() if _connected() else 0
 
 
 def count() -> int:
-    """How many processes the run has."""
+    """Return how many processes the run has."""
     return dist.get_world_size() if _connected() else 1
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes."""
+    """Return whether this process is the one that writes."""
     return rank() == 0
 
 
@@ -57,7 +57,7 @@ def leave() -> None:
 
 
 def gathered(value: Any) -> list[Any]:
-    """Every process's value, which JSON can hold, in the order of their numbers."""
+    """Return every process's value, which JSON can hold, in the order of their numbers."""
     if not _connected():
         return [value]
     mine = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -65,7 +65,7 @@ def gathered(value: Any) -> list[Any]:
 
 
 def gathered_tensors(mine: Tensor) -> list[Tensor]:
-    """Every process's tensor of one dimension; their lengths may differ."""
+    """Return every process's tensor of one dimension; their lengths may differ."""
     if not _connected():
         return [mine]
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(count())]
@@ -79,7 +79,7 @@ def gathered_tensors(mine: Tensor) -> list[Tensor]:
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """What the first process makes, which JSON can hold; the others do not call `make`."""
+    """Return what the first process makes, which JSON can hold; the others do not call `make`."""
     if not _connected():
         return make()
     value: T = gathered(make() if is_first() else None)[0]
@@ -87,7 +87,7 @@ def from_first(make: Callable[[], T]) -> T:
 
 
 def dealt(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
-    """This process's parts, dealt in turn, and whether each counts.
+    """Yield this process's parts, dealt in turn, and whether each counts.
 
     All processes get the same number, so that none waits for another in vain: one without a part repeats the last one,
     which then does not count.
@@ -98,7 +98,7 @@ def dealt(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
 
 
 def added(part: Tensor) -> Tensor:
-    """The sum of the tensor over the processes, added in their order: all get the same bits."""
+    """Return the sum of the tensor over the processes, added in their order: all get the same bits."""
     if not _connected():
         return part
     return torch.stack(gathered_tensors(part.flatten())).sum(0).view_as(part)

@@ -92,7 +92,7 @@ def page_data(
     summary: dict[str, dict[str, float]],
     errors: dict[str, str],
 ) -> dict[str, Any]:
-    """Everything that the page shows, as plain data."""
+    """Return everything that the page shows, as plain data."""
     return {
         "title": TITLE,
         "reference": reference(policies),

@@ -25,7 +25,7 @@ def thinned(columns: dict[str, Column], points: int) -> tuple[dict[str, Column],
 
 
 def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]]:
-    """The curves of those (path, label) that have a metrics file, for the page."""
+    """Return the curves of those (path, label) that have a metrics file, for the page."""
     found = []
     for path, label in named:
         if not plot_path(path).is_file():
@@ -42,7 +42,7 @@ STEPS = ("best_step", "kept_step", "over_optimised_step")
 
 
 def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The evaluations during training of those (path, label) that have some, for the page."""
+    """Return the evaluations during training of those (path, label) that have some, for the page."""
     found = []
     for path, label in named:
         columns = read_curve(plot_path(path)) if plot_path(path).is_file() else {}
@@ -82,7 +82,7 @@ SHOWN = (
 
 
 def curves_csv(found: Iterable[dict[str, Any]]) -> str:
-    """The curves of all runs as one table for DVC: metric, run, step, value."""
+    """Return the curves of all runs as one table for DVC: metric, run, step, value."""
     lines = ["metric,run,step,value"]
     kept = list(found)
     names = dict.fromkeys(name for one in kept for name in one["columns"])

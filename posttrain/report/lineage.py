@@ -59,7 +59,7 @@ def _run(path: str, section: Settings) -> dict[str, Any]:
 
 
 def _evaluation(settings: Settings, found: list[Policy]) -> dict[str, Any]:
-    """The evaluation's data and size; the digest is that of the prompts' ids."""
+    """Return the evaluation's data and size; the digest is that of the prompts' ids."""
     ids = prompt_ids(found[0])
     section = group_of(settings, "evaluate.settings")
     completions = sum(policy.rollouts.height for policy in found)

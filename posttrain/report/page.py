@@ -51,7 +51,7 @@ def embedded(data: Any) -> str:
 
 
 def asset(name: str) -> str:
-    """A file of this folder that is part of the page."""
+    """Return a file of this folder that is part of the page."""
     return (ASSETS / name).read_text(encoding="utf-8")
 
 

@@ -36,7 +36,7 @@ SCRIPTS
 
 
 def page() -> str:
-    """The whole page with vega, vega-lite and vega-embed inside."""
+    """Return the whole page with vega, vega-lite and vega-embed inside."""
     scripts = vl_convert.javascript_bundle(GLOBALS, vl_version=vegalite_5())
     for mark in ("</script", "<!--", "{plot_divs}", "{refresh_tag}", "{scripts}"):
         if mark in scripts:

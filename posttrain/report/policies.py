@@ -29,7 +29,7 @@ class Policy:
 
 
 def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[Policy], dict[str, str]]:
-    """The policies that were evaluated on the same prompts; label -> error of the others."""
+    """Return the policies that were evaluated on the same prompts; label -> error of the others."""
     found: list[Policy] = []
     errors: dict[str, str] = dict(not_current)
     digests = output_digests()
@@ -65,17 +65,17 @@ def check_recorded(file: Path, digests: Mapping[str, str]) -> None:
 
 
 def prompt_ids(policy: Policy) -> list[str]:
-    """The prompts of an evaluation, in their order."""
+    """Return the prompts of an evaluation, in their order."""
     return policy.rollouts["prompt_id"].unique(maintain_order=True).to_list()
 
 
 def reference(policies: Iterable[Policy]) -> str:
-    """The label of the policy that KL was measured against: its own is 0."""
+    """Return the label of the policy that KL was measured against: its own is 0."""
     return next((policy.label for policy in policies if policy.metrics.get("kl_k1") == 0.0), "reference")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file of metrics."""
+    """Return a file of metrics."""
     try:
         data = read_finite_json(path)
     except FileNotFoundError as error:

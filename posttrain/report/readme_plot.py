@@ -19,7 +19,7 @@ Spec = dict[str, Any]
 
 
 def draw(summary: Mapping[str, Figures], settings: Settings) -> str:
-    """The plot as SVG, with the same bytes for the same figures."""
+    """Return the plot as SVG, with the same bytes for the same figures."""
     import vl_convert
 
     policies = policy_figures(summary)
@@ -124,7 +124,7 @@ def _lines(rows: list[dict[str, Any]], metric: str, colour: Spec) -> Spec:
 
 
 def smoothed(column: Column) -> Column:
-    """The running mean over REACH steps to either side; near the ends over fewer."""
+    """Return the running mean over REACH steps to either side; near the ends over fewer."""
     means: Column = []
     for nth in range(len(column)):
         around = [value for value in column[max(0, nth - REACH) : nth + REACH + 1] if value is not None]

@@ -39,7 +39,7 @@ WIDTH = 100
 
 
 def results_table(not_current: Mapping[str, str]) -> str:
-    """Every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
+    """Return every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
     summary, tasks, errors = current_summary(not_current)
     if not summary and not errors:
         return "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
@@ -59,7 +59,7 @@ def results_table(not_current: Mapping[str, str]) -> str:
 
 
 def results_json(not_current: Mapping[str, str]) -> str:
-    """The same as plain data: one row per policy."""
+    """Return the same as plain data: one row per policy."""
     summary, _, errors = current_summary(not_current)
     rows = [
         {"policy": name, **one, **({} if is_measured(one) else dict.fromkeys(SCORES))}
@@ -77,7 +77,7 @@ def write_report(not_current: Mapping[str, str]) -> str:
 
 
 def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures], dict[str, str], dict[str, str]]:
-    """The figures of the policies whose results are current, their tasks, and label -> reason of the others."""
+    """Return the figures of the policies whose results are current, their tasks, and label -> reason of the others."""
     from posttrain.report.build import reward_metrics
 
     settings = read()
@@ -103,7 +103,7 @@ def write_readme(not_current: Mapping[str, str]) -> str:
 
 
 def readme_is_current() -> bool:
-    """Whether README.md and its plot were made from report/summary.json."""
+    """Return whether README.md and its plot were made from report/summary.json."""
     summary, tasks = read_summary()
     return (
         _block(summary, tasks) in _readme()
@@ -113,7 +113,7 @@ def readme_is_current() -> bool:
 
 
 def read_summary() -> tuple[dict[str, Figures], dict[str, str]]:
-    """The figures that the stage `report` wrote, and the task of each policy."""
+    """Return the figures that the stage `report` wrote, and the task of each policy."""
     kept = read_json(Path(SUMMARY))
     summary = from_json(kept)
     if not policy_figures(summary):
@@ -173,7 +173,7 @@ def _next() -> str:
 
 
 def _example_setting(settings: Settings) -> str:
-    """A number of the last run's settings, doubled, as an argument of `-S`."""
+    """Return a number of the last run's settings, doubled, as an argument of `-S`."""
     found = [
         (f"{section_of(settings, path)}.{key}", float(text))
         for path, run in model_runs(settings).items()
@@ -188,7 +188,7 @@ def _example_setting(settings: Settings) -> str:
 
 
 def _next_to_python(tool: str) -> str:
-    """The command to type: with the environment's folder if that is in the workspace."""
+    """Return the command to type: with the environment's folder if that is in the workspace."""
     folder = Path(sys.executable).parent
     return str((folder / tool).relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else tool
 

@@ -11,7 +11,7 @@ from posttrain.report.policies import Policy, prompt_ids
 
 
 def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
-    """One row per prompt; per policy its first sample and likeliest completion with their scores, and the mean.
+    """Return one row per prompt; per policy its first sample and likeliest completion with their scores, and the mean.
 
     The prompts are those whose text was kept; where none was, the scores stand alone.
     """
@@ -26,7 +26,7 @@ def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
 
 
 def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> list[dict[str, Any]]:
-    """The same as plain data for the page, with long texts cut; rows without text are left out."""
+    """Return the same as plain data for the page, with long texts cut; rows without text are left out."""
     rows = []
     for row in table.filter(pl.col("prompt").is_not_null()).iter_rows(named=True):
         answers = [
@@ -45,7 +45,7 @@ def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> l
 
 
 def lengths(policy: Policy) -> dict[str, float]:
-    """How long the sampled completions are, in tokens: the mean and five quantiles."""
+    """Return how long the sampled completions are, in tokens: the mean and five quantiles."""
     rows = policy.rollouts.filter(~pl.col("greedy"))
     sampled = rows["length"] if "length" in rows.columns else rows["logps"].list.len()
     names = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
@@ -55,7 +55,7 @@ def lengths(policy: Policy) -> dict[str, float]:
 
 
 def samples(policy: Policy) -> int:
-    """How many completions were sampled for each prompt."""
+    """Return how many completions were sampled for each prompt."""
     return int(policy.rollouts.filter(~pl.col("greedy"))["sample"].n_unique())
 
 

@@ -27,7 +27,7 @@ class Staleness:
 
 
 def staleness(labels: Iterable[str]) -> Staleness:
-    """A stage failed, runs now, has not run, or its inputs have changed."""
+    """Return a stage failed, runs now, has not run, or its inputs have changed."""
     reasons = Reasons()
     running = tuple(running_stages(reasons.pipeline))
     found = {label: _reason(f"evaluate@{label}", reasons, running) for label in labels}
@@ -36,7 +36,7 @@ def staleness(labels: Iterable[str]) -> Staleness:
 
 
 def _reason(name: str, reasons: Reasons, running: tuple[str, ...]) -> str:
-    """The cause that is furthest upstream; empty if everything is current."""
+    """Return the cause that is furthest upstream; empty if everything is current."""
     above = [one for one in reasons.pipeline.above(name) if one != CODE]
     if runs := next((one for one in above if one in running), None):
         return f"{runs} is running"

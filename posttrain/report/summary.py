@@ -49,12 +49,12 @@ def headline(summary: Mapping[str, Figures]) -> dict[str, float]:
 
 
 def score_name(summary: Mapping[str, Figures]) -> str:
-    """The name of the score: pass@1 if every rollout is right or wrong."""
+    """Return the name of the score: pass@1 if every rollout is right or wrong."""
     return "pass@1" if all("pass_at_1" in figure for figure in policy_figures(summary).values()) else "score"
 
 
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
-    """The columns that depend on the rewards and the task of an evaluation."""
+    """Return the columns that depend on the rewards and the task of an evaluation."""
     keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
     return [key for key in keys if key not in (*_FIRST, *GAIN, "pass_at_1", "kl")]
 
@@ -66,7 +66,7 @@ def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
 
 
 def to_json(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> dict[str, Any]:
-    """The summary as JSON: lists of rows with equal keys, which DVC can plot."""
+    """Return the summary as JSON: lists of rows with equal keys, which DVC can plot."""
     keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
     rows = [
         {"policy": name, "task": tasks.get(name), **{key: one.get(key) for key in keys}}
@@ -77,7 +77,7 @@ def to_json(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> dict[st
 
 
 def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
-    """The inverse of `to_json`."""
+    """Return the inverse of `to_json`."""
     found: dict[str, Figures] = {}
     for group, name in (("policies", "policy"), ("reward_models", "reward_model")):
         for row in kept.get(group, []):
@@ -88,33 +88,33 @@ def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
-    """The part of a summary that is about policies."""
+    """Return the part of a summary that is about policies."""
     return {name: figures for name, figures in summary.items() if "score" in figures}
 
 
 def is_measured(figures: Figures) -> bool:
-    """Whether any completion has an answer that could be read; if none has, its scores say nothing."""
+    """Return whether any completion has an answer that could be read; if none has, its scores say nothing."""
     return figures.get("parsed") != 0
 
 
 def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
-    """The part of a summary that is about reward models."""
+    """Return the part of a summary that is about reward models."""
     return {name: figures for name, figures in summary.items() if "accuracy" in figures}
 
 
 def reference_of(summary: Mapping[str, Figures]) -> str:
-    """The policy that KL was measured against; its own is 0."""
+    """Return the policy that KL was measured against; its own is 0."""
     return next((name for name, one in policy_figures(summary).items() if one.get("kl") == 0.0), "reference")
 
 
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
-    """One sentence: what each run's gain over the reference consists of, as the task explains it."""
+    """Return one sentence: what each run's gain over the reference consists of, as the task explains it."""
     parts = gain_parts(summary, tasks)
     return f"What the gain over {reference_of(summary)} consists of: {'; '.join(parts)}." if parts else ""
 
 
 def gain_parts(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[str]:
-    """The same, one part for each policy that comes after the reference and whose task can explain a gain."""
+    """Return the same, one part for each policy that comes after the reference and whose task can explain a gain."""
     policies, base = policy_figures(summary), reference_of(summary)
     names = list(policies)
     if base not in names:

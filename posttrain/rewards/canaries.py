@@ -40,7 +40,7 @@ def _scored(reward: RewardSum, name: str, prompts: Sequence[Prompt]) -> Iterator
 
 
 def _rollout(prompt: Prompt, text: str) -> Rollout:
-    """A completion that no model wrote."""
+    """Return a completion that no model wrote."""
     return Rollout(
         prompt, 0, TokenRow(prompt.ids, []), [], text, "stop", ({"role": "assistant", "content": text},), "canary"
     )

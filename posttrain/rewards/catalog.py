@@ -42,7 +42,7 @@ REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
 
 
 def reward_named(name: str, where: str) -> Reward[Any]:
-    """The reward of that name, or a user's own by its import path: a Reward, or a function of all rollouts."""
+    """Return the reward of that name, or a user's own by its import path: a Reward, or a function of all rollouts."""
     if name in REWARDS:
         return REWARDS[name]
     if not is_import_path(name):
@@ -117,7 +117,7 @@ def need_reward_model(terms: Mapping[str, Term], reward_model: str) -> None:
 
 
 def _all_names(terms: Mapping[str, Term]) -> Iterator[str]:
-    """The names of rewards, and of those that they are made of."""
+    """Yield the names of rewards, and of those that they are made of."""
     for name, term in terms.items():
         yield name
         yield from _all_names(getattr(term.options, "of", {}))

@@ -47,7 +47,7 @@ class CodeOptions(Params):
     )
 
     def limits(self) -> Limits:
-        """What a program may use."""
+        """Return what a program may use."""
         return Limits(self.seconds, self.memory_mib * MIB, self.scratch_mib * MIB, output=self.output_kib * 1024)
 
 
@@ -75,7 +75,7 @@ _INFO: Final = TypeAdapter(CodeInfo)
 
 
 def code_info(info: Mapping[str, Any]) -> CodeInfo:
-    """The tests of a prompt; ValueError says what is wrong with them."""
+    """Return the tests of a prompt; ValueError says what is wrong with them."""
     if "tests" not in info and "stdout" in info:
         info = {**info, "tests": [{"stdin": info.get("stdin", ""), "stdout": info["stdout"]}]}
     if "tests" not in info:
@@ -106,14 +106,14 @@ def _check_python(name: str, text: str) -> None:
 
 
 def assertions(info: CodeInfo) -> str:
-    """The tests as one text of Python; empty: they are inputs with outputs."""
+    """Return the tests as one text of Python; empty: they are inputs with outputs."""
     if isinstance(info.tests, str):
         return info.tests
     return "\n".join(test for test in info.tests if isinstance(test, str))
 
 
 def program_of(text: str, take: str) -> str | None:
-    """The program of a completion; None: it has none."""
+    """Return the program of a completion; None: it has none."""
     if take == "text":
         return text if text.strip() else None
     blocks = [code for language, code in _BLOCK.findall(text) if language.lower() in _PYTHON]
@@ -153,7 +153,7 @@ _LOCK = threading.Lock()
 
 
 def sandbox(kind: str) -> Sandbox:
-    """The sandbox of this process, started when it is first used and again where it has ended."""
+    """Return the sandbox of this process, started when it is first used and again where it has ended."""
     with _LOCK:
         key = (kind, os.getpid())  # a forked process must not share the parent's
         if key not in _BOXES or not _BOXES[key].alive:
@@ -195,7 +195,7 @@ def _unjudged(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: ARG0
 
 
 def _examples(prompt: Prompt, options: CodeOptions) -> Examples:
-    """The prompt's solution, if it has one; and programs that pass no tests."""
+    """Return the prompt's solution, if it has one; and programs that pass no tests."""
     info = code_info(prompt.info)
     wrong = ["pass", "raise SystemExit(0)", "import os; os._exit(0)"]
     if assertions(info) and info.entry_point and info.entry_point.isidentifier():

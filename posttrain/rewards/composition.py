@@ -61,7 +61,7 @@ class MilestoneOptions(Params):
 
 
 def _parts(options: CascadeOptions | MilestoneOptions, context: Context) -> dict[str, RewardSum]:
-    """Each reward by itself."""
+    """Return each reward by itself."""
     return {name: RewardSum({name: term}, context) for name, term in options.of.items()}
 
 
@@ -93,7 +93,7 @@ def _milestones(options: MilestoneOptions, context: Context) -> Judge:
 
 
 def _credit(scores: Sequence[Score], worth: Sequence[float], *, in_order: bool) -> Score:
-    """The credit of the milestones that are reached; a failed score before the end leaves it unknown."""
+    """Return the credit of the milestones that are reached; a failed score before the end leaves it unknown."""
     value = 0.0
     for score, credit in zip(scores, worth, strict=True):
         if score.status in FAILED:
@@ -116,7 +116,7 @@ def _unjudged_by_one(prompt: Prompt, options: MilestoneOptions) -> str | None:
 
 
 def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
-    """Those of the first reward, which comes first for every completion."""
+    """Return those of the first reward, which comes first for every completion."""
     name, term = next(iter(options.of.items()))
     return term.reward.examples(prompt, term.options_for(load_task(prompt.task).reward_options.get(name, {})))
 

@@ -76,7 +76,7 @@ def _check_pattern(pattern: str | None) -> None:
 
 
 def _marked(prompt: Prompt, options: CorrectOptions) -> str:
-    """The prompt's answer, or what follows its last mark."""
+    """Return the prompt's answer, or what follows its last mark."""
     return (prompt.answer if options.after is None else prompt.answer.rpartition(options.after)[2]).strip()
 
 
@@ -160,7 +160,7 @@ JUDGES: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
 
 
 def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
-    """The prompt's answer as a completion, and other answers in the same form."""
+    """Return the prompt's answer as a completion, and other answers in the same form."""
     if _unjudged(prompt, options) is not None or options.answer == "regex":
         return Examples()
     gold = gold_answer(_marked(prompt, options)) if options.answer == "math" else _marked(prompt, options)
@@ -179,7 +179,7 @@ def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
 
 
 def _written(answer: str, options: CorrectOptions) -> str:
-    """A completion that has only an answer, in the form that the options ask for."""
+    """Return a completion that has only an answer, in the form that the options ask for."""
     if options.form == "auto" and options.after is not None:
         return f"{options.after} {answer}"
     if options.answer in ("numeric", "exact") or options.form == "whole":

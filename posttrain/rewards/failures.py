@@ -47,7 +47,7 @@ class FailureLimit:
         self.failed, self.total = 0.0, 0.0
 
     def check(self, rollouts: Sequence[Rollout]) -> list[int]:
-        """The places of the rollouts that every part could score."""
+        """Return the places of the rollouts that every part could score."""
         failures = [self._reward.failure(one) for one in rollouts]
         kept = [place for place, failed in enumerate(failures) if not failed]
         lost, count = len(rollouts) - len(kept), len(rollouts)
@@ -73,13 +73,13 @@ class FailureLimit:
         return kept
 
     def complete(self, prompts: Sequence[T], rollouts: Sequence[Rollout]) -> tuple[list[T], list[Rollout]]:
-        """The prompts all of whose rollouts were scored, and those rollouts."""
+        """Return the prompts all of whose rollouts were scored, and those rollouts."""
         size, kept = len(rollouts) // len(prompts), set(self.check(rollouts))
         whole = [i for i in range(len(prompts)) if kept.issuperset(range(i * size, (i + 1) * size))]
         return [prompts[i] for i in whole], [rollout for i in whole for rollout in rollouts[i * size : (i + 1) * size]]
 
     def tensor(self) -> Tensor:
-        """The counts as a tensor, for a checkpoint."""
+        """Return the counts as a tensor, for a checkpoint."""
         return torch.tensor([self.failed, self.total], dtype=torch.float64)
 
     def load(self, saved: Tensor) -> None:

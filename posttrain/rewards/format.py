@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def as_tuple(value: Any) -> Any:
-    """A list as a tuple: options are keys of a table, so they must be hashable."""
+    """Return a list as a tuple: options are keys of a table, so they must be hashable."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -84,7 +84,7 @@ def well_formed(rollout: Rollout, options: FormatOptions) -> Score:
 
 
 def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow"]) -> str:
-    """Why the text is not exactly these tags, each opened and closed once, with only white space around them."""
+    """Return why the text is not exactly these tags, each opened and closed once, with only white space around them."""
     like = "|".join(map(re.escape, tags))
     # also </ think >, <THINK> and <think id=1>: text inside a part that a lenient reader would take for a tag
     seen = list(re.finditer(rf"<[\s/]*(?:{like})(?![\w-])[^<>]*>", text, re.IGNORECASE))
@@ -102,7 +102,7 @@ def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow
 
 
 def _has_text(part: str) -> bool:
-    """Whether a reader sees anything: zero-width characters are no text."""
+    """Return whether a reader sees anything: zero-width characters are no text."""
     return any(char.isprintable() and not char.isspace() for char in part)
 
 

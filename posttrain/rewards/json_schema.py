@@ -33,7 +33,7 @@ _BLOCK: Final = re.compile(r"```json[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE
 
 
 def _as_text(value: Any) -> Any:
-    """A schema written in params.yaml as JSON: options are keys of a table, so they must be hashable."""
+    """Return a schema written in params.yaml as JSON: options are keys of a table, so they must be hashable."""
     return json.dumps(value) if isinstance(value, dict | bool) else value
 
 
@@ -64,7 +64,7 @@ def _unjudged(prompt: Prompt, options: SchemaOptions) -> str | None:
 
 
 def _examples(prompt: Prompt, options: SchemaOptions) -> Examples:
-    """An answer that is a JSON object or list is right; text that is no JSON is wrong."""
+    """Return an answer that is a JSON object or list is right; text that is no JSON is wrong."""
     wrong = ["This is no JSON."]
     try:
         value = parse_json(prompt.answer)
@@ -100,7 +100,7 @@ def valid_json(rollout: Rollout, options: SchemaOptions) -> Score:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text; refused is what readers understand differently, and deep nesting."""
+    """Return the value of a JSON text; refused is what readers understand differently, and deep nesting."""
     try:
         value = _JSON.decode(text.strip())
     except json.JSONDecodeError as error:
@@ -137,7 +137,7 @@ _JSON: Final = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, 
 
 
 def _schema_of(prompt: Prompt, options: SchemaOptions) -> str:
-    """The schema as JSON; that of a prompt may be an object or its text."""
+    """Return the schema as JSON; that of a prompt may be an object or its text."""
     if options.schema is not None:
         return _read(options.schema)
     own = prompt.info.get("schema")
@@ -146,7 +146,7 @@ def _schema_of(prompt: Prompt, options: SchemaOptions) -> str:
 
 @lru_cache
 def _read(schema: str) -> str:
-    """A schema's text, or that of the file that it names."""
+    """Return a schema's text, or that of the file that it names."""
     if not schema.startswith(f"{CUSTOM}/"):
         return schema
     if is_outside(schema, CUSTOM) or not Path(schema).is_file():
@@ -159,7 +159,7 @@ def _read(schema: str) -> str:
 
 @lru_cache(4096)
 def _fault(schema: str) -> str:
-    """Why a schema cannot be used; empty if it can."""
+    """Return why a schema cannot be used; empty if it can."""
     try:
         loaded = parse_json(schema)
         if not isinstance(loaded, dict | bool):
@@ -188,7 +188,7 @@ def _fault(schema: str) -> str:
 
 @lru_cache(4096)
 def _validator(schema: str) -> Any:
-    """A validator that fetches nothing, and whose patterns end in time."""
+    """Return a validator that fetches nothing, and whose patterns end in time."""
     loaded = json.loads(schema)
     cls = extend(validator_for(loaded, default=Draft202012Validator), {"pattern": _pattern})
     # a registry of one's own has no retrieval; the default one opens URLs
@@ -209,7 +209,7 @@ def _dialect(schema: Any) -> Any:
 
 
 def _texts_under(schema: Any, key: str) -> Iterator[str]:
-    """The texts under this key, at any depth."""
+    """Yield the texts under this key, at any depth."""
     if isinstance(schema, dict) and isinstance(schema.get(key), str):
         yield schema[key]
     if isinstance(schema, dict | list):

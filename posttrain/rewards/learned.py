@@ -48,7 +48,7 @@ class RewardModel:
 
     @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
-        """The score of each rollout at its last token."""
+        """Return the score of each rollout at its last token."""
         rows = [rollout.row for rollout in rollouts] if self._same else self._own_rows(rollouts)
         sizes = [len(row) for row in rows]
         self._check_context(rollouts, sizes)
@@ -60,7 +60,7 @@ class RewardModel:
         return scores
 
     def _own_rows(self, rollouts: Sequence[Rollout]) -> list[TokenRow]:
-        """The conversations in the reward model's own tokens."""
+        """Return the conversations in the reward model's own tokens."""
         talks = [[*rollout.prompt.messages, *rollout.turns] for rollout in rollouts]
         if self._whole:
             return [TokenRow([], self._unpadded(ids)) for ids in self._text.whole(talks)]
@@ -70,7 +70,7 @@ class RewardModel:
         ]
 
     def _unpadded(self, ids: list[int]) -> list[int]:
-        """The ids without padding at the end: transformers reads the score at the last other token."""
+        """Return the ids without padding at the end: transformers reads the score at the last other token."""
         end = len(ids)
         while end > 1 and ids[end - 1] == self._padding:
             end -= 1

@@ -13,7 +13,7 @@ from posttrain.rollout import Ids, Rollout, Score
 
 
 def completion_ids(rollout: Rollout) -> Ids:
-    """The tokens of the last completion, its stop token among them."""
+    """Return the tokens of the last completion, its stop token among them."""
     ids, mask = rollout.row.rest, rollout.row.mask
     if mask is None:
         return ids

@@ -55,7 +55,7 @@ class NumericOptions(Params):
 
 
 def final_number(text: str, options: NumericOptions) -> Decimal | None:
-    """The final number of a completion, after the mark if there is one in the options; None if it has none."""
+    """Return the final number of a completion, after the mark if there is one in the options; None if it has none."""
     if options.find == "end":
         found = (_LAST if options.after is None else _marked(options.after)).search(text)
         return _decimal(found) if found and (options.after is not None or _stands_alone(text, found)) else None
@@ -67,19 +67,19 @@ def final_number(text: str, options: NumericOptions) -> Decimal | None:
 
 
 def _stands_alone(text: str, found: re.Match[str]) -> bool:
-    """Whether a number is no part of a range, a fraction, a sum, a date, and not denied."""
+    """Return whether a number is no part of a range, a fraction, a sum, a date, and not denied."""
     before = text[max(0, found.start(2) - 60) : found.start(2)]
     part = _PART.search(before) and not _BOX.search(before)
     return not part and not _MORE.match(text, found.end())
 
 
 def expected_number(answer: str, after: str | None) -> Decimal | None:
-    """The number in a prompt's answer, or after the answer's last mark; None if it is not a plain number."""
+    """Return the number in a prompt's answer, or after the answer's last mark; None if it is not a plain number."""
     return _decimal(_WHOLE.match(answer if after is None else answer.rpartition(after)[2]))
 
 
 def why_no_number(answer: str, after: str | None) -> str:
-    """Why `expected_number` cannot read an answer."""
+    """Return why `expected_number` cannot read an answer."""
     written = (answer if after is None else answer.rpartition(after)[2]).strip()
     if after is None and (mark := re.search(r"(#{2,}|[Aa]nswer( is)?:?)\s*\S{1,20}\Z", written)):
         return f"text; set after: '{mark[1]}' if the number follows it"
@@ -87,7 +87,7 @@ def why_no_number(answer: str, after: str | None) -> str:
 
 
 def missing_number(options: NumericOptions) -> Score:
-    """The score of a completion without a final number."""
+    """Return the score of a completion without a final number."""
     wanted = "a number" if options.after is None else f"`{options.after} N`"
     verb = "end with" if options.find == "end" else "have"
     return Score(0.0, "unparseable", f"it does not {verb} {wanted}")
@@ -99,5 +99,5 @@ def _marked(after: str) -> re.Pattern[str]:
 
 
 def _decimal(found: re.Match[str] | None) -> Decimal | None:
-    """The matched number, exactly: as float, large numbers are equal that are not."""
+    """Return the matched number, exactly: as float, large numbers are equal that are not."""
     return Decimal(("-" if found[1] else "") + found[2].replace(",", "")) if found else None

@@ -18,7 +18,7 @@ Match = Literal["search", "full"]
 
 
 def matches(pattern: str, text: str, match: Match) -> bool:
-    """Whether the pattern is found in the text, or matches all of it; TimeoutError if that takes too long."""
+    """Return whether the pattern is found in the text, or matches all of it; TimeoutError if that takes too long."""
     compiled = _compiled(pattern)
     try:
         found = compiled.search if match == "search" else compiled.fullmatch
@@ -37,7 +37,7 @@ def pattern_score(pattern: str, text: str, match: Match) -> Score:
 
 
 def valid_pattern(pattern: str) -> str:
-    """The pattern, if it is a regular expression."""
+    """Return the pattern, if it is a regular expression."""
     try:
         _compiled(pattern)
     except (regex.error, RecursionError) as error:

@@ -79,7 +79,7 @@ class Reward(Generic[O]):
     """The function of one rollout behind it: each call has a time limit of its own and fails alone."""
 
     def in_workers(self, options: O) -> bool:
-        """Whether it runs in worker processes with these options."""
+        """Return whether it runs in worker processes with these options."""
         return self.isolated(options) if callable(self.isolated) else self.isolated
 
 
@@ -104,12 +104,12 @@ def rule(
 
 
 def score_one(each: Each, rollout: Rollout, options: Any) -> Score:
-    """The score of one rollout; status `error` if the function raises."""
+    """Return the score of one rollout; status `error` if the function raises."""
     return guarded(lambda: [each(rollout, options)], 1)[0]
 
 
 def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
-    """The scores that a call returns; `count` of status `error` if it raises."""
+    """Return the scores that a call returns; `count` of status `error` if it raises."""
     try:
         return [as_score(one) for one in call()]
     except PosttrainError:
@@ -119,7 +119,7 @@ def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
 
 
 def as_score(returned: Any) -> Score:
-    """What a reward returned as a score; status `error` if it is not finite."""
+    """Return what a reward returned as a score; status `error` if it is not finite."""
     if not isinstance(returned, Score) and (isinstance(returned, str) or not hasattr(returned, "__float__")):
         return Score(0.0, "error", f"it returned {returned!r:.40}. Return a number or a Score")
     score = returned if isinstance(returned, Score) else Score(float(returned))
@@ -130,7 +130,7 @@ def as_score(returned: Any) -> Score:
 
 
 def raised(error: Exception) -> Score:
-    """The score of a reward that raised."""
+    """Return the score of a reward that raised."""
     text = masked(" ".join(str(error).split()))[:300]
     return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_workspace(error)}")
 
@@ -169,7 +169,7 @@ class Term(Params):
         return bool(self.counted) and not (self.reward.shaping if self.shaping is None else self.shaping)
 
     def options_for(self, defaults: Mapping[str, Any]) -> Params:
-        """The options, with a task's defaults where the user has set none."""
+        """Return the options, with a task's defaults where the user has set none."""
         own = {name: getattr(self.options, name) for name in self.options.model_fields_set}
         return type(self.options)(**{**defaults, **own})
 
@@ -180,5 +180,5 @@ TERM_KEYS = frozenset({"weight", "gate", "normalise", "shaping"})
 
 
 def weights(terms: Mapping[str, Term]) -> dict[str, float]:
-    """The terms that are added, and their weights."""
+    """Return the terms that are added, and their weights."""
     return {name: term.counted for name, term in terms.items() if term.counted}

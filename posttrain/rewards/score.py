@@ -29,7 +29,7 @@ class RewardSum:
 
     @phase("score")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The rollouts with a score of each part; a failed episode has its own status for each."""
+        """Return the rollouts with a score of each part; a failed episode has its own status for each."""
         failed = [rollout.failed for rollout in rollouts]
         scores_of = [{} if one is None else dict.fromkeys(self.terms, one) for one in failed]
         for name in self.terms:
@@ -40,19 +40,19 @@ class RewardSum:
         return [replace(one, scores=scores) for one, scores in zip(rollouts, scores_of, strict=True)]
 
     def failure(self, rollout: Rollout) -> tuple[str, Score] | None:
-        """The first part that is needed and could not score the rollout, with its score."""
+        """Return the first part that is needed and could not score the rollout, with its score."""
         needed = (name for name, term in self.terms.items() if term.counted or term.gate)
         return next(((name, rollout.scores[name]) for name in needed if rollout.scores[name].status in FAILED), None)
 
     def total(self, rollout: Rollout) -> float:
-        """The weighted sum of a rollout's scores, at most 0 where a gate is closed; never of a failed score."""
+        """Return the weighted sum of a rollout's scores, at most 0 where a gate is closed; never of a failed score."""
         if failed := self.failure(rollout):
             raise ValueError(f"prompt {rollout.prompt.id}: reward '{failed[0]}' has status {failed[1].status}")
         value = sum(term.counted * rollout.scores[name].value for name, term in self.terms.items() if term.counted)
         return min(value, 0.0) if self._closed(rollout) else value
 
     def totals(self, rollouts: Sequence[Rollout]) -> list[float]:
-        """The sums of the rollouts of a round, in which parts may be normalised."""
+        """Return the sums of the rollouts of a round, in which parts may be normalised."""
         wanted = [name for name, term in self.terms.items() if term.normalise]
         if not wanted:
             return [self.total(rollout) for rollout in rollouts]
@@ -63,7 +63,7 @@ class RewardSum:
         ]
 
     def outcome(self, rollout: Rollout) -> float:
-        """The sum of the parts that judge the outcome; of all parts if none does."""
+        """Return the sum of the parts that judge the outcome; of all parts if none does."""
         outcome = {name: term.counted for name, term in self.terms.items() if term.outcome}
         if not outcome:
             return self.total(rollout)
@@ -71,7 +71,7 @@ class RewardSum:
         return min(value, 0.0) if self._closed(rollout) else value
 
     def means(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """The mean of each part over the rollouts that it could score."""
+        """Return the mean of each part over the rollouts that it could score."""
         found: dict[str, float] = {}
         for name in self.terms:
             values = [rollout.scores[name].value for rollout in rollouts if rollout.scores[name].status not in FAILED]
@@ -95,7 +95,7 @@ class RewardSum:
         return [next(given) if reasons[one.prompt.id] is None else why[one.prompt.id] for one in rollouts]
 
     def _closed(self, rollout: Rollout) -> bool:
-        """Whether a gate is closed."""
+        """Return whether a gate is closed."""
         return any(term.gate and rollout.scores[name].value <= 0 for name, term in self.terms.items())
 
     def _judge(self, name: str, task: str) -> Judge:
@@ -108,7 +108,7 @@ class RewardSum:
 
 
 def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The scored rollouts, judged by the first process of the run alone."""
+    """Return the scored rollouts, judged by the first process of the run alone."""
     if world.count() == 1:
         return reward.score(rollouts)
 
@@ -126,7 +126,7 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
 
 
 def make_judge(name: str, term: Term, options: Params, context: Context) -> Judge:
-    """What scores rollouts with these options, in worker processes if the reward asks for them."""
+    """Return what scores rollouts with these options, in worker processes if the reward asks for them."""
     if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)
     return term.reward.judge(options, context)

@@ -38,13 +38,13 @@ def discounted(rollout: Rollout, gamma: float) -> Sequence[float]:
 
 
 def placed_by_turn(terms: Mapping[str, Term]) -> Term | None:
-    """The part whose rewards belong to single turns; None if there is none, or only its sum has a meaning."""
+    """Return the part whose rewards belong to single turns; None if there is none, or only its sum has a meaning."""
     term = terms.get(NAME)
     return term if term is not None and term.counted and not term.normalise else None
 
 
 def rewards_by_token(term: Term, rollout: Rollout) -> list[float]:
-    """The weighted reward of each turn on the last sampled token of that turn, 0 on the others."""
+    """Return the weighted reward of each turn on the last sampled token of that turn, 0 on the others."""
     values = [0.0] * len(rollout.logps)
     options: Any = term.options_for(load_task(rollout.prompt.task).reward_options.get(NAME, {}))
     for end, reward in zip(rollout.row.turn_ends, discounted(rollout, options.gamma), strict=False):

@@ -14,12 +14,12 @@ _PIECES: Final = regex.compile(rf"{_WORD}|\S")
 
 
 def words(text: str) -> list[str]:
-    """The words and numbers of a text, without punctuation."""
+    """Return the words and numbers of a text, without punctuation."""
     found: list[str] = _WORDS.findall(text)
     return found
 
 
 def pieces(text: str) -> list[str]:
-    """The words, numbers and other signs of a text, without regard to case."""
+    """Return the words, numbers and other signs of a text, without regard to case."""
     found: list[str] = _PIECES.findall(text.casefold())
     return found

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _steps(name: str) -> Answer:
-    """What answers a rollout with the task's next step, and the seconds that it took."""
+    """Return what answers a rollout with the task's next step, and the seconds that it took."""
     from posttrain.tasks.step import take_step
     from posttrain.tasks.task import load_task
 
@@ -63,7 +63,7 @@ def _steps(name: str) -> Answer:
 
 
 def _scores(setup: Mapping[str, Any]) -> Answer:
-    """What answers rollouts with their scores."""
+    """Return what answers rollouts with their scores."""
     score = _scorer(setup)
 
     def answer(plain: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _scores(setup: Mapping[str, Any]) -> Answer:
 
 
 def _scorer(setup: Mapping[str, Any]) -> Any:
-    """What scores rollouts with the reward that the parent names."""
+    """Return what scores rollouts with the reward that the parent names."""
     from posttrain.rewards.catalog import reward_named
     from posttrain.rewards.reward import Context
 
@@ -96,14 +96,14 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
 
 
 def _finished(returned: Any) -> Any:
-    """What an `async` function of all rollouts returns in the end."""
+    """Return what an `async` function of all rollouts returns in the end."""
     return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
 
 
 async def _concurrently(
     each: Each, rollouts: Sequence[Rollout], options: Any, seconds: float, most: int
 ) -> list[Score]:
-    """The scores of an `async` function, so many at a time, each with its own time limit."""
+    """Return the scores of an `async` function, so many at a time, each with its own time limit."""
     free = asyncio.Semaphore(most)
 
     async def one(rollout: Rollout) -> Score:
@@ -120,7 +120,7 @@ async def _concurrently(
 
 
 def rollout_to(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as plain data, without its scores."""
+    """Return a rollout as plain data, without its scores."""
     prompt, row = rollout.prompt, rollout.row
     return {
         "prompt": {
@@ -145,7 +145,7 @@ def rollout_to(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_from(plain: Mapping[str, Any]) -> Rollout:
-    """The rollout of `rollout_to`."""
+    """Return the rollout of `rollout_to`."""
     typed = {"prompt": Prompt(**plain["prompt"]), "row": TokenRow(*plain["row"])}
     return Rollout(**{**plain, **typed, "turn_rewards": tuple(plain["turn_rewards"])})
 

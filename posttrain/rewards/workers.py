@@ -67,18 +67,18 @@ class Workers:
         self._pool = worker_pool(setup, term.workers)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """A score of each rollout, in their order."""
+        """Return a score of each rollout, in their order."""
         return [score for scores in self._pool.map(self._score, self._jobs(list(rollouts))) for score in scores]
 
     def _jobs(self, rollouts: list[Rollout]) -> list[list[Rollout]]:
-        """What one call gets: one rollout, several for an `async` function, or all for a function of all."""
+        """Return what one call gets: one rollout, several for an `async` function, or all for a function of all."""
         if self._term.reward.each is None:
             return [rollouts] if rollouts else []
         size = self._term.concurrency if self._async else 1
         return [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
 
     def _score(self, job: list[Rollout]) -> list[Score]:
-        """The scores of one call."""
+        """Return the scores of one call."""
         try:
             answer = self._pool.ask([worker.rollout_to(one) for one in job], self._seconds(job))
             return [Score(*one) for one in answer["scores"]]

@@ -66,7 +66,7 @@ class LocalSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request; requests of the same tokens share their prefill."""
+        """Return a completion of each request; requests of the same tokens share their prefill."""
         if not requests:
             return []
         keys = None if greedy else row_keys(seed, [request.name for request in requests])
@@ -96,7 +96,7 @@ BELOW_1 = 1 - 2**-30
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """How often to check which rows have ended: on an accelerator each check waits for the device."""
+    """Return how often to check which rows have ended: on an accelerator each check waits for the device."""
     return 1 if device.type == "cpu" else 8
 
 
@@ -161,7 +161,7 @@ class Decoder:
         return logits[0] if len(logits) == 1 else mixture_logits(logits[0], logits[1], self._share)
 
     def _draw(self) -> Tensor | None:
-        """Each row's number for its next token."""
+        """Return each row's number for its next token."""
         if self._keys_R is None:
             return None
         place = self._steps % RANDOM_BLOCK
@@ -174,7 +174,7 @@ class Decoder:
             backend.append_tokens(token_R, position_R)
 
     def _should_replace(self, token_R: Tensor) -> bool:
-        """Whether enough rows have ended to drop them now."""
+        """Return whether enough rows have ended to drop them now."""
         for token in self._stops:
             self._done_R |= token_R == token
         if self._steps == self._left:
@@ -262,7 +262,7 @@ class CompletionBuffer:
         self.logps[number].extend(logps[: len(mine) - before])
 
     def completions(self) -> list[Completion]:
-        """The finished completions."""
+        """Return the finished completions."""
         rows = zip(self.ids, self.logps, self.truncated, strict=True)
         return [Completion(ids, logps, "length" if truncated else "stop") for ids, logps, truncated in rows]
 
@@ -273,7 +273,7 @@ class CompletionBuffer:
 
 
 def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor]:
-    """The next token of each row, and its log-prob under the full distribution also with top_p or top_k."""
+    """Return the next token of each row, and its log-prob under the full distribution also with top_p or top_k."""
     p = logits.softmax(1)
     if draw_R is None:
         token_R = logits.argmax(1)
@@ -290,7 +290,7 @@ def _of(values_RV: Tensor, token_R: Tensor) -> Tensor:
 
 
 def _drawn(p_RV: Tensor, draw_R: Tensor) -> Tensor:
-    """The token of each row at which the sum of the probabilities passes its number.
+    """Return the token of each row at which the sum of the probabilities passes its number.
 
     An accelerator sums blocks of tokens first, and in float64 only over the blocks and within one.
     """
@@ -307,7 +307,7 @@ def _drawn(p_RV: Tensor, draw_R: Tensor) -> Tensor:
 
 
 def _passed(p: Tensor, draw_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the running sum passes each row's share of it, the running sum, and the share."""
+    """Return where the running sum passes each row's share of it, the running sum, and the share."""
     cdf = p.cumsum(1, dtype=torch.float64)
     point = draw_R[:, None] * cdf[:, -1:]
     return torch.searchsorted(cdf, point, right=True).squeeze(1), cdf, point.squeeze(1)

@@ -64,7 +64,7 @@ class CachedSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request, from the cache where it has them all."""
+        """Return a completion of each request, from the cache where it has them all."""
         folder = Path(os.environ.get("DVC_ROOT") or ".", ".dvc/tmp")
         if mixture is not None or self._base is None or not folder.is_dir():  # not a DVC workspace
             return self._inner.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
@@ -88,7 +88,7 @@ class CachedSampler:
 
 @cache
 def _code() -> dict[str, str]:
-    """The digests of the code that samples."""
+    """Return the digests of the code that samples."""
     library = Library()
     found = library.closure("posttrain.sampling.builtin")
     library.outlines.keep()
@@ -96,7 +96,7 @@ def _code() -> dict[str, str]:
 
 
 def _cached(file: Path, count: int) -> list[Completion] | None:
-    """The completions of a file whose digest is right."""
+    """Return the completions of a file whose digest is right."""
     try:
         if file.with_suffix(".md5").read_text(encoding="utf-8") != file_digest(file):
             return None

@@ -45,7 +45,7 @@ class DealtSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request."""
+        """Return a completion of each request."""
         if world.count() == 1:
             return self._local.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
         places = dealt_places(requests)
@@ -91,7 +91,7 @@ class FirstSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request."""
+        """Return a completion of each request."""
         done: list[Completion] = []
         if self._engine is not None:
             done = self._engine.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
@@ -99,7 +99,7 @@ class FirstSampler:
 
 
 def dealt_places(requests: Sequence[Request]) -> list[list[int]]:
-    """The places of each process's requests: those of the same tokens, which share a prefill, stay together."""
+    """Return the places of each process's requests: those of the same tokens, which share a prefill, stay together."""
     prompts: dict[tuple[int, ...], int] = {}
     numbers = [prompts.setdefault(tuple(request.ids), len(prompts)) for request in requests]
     size = world.count()
@@ -107,7 +107,7 @@ def dealt_places(requests: Sequence[Request]) -> list[list[int]]:
 
 
 def _exchanged(done: Sequence[Completion]) -> list[list[Completion]]:
-    """The completions of every process."""
+    """Return the completions of every process."""
     shape = torch.tensor([x for one in done for x in (len(one.ids), FINISHES.index(one.finish))], dtype=torch.long)
     ids = torch.tensor([token for one in done for token in one.ids], dtype=torch.long)
     logps = torch.tensor([logp for one in done for logp in one.logps], dtype=torch.float64)

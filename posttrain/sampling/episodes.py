@@ -54,7 +54,7 @@ class Episodes:
             self.rollouts[nth] = _with_completion(self.rollouts[nth], completion, self._text)
 
     def _steps_of_first(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
-        """The tasks' steps, which the first process of the run takes alone."""
+        """Return the tasks' steps, which the first process of the run takes alone."""
         if world.count() == 1:
             return self._steps(places)
         plain: list[tuple[int, dict[str, Any]]] = world.from_first(
@@ -63,7 +63,7 @@ class Episodes:
         return {nth: StepFailure(**step) if "finish" in step else Step(**step) for nth, step in plain}
 
     def _steps(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
-        """The tasks' steps of the episodes at these places."""
+        """Return the tasks' steps of the episodes at these places."""
         found: dict[int, Step | StepFailure] = {}
         for name in dict.fromkeys(self.rollouts[nth].prompt.task for nth in places):
             task, mine = load_task(name), [nth for nth in places if self.rollouts[nth].prompt.task == name]
@@ -75,7 +75,7 @@ class Episodes:
         return found
 
     def _ask(self, pool: Pool, task: Task, nth: int) -> Step | StepFailure:
-        """A step from a worker process within what is left of the episode's time."""
+        """Return a step from a worker process within what is left of the episode's time."""
         one, left = self.rollouts[nth], task.seconds - self._seconds[nth]
         try:
             if left <= 0:
@@ -90,7 +90,7 @@ class Episodes:
         return StepFailure(**step) if "finish" in step else Step(**step)
 
     def _with_step(self, one: Rollout, step: Step | StepFailure) -> Rollout:
-        """The episode with the step's turns, or ended."""
+        """Return the episode with the step's turns, or ended."""
         if isinstance(step, StepFailure):
             return replace(one, finish=step.finish, reason=step.reason, info={**one.info, "failure": step.reason})
         one = replace(one, turn_rewards=(*one.turn_rewards, step.reward), info={**one.info, **step.info})
@@ -106,7 +106,7 @@ class Episodes:
 
 
 def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatText, version: str) -> Rollout:
-    """The episode of one completion."""
+    """Return the episode of one completion."""
     content = text.decode(completion.ids)
     turns = ({"role": "assistant", "content": content},)
     row = TokenRow(prompt.ids, completion.ids)
@@ -115,12 +115,12 @@ def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatTe
 
 @cache
 def _pool(name: str, workers: int) -> Pool:
-    """The worker processes of a task."""
+    """Return the worker processes of a task."""
     return worker_pool({"task": name, "label": f"task '{name}'"}, workers)
 
 
 def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -> Rollout:
-    """The episode with one more turn of the policy."""
+    """Return the episode with one more turn of the policy."""
     content, row = text.decode(completion.ids), rollout.row
     return replace(
         rollout,

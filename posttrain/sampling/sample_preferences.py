@@ -89,7 +89,7 @@ def sampled_tables(
     samples: Sequence[Rollout],
     rewards: Sequence[float],
 ) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
-    """The tables that the run asks for, and the metrics of the run, without the sizes of the tables."""
+    """Return the tables that the run asks for, and the metrics of the run, without the sizes of the tables."""
     tables: dict[Kind, pl.DataFrame] = {}
     summary: dict[str, float] = {}
     if {"pairs", "feedback"} & set(params.tables):
@@ -108,7 +108,7 @@ def _best(
     samples: Sequence[Rollout],
     rewards: Sequence[float],
 ) -> pl.DataFrame:
-    """The best sample of each prompt (the first of equals) as a demonstration with its reward as `score`."""
+    """Return the best sample of each prompt (the first of equals) as a demonstration with its reward as `score`."""
     least = -math.inf if params.min_score is None else params.min_score
     demonstrations = []
     for i, row in enumerate(rows):
@@ -130,7 +130,7 @@ def _best(
 def _of_difficulty(
     params: SamplesRun, where: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[float]
 ) -> pl.DataFrame:
-    """The training prompts whose pass rate lies within `pass_rate`, and all held-out prompts."""
+    """Return the training prompts whose pass rate lies within `pass_rate`, and all held-out prompts."""
     low, high = params.pass_rate
     scores = (rewards[i : i + params.samples] for i in range(0, len(rewards), params.samples))
     rates = [sum(score >= params.pass_score for score in mine) / len(mine) for mine in scores]
@@ -146,7 +146,7 @@ def _of_difficulty(
 
 
 def _learnable(sampled: Rollout) -> bool:
-    """Whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
+    """Return whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
     contents = [turn["content"] for turn in sampled.turns]
     return not sampled.truncated and all(text.strip() and not re.search(CONTROL, text) for text in contents)
 
@@ -189,7 +189,7 @@ def _annotated(
 
 
 def _prefers(gap: float, noise: float, rng: random.Random) -> bool:
-    """Whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
+    """Return whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
     if noise == 0:
         return gap > 0
     odds = min(max(gap / noise, -MAX_LOG_ODDS), MAX_LOG_ODDS)

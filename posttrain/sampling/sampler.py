@@ -113,7 +113,7 @@ class Sampler(Protocol):
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request; `advance` is called with the number of newly finished ones."""
+        """Return a completion of each request; `advance` is called with the number of newly finished ones."""
         ...
 
 
@@ -148,7 +148,7 @@ def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
 
 @phase("load")
 def encode_prompts(text: ChatText, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts with the token ids that the policy continues."""
+    """Return the prompts with the token ids that the policy continues."""
     encoded = text.prompts([prompt.messages for prompt in prompts])
     return [replace(one, ids=ids) for one, ids in zip(prompts, encoded, strict=True)]
 

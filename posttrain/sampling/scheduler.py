@@ -38,7 +38,7 @@ class Admission:
         self._waiting = deque(self._order())
 
     def take(self, running: Sequence[int]) -> list[int]:
-        """The numbers of the requests that join those that are running."""
+        """Return the numbers of the requests that join those that are running."""
         used, joining = {self._prompts[number] for number in running}, list[int]()
         longest = max(map(len, used), default=0)
         while self._waiting and len(running) + len(joining) < self._params.rows:

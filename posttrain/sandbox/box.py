@@ -128,7 +128,7 @@ class Sandbox:
             raise _refusal(why)
 
     def _started(self) -> dict[str, str]:
-        """The first message of the process."""
+        """Return the first message of the process."""
         try:
             message = self._control.recv(2**16)
         except OSError:
@@ -221,7 +221,7 @@ class Sandbox:
                     return why
 
     def starved(self) -> bool:
-        """Whether the kernel has killed processes for memory since the last time that this was asked."""
+        """Return whether the kernel has killed processes for memory since the last time that this was asked."""
         before, self._kills = self._kills, _kernel_kills()
         return self._kills > before
 
@@ -258,7 +258,7 @@ def sealed(text: str) -> Iterator[int]:
 
 
 def _over(process: Process, limits: Limits) -> str:
-    """Which limit a process has passed."""
+    """Return which limit a process has passed."""
     try:
         fields = (
             Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()

@@ -75,7 +75,7 @@ class Remote:
         """The last exception that came from the program."""
 
     def loaded(self) -> str:
-        """Why the program's definitions failed; empty: they did not."""
+        """Return why the program's definitions failed; empty: they did not."""
         try:
             self._answer()
         except Exception as error:  # noqa: BLE001  of any type, by its name
@@ -83,7 +83,7 @@ class Remote:
         return ""
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A function that calls the program's."""
+        """Return a function that calls the program's."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.ended:
@@ -146,7 +146,7 @@ class Tests(ast.NodeTransformer):
                 self._fail_with(error, 0)
 
     def verdict(self) -> dict[str, Any]:
-        """The reply to the parent."""
+        """Return the reply to the parent."""
         fault = self.remote.fault
         if not fault and not self.passed + self.failed and not self.remote.ended:
             if not self.asserts:
@@ -211,7 +211,7 @@ class _Solution(types.ModuleType):
 
 
 def run_tests(given: dict[str, Any], connection: socket.socket) -> dict[str, Any]:
-    """The verdict of tests on the program at the other end of the connection."""
+    """Return the verdict of tests on the program at the other end of the connection."""
     remote = Remote(connection)
     tests = Tests(remote, given["share"])
     if why := remote.loaded():
@@ -222,7 +222,7 @@ def run_tests(given: dict[str, Any], connection: socket.socket) -> dict[str, Any
 
 
 def free_names(tests: str) -> list[str]:
-    """The names that tests use and neither define nor import: those of the program."""
+    """Return the names that tests use and neither define nor import: those of the program."""
     tables, used, defined = [symtable.symtable(tests, "<tests>", "exec")], set(), set(dir(builtins))
     defined |= {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_assigned() or symbol.is_imported()}
     while tables:
@@ -235,7 +235,7 @@ def free_names(tests: str) -> list[str]:
 
 
 def _functions(tree: ast.Module) -> list[str]:
-    """The test functions that the tests define and do not call themselves."""
+    """Return the test functions that the tests define and do not call themselves."""
     called = {
         one.value.func.id
         for one in tree.body
@@ -252,7 +252,7 @@ def _namespace(name: str) -> dict[str, Any]:
 
 
 def _exception(kind: str, message: str) -> Exception:
-    """The built-in exception of that name: StopIteration would silently end a loop of the tests."""
+    """Return the built-in exception of that name: StopIteration would silently end a loop of the tests."""
     found = getattr(builtins, kind, None)
     if (
         isinstance(found, type)
@@ -275,7 +275,7 @@ def _send(connection: socket.socket, message: bytes) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """The next message; None where the other end hung up."""
+    """Return the next message; None where the other end hung up."""
     head = _read(connection, 4)
     if head is None:
         return None

@@ -27,7 +27,7 @@ ON_FILES: Final = EXECUTE | READ_FILE | 1 << 1 | 1 << 14
 
 
 def landlock_version() -> int:
-    """The version of Landlock that the kernel has; 0: none."""
+    """Return the version of Landlock that the kernel has; 0: none."""
     try:
         return syscall(CREATE, None, 0, 1)
     except OSError:

@@ -27,7 +27,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def machine() -> str:
-    """The processor architecture, as the tables of system calls name it."""
+    """Return the processor architecture, as the tables of system calls name it."""
     return platform.machine()
 
 
@@ -60,7 +60,7 @@ def drop_privileges() -> None:
 
 
 def python_folders() -> list[str]:
-    """The folders of Python's standard library."""
+    """Return the folders of Python's standard library."""
     paths = sysconfig.get_paths()
     return sorted({paths["stdlib"], paths["platstdlib"]})
 
@@ -77,7 +77,7 @@ def readable() -> list[str]:
 
 
 def existing(paths: Iterable[str]) -> list[str]:
-    """The paths that exist."""
+    """Return the paths that exist."""
     return [path for path in paths if Path(path).exists()]
 
 

@@ -73,7 +73,7 @@ def _show(path: Path, base: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """The flags of a mount that a user namespace must keep."""
+    """Return the flags of a mount that a user namespace must keep."""
     kept = {os.ST_NODEV: NODEV, os.ST_NOEXEC: NOEXEC, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
     kept[os.ST_RELATIME] = 1 << 21
     found = os.statvfs(path).f_flag

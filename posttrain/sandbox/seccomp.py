@@ -56,7 +56,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def filter_code() -> bytes:
-    """The filter in the kernel's language (classic BPF), with a mark in place of the process that it is for."""
+    """Return the filter in the kernel's language (classic BPF), with a mark in place of the process that it is for."""
     kind = machine()
     column = COLUMNS.index(kind) + 1
     rows = [row.split() for row in PLAIN.replace("\n", "|").split("|") if row]

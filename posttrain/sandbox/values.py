@@ -25,12 +25,12 @@ class NotPlainError(TypeError):
 
 
 def dumps(value: Any) -> bytes:
-    """A value of built-in types as JSON; iterators are used up."""
+    """Return a value of built-in types as JSON; iterators are used up."""
     return json.dumps(_plain(value)).encode()
 
 
 def loads(text: bytes) -> Any:
-    """The value that `dumps` wrote; ValueError for anything else."""
+    """Return the value that `dumps` wrote; ValueError for anything else."""
     try:
         return _value(json.loads(text))
     except (TypeError, KeyError, AttributeError, RecursionError) as error:

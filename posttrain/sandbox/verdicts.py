@@ -52,7 +52,7 @@ def run_cases(box: Sandbox, code: str, cases: Sequence[Case], limits: Limits, sh
 
 
 def run_program(box: Sandbox, code: str, stdin: str, limits: Limits) -> tuple[str, str, float]:
-    """What a program printed, why it failed (empty: it did not), and its processor time."""
+    """Return what a program printed, why it failed (empty: it did not), and its processor time."""
     with contextlib.ExitStack() as stack:
         out, out_end = _pipe(stack)
         error, error_end = _pipe(stack)
@@ -130,5 +130,5 @@ def _ended(status: int) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of an output, without space at their ends and empty lines at the end."""
+    """Return the lines of an output, without space at their ends and empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().split("\n")]

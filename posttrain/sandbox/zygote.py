@@ -63,7 +63,7 @@ def _hold(rules: int | None, code: bytes) -> None:
 
 
 def _attempt(step: Any) -> str:
-    """Why a step fails, tried in a process that ends at once; empty: it does not."""
+    """Return why a step fails, tried in a process that ends at once; empty: it does not."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -60,7 +60,7 @@ class Policy:
         self._sampler = LocalSampler(frozen_on(load_policy(folder), runtime), self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
-        """The answers to each job; a conversation that the model cannot read gets an error of its own."""
+        """Return the answers to each job; a conversation that the model cannot read gets an error of its own."""
         found: dict[int, Answers | PosttrainError] = {}
         together: dict[tuple[str, bool], list[tuple[int, list[int]]]] = defaultdict(list)
         sampling: dict[str, SamplingParams] = {}
@@ -79,12 +79,12 @@ class Policy:
         return [found[place] for place in range(len(jobs))]
 
     def token(self, token: int) -> str:
-        """The text of one token."""
+        """Return the text of one token."""
         text: str = self.text.tokenizer.decode([token])
         return text
 
     def _fitting(self, params: SamplingParams, prompt: int) -> SamplingParams:
-        """The sampling parameters with the length that is left, if none was given."""
+        """Return the sampling parameters with the length that is left, if none was given."""
         context = self._sampler.context
         if "max_tokens" not in params.model_fields_set:
             length = ANSWER_TOKENS if context is None else max(min(ANSWER_TOKENS, context - prompt), 1)

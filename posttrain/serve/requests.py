@@ -61,7 +61,7 @@ class ChatRequest(Params):
     user: str | None = Field(None, description="has no effect, also at OpenAI")
 
     def job(self) -> Job:
-        """What the policy is asked for."""
+        """Return what the policy is asked for."""
         given = {"max_tokens": self.max_tokens or self.max_completion_tokens, "top_k": self.top_k}
         sampling = {
             **{name: value for name, value in given.items() if value is not None},
@@ -77,7 +77,7 @@ class ChatRequest(Params):
 
 
 def parsed(body: bytes) -> ChatRequest:
-    """The request, or a ParamsError that names every mistake."""
+    """Return the request, or a ParamsError that names every mistake."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -86,7 +86,7 @@ def parsed(body: bytes) -> ChatRequest:
 
 
 def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any]:
-    """A `chat.completion` object."""
+    """Return a `chat.completion` object."""
     choices = [
         {
             "index": nth,
@@ -100,7 +100,7 @@ def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any
 
 
 def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
-    """The same as server-sent events: one chunk per completion, one that ends it."""
+    """Return the same as server-sent events: one chunk per completion, one that ends it."""
     head = _head(request, "chat.completion.chunk")
     chunks: list[dict[str, Any]] = []
     for nth, one in enumerate(found.answers):
@@ -116,7 +116,7 @@ def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
 
 
 def failure(message: str, code: str) -> dict[str, Any]:
-    """The body of a refusal."""
+    """Return the body of a refusal."""
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
 
 

@@ -47,7 +47,7 @@ class Batcher:
         self._arrived = asyncio.Event()
 
     async def answer(self, job: Job) -> Result:
-        """The answers to a request, after those that came before it."""
+        """Return the answers to a request, after those that came before it."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, result))
         self._arrived.set()
@@ -62,7 +62,7 @@ class Batcher:
                 await self._answer_all(batch)
 
     def _next(self) -> list[Waiting]:
-        """The first waiting requests, as many as are decoded together, without those that were cancelled."""
+        """Return the first waiting requests, as many as are decoded together, without those that were cancelled."""
         batch, size = list[Waiting](), 0
         while self._waiting and (not batch or size + self._waiting[0][0].n <= ROWS):
             job, result = self._waiting.popleft()
@@ -85,7 +85,7 @@ class Batcher:
 
 
 def application(policy: Policy, name: str, secret: str) -> Starlette:
-    """The endpoint of a policy."""
+    """Return the endpoint of a policy."""
     batcher = Batcher(policy)
 
     @contextlib.asynccontextmanager
@@ -136,7 +136,7 @@ def _refusal(status: int, message: str, code: str) -> Response:
 
 
 async def _unless_gone(request: Request, task: asyncio.Future[Result]) -> Result | None:
-    """The result; None if the client has closed the connection, and then it is not computed."""
+    """Return the result; None if the client has closed the connection, and then it is not computed."""
     while not task.done():
         await asyncio.wait([task], timeout=1)
         if not task.done() and await request.is_disconnected():
@@ -176,7 +176,7 @@ def serve(model: str, port: int, threads: int) -> str:
 
 
 def _listener(port: int) -> socket.socket:
-    """The port is taken before the model is loaded."""
+    """Return the port is taken before the model is loaded."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -163,7 +163,7 @@ def canonical(value: Any) -> str:
 
 
 def content_id(row: Mapping[str, Any], kind: Kind) -> str:
-    """The id of one row: `digest(canonical({content columns}))`, tool use among them where the row has it."""
+    """Return the id of one row: `digest(canonical({content columns}))`, tool use among them where the row has it."""
     used = {name: row.get(name) for name in TOOL_USE}
     content = {name: row[name] for name in CONTENT[kind]}
     return digest(canonical(content | used if any(used.values()) else content))
@@ -195,7 +195,7 @@ def content_ids(frame: pl.DataFrame, columns: Iterable[str]) -> pl.Series:
 
 
 def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """The frame with its `id` column and with the table's columns in their order, optional ones last."""
+    """Return the frame with its `id` column and with the table's columns in their order, optional ones last."""
     needed = [name for name in COLUMNS[kind] if name != "id"]
     missing = [name for name in needed if name not in frame.columns]
     if missing:
@@ -210,7 +210,7 @@ def with_ids(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:
-    """A table from plain rows that hold every column but `id`."""
+    """Return a table from plain rows that hold every column but `id`."""
     table = list(rows)
     schema = {name: dtype for name, dtype in COLUMNS[kind].items() if name != "id"}
     wrong = next((sorted(row) for row in table if set(row) != set(schema)), None)

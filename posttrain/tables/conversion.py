@@ -47,7 +47,7 @@ class ConvertedRows:
 
 
 def read_parts(parts: Parts, kind: Kind, columns: ColumnOptions, limit: int | None, where: str) -> ConvertedRows:
-    """The rows of all parts, at most `limit` of each split."""
+    """Return the rows of all parts, at most `limit` of each split."""
     columns.check(kind, wanted_columns(kind), where)
     reading = _Reading(kind, columns, limit, where)
     for source, some in parts.items():
@@ -121,7 +121,7 @@ class _Reading:
         return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited, self.unwanted)
 
     def _wanted(self, read: Row | str) -> bool | str:
-        """Whether `where` keeps a row, or why that cannot be said."""
+        """Return whether `where` keeps a row, or why that cannot be said."""
         if isinstance(read, str) or not self.columns.where:
             return True
         try:
@@ -146,7 +146,7 @@ class _Reading:
         return convert(row, self.kind)
 
     def _shaped(self, read: Row | str, part: Part) -> Row | str:
-        """The row with the layout's columns, or why it has none."""
+        """Return the row with the layout's columns, or why it has none."""
         if isinstance(read, str) or self.columns.plain:
             return read
         for old, new in self.columns.rename.items():

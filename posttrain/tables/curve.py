@@ -12,7 +12,7 @@ Column = list[float | None]
 
 
 def read_curve(path: Path) -> dict[str, Column]:
-    """The columns of a metrics file; empty cells are None."""
+    """Return the columns of a metrics file; empty cells are None."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))

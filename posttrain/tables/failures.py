@@ -38,7 +38,7 @@ def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
 
 
 def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
-    """Every rule that some row breaks; the frame must have the right columns."""
+    """Return every rule that some row breaks; the frame must have the right columns."""
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         try:
             schema_of(kind).validate(frame, lazy=True)
@@ -48,7 +48,7 @@ def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
 
 
 def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFrame:
-    """The rows that break a rule, with `row` and `reason` in front of their columns."""
+    """Return the rows that break a rule, with `row` and `reason` in front of their columns."""
     parts = [
         pl.DataFrame(
             {
@@ -73,7 +73,7 @@ def failure_lines(
 
 
 def short_repr(value: Any) -> str:
-    """A value in few characters, on one line."""
+    """Return a value in few characters, on one line."""
     if isinstance(value, pl.Series):
         value = value.to_list()
     text = repr(value[:300] if isinstance(value, str | list) else value)
@@ -81,18 +81,18 @@ def short_repr(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters and surrogates escaped, so that a terminal can print it."""
+    """Return the text with control characters and surrogates escaped, so that a terminal can print it."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's message."""
+    """Return the first line of a library's message."""
     text = str(error).strip()
     return printable(text.splitlines()[0][:200]) if text else type(error).__name__
 
 
 def _round_robin(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:
-    """The first row of every rule, then the second of every rule, and so on, so that no rule hides another."""
+    """Yield the first row of every rule, then the second of every rule, and so on, so that no rule hides another."""
     left = LISTED
     for nth in range(LISTED):
         for failure in failures:
@@ -125,7 +125,7 @@ def _structure_sentence(error: SchemaError, frame: pl.DataFrame, kind: Kind) -> 
 
 
 def _type(dtype: pl.DataType) -> str:
-    """A type as people write it: `list[struct{role: str, content: str}]`."""
+    """Return a type as people write it: `list[struct{role: str, content: str}]`."""
     if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.DataType):
         return f"list[{_type(dtype.inner)}]"
     if isinstance(dtype, pl.Struct):

@@ -22,7 +22,7 @@ _WILDCARDS: Final = frozenset("*?[")
 
 
 def matches(path: str, root: Path) -> list[Path] | None:
-    """The files that a pattern such as `part-*.jsonl` matches outside hidden folders; None for a plain name."""
+    """Return the files that a pattern such as `part-*.jsonl` matches outside hidden folders; None for a plain name."""
     folder, parts = root, list(Path(path).parts)
     while parts and (not set(parts[0]) & _WILDCARDS or (folder / parts[0]).exists()):
         folder /= parts.pop(0)
@@ -80,11 +80,11 @@ class FileFinder:
         return groups if known else {"train": files}
 
     def _saved(self, folder: Path) -> list[Path]:
-        """The files of a folder that `save_to_disk` of the datasets library wrote."""
+        """Return the files of a folder that `save_to_disk` of the datasets library wrote."""
         return [folder / name for name in self._listed(folder / "state.json", "_data_files")]
 
     def _listed(self, file: Path, key: str) -> list[str]:
-        """The names that a file of `save_to_disk` lists under a key."""
+        """Return the names that a file of `save_to_disk` lists under a key."""
         self._check_inside(file)
         try:
             listed = json.loads(file.read_text(encoding="utf-8"))[key]

@@ -21,7 +21,7 @@ _FILES_PER_REQUEST: Final = 500
 
 
 def hub_parts(source: HubTable, where: str, log: Log) -> Parts:
-    """The splits of a data set: downloaded to the Hub's cache, or with `limit` streamed from the Hub."""
+    """Return the splits of a data set: downloaded to the Hub's cache, or with `limit` streamed from the Hub."""
     if Path(source.name).exists():
         what = f"'{source.name}' is a local file or folder, not a data set of the Hub"
         raise DataError(what=what, where=where, fix="Local data go under data.files")
@@ -40,7 +40,7 @@ def hub_parts(source: HubTable, where: str, log: Log) -> Parts:
 
 
 def dataset_parts(loaded: Any, source: HubTable, where: str) -> Parts:
-    """The splits of a `DatasetDict`, or of one that is streamed."""
+    """Return the splits of a `DatasetDict`, or of one that is streamed."""
     return {
         str(split): [Part(printable(f"{source.place} {split}"), partial(_rows, rows, source, where))]
         for split, rows in loaded.items()
@@ -64,7 +64,7 @@ def _rows(rows: Any, source: HubTable, where: str, columns: Columns) -> Iterator
 
 
 def _builder(source: HubTable) -> Any:
-    """The data set's builder at its commit; without a network from the cache, if it has that commit."""
+    """Return the data set's builder at its commit; without a network from the cache, if it has that commit."""
     # imported here: they take most of a second, and only this stage needs them
     import datasets
     from huggingface_hub import HfApi
@@ -89,7 +89,7 @@ def _builder(source: HubTable) -> Any:
 
 
 def _download_size(builder: Any, source: HubTable) -> str:
-    """A line that says how much will be read."""
+    """Return a line that says how much will be read."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 

@@ -16,18 +16,18 @@ _COPY = {
 
 
 def hub_error(error: BaseException, repo: Repo, name: str, revision: str, where: str) -> DataError | ModelError:
-    """The error of a Hub library as one of our errors."""
+    """Return the error of a Hub library as one of our errors."""
     what, fix = _explained(list(_chain(error)), repo, name, revision)
     return (DataError if repo == "dataset" else ModelError)(what=what, where=where, fix=fix)
 
 
 def unreachable(error: BaseException) -> bool:
-    """Whether the Hub could not be reached, or was not contacted."""
+    """Return whether the Hub could not be reached, or was not contacted."""
     return any(isinstance(one, ConnectionError | TimeoutError) or _transport(one) for one in _chain(error))
 
 
 def page(repo: Repo, name: str) -> str:
-    """The address of a data set or a model."""
+    """Return the address of a data set or a model."""
     from huggingface_hub.constants import ENDPOINT
 
     return f"{ENDPOINT}/{'datasets/' if repo == 'dataset' else ''}{name}"
@@ -79,12 +79,12 @@ def _offline() -> bool:
 
 
 def _transport(error: BaseException) -> bool:
-    """Whether it is a failure of the connection: the Hub's libraries use httpx2, datasets httpx as well."""
+    """Return whether it is a failure of the connection: the Hub's libraries use httpx2, datasets httpx as well."""
     return any(one.__name__ == "TransportError" and one.__module__.startswith("httpx") for one in type(error).__mro__)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes."""
+    """Yield the error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -93,7 +93,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _safe_message(error: BaseException) -> str:
-    """The first line of the message with the token removed; errors about headers quote it."""
+    """Return the first line of the message with the token removed; errors about headers quote it."""
     from huggingface_hub import get_token
 
     text = str(error).strip() or type(error).__name__

@@ -24,7 +24,7 @@ class NoLayoutError(RowError):
 
 
 def convert(row: Row, kind: Kind) -> dict[str, Any]:
-    """The table's own columns but `id` and `split`; `problem` is None where the row does not name one."""
+    """Return the table's own columns but `id` and `split`; `problem` is None where the row does not name one."""
     for layout, turn in LAYOUTS[kind].items():
         if all(row.get(name) is not None for name in layout):
             turned = turn(row)
@@ -39,12 +39,12 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
 
 
 def layout_names(kind: Kind) -> str:
-    """The layouts of a table, as an error prints them."""
+    """Return the layouts of a table, as an error prints them."""
     return ", or ".join(" + ".join(layout) for layout in LAYOUTS[kind])
 
 
 def wanted_columns(kind: Kind) -> frozenset[str]:
-    """Every column that a layout reads."""
+    """Return every column that a layout reads."""
     optional = {"answer", "info", "input", "margin", "problem", "split", "system", "tools"}
     return frozenset(name for layout in LAYOUTS[kind] for name in layout) | optional
 
@@ -81,7 +81,7 @@ def _series(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
 
 
 def _scalar(row: Row, name: str) -> str | None:
-    """A text; a number or boolean as JSON writes it. Refuses a number that can be written in several ways."""
+    """Return a text; a number or boolean as JSON writes it. Refuses a number that can be written in several ways."""
     value = row.get(name)
     if value is None:
         return None
@@ -135,7 +135,7 @@ def _prompt(row: Row) -> dict[str, Any]:
 
 
 def _info(row: Row) -> str:
-    """What a reward may need in addition to the answer, as JSON; in csv it is a text."""
+    """Return what a reward may need in addition to the answer, as JSON; in csv it is a text."""
     value = row.get("info")
     try:
         parsed = json.loads(value) if isinstance(value, str) else {} if value is None else value
@@ -180,7 +180,7 @@ def _judged(row: Row) -> dict[str, Any]:
 
 
 def _after(prompt: Turns, answer: Turns, name: str) -> Turns:
-    """The answer's last turn; if it repeats the conversation, the turns before must be equal to the prompt."""
+    """Return the answer's last turn; if it repeats the conversation, the turns before must be equal to the prompt."""
     if len(answer) > 1 and answer[:-1] != prompt:
         raise RowError(f"the turns of '{name}' before its last differ from 'prompt'; give only the answer's turn")
     return answer[-1:]

@@ -15,7 +15,7 @@ _TRAIN: Final = pl.col("split") == "train"
 
 
 def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str, log: Log) -> pl.DataFrame:
-    """The rows, with as many training rows of each source as the weights ask for; all of them without weights.
+    """Return the rows, with as many training rows of each source as the weights ask for; all of them without weights.
 
     Which rows of a source are used is decided by their ids, which are hashes, so that it never depends on their order.
     """
@@ -42,6 +42,6 @@ def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str
 
 
 def rows_per_source(available: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """How many rows of each source are used: as many as the weights allow, so that all rows of one are used."""
+    """Return how many rows of each source are used: as many as the weights allow, so that all rows of one are used."""
     unit = min(count / weight for count, weight in zip(available, weights, strict=True))
     return [min(count, round(weight * unit)) for count, weight in zip(available, weights, strict=True)]

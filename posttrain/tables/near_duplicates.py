@@ -60,7 +60,7 @@ def _root(first: list[int], text: int) -> int:
 
 
 def _rows_in_a_band(threshold: float) -> int:
-    """The most rows whose bands still find pairs at the threshold: 1 - (1 - t^rows)^bands >= recall."""
+    """Return the most rows whose bands still find pairs at the threshold: 1 - (1 - t^rows)^bands >= recall."""
     fitting = (rows for rows in range(1, 33) if 1 - (1 - threshold**rows) ** (_HASHES // rows) >= _RECALL)
     return max(fitting, default=1)
 
@@ -83,7 +83,7 @@ def _proposed(texts: pl.Series, threshold: float) -> tuple[Array, Array]:
 
 
 def _bands(texts: pl.Series, rows: int) -> Array:
-    """A hash of each band of every text's signature, [texts, bands]; 0 for texts without words."""
+    """Return a hash of each band of every text's signature, [texts, bands]; 0 for texts without words."""
     shingles = grams(texts, SHINGLE)
     full = np.flatnonzero(np.diff(shingles.starts))
     bands = np.zeros((len(texts), _HASHES // rows), dtype=np.uint64)
@@ -103,7 +103,7 @@ def _bands(texts: pl.Series, rows: int) -> Array:
 
 
 def _similarities(texts: pl.Series, left: Array, right: Array) -> Array:
-    """The Jaccard similarity of each pair's sets of shingles."""
+    """Return the Jaccard similarity of each pair's sets of shingles."""
     parts = [
         _jaccard(texts, left[start : start + _PAIRS], right[start : start + _PAIRS])
         for start in range(0, len(left), _PAIRS)
@@ -122,7 +122,7 @@ def _jaccard(texts: pl.Series, left: Array, right: Array) -> Array:
 
 
 def _sets(texts: pl.Series, side: Array) -> tuple[Any, Any]:
-    """The distinct shingles of each pair's text: the pair's number (below 2^13), and 50 bits of the shingle."""
+    """Return the distinct shingles of each pair's text: the pair's number (below 2^13), and 50 bits of the shingle."""
     shingles = grams(texts.gather(side), SHINGLE)
     keys = np.unique((shingles.texts.astype(np.uint64) << np.uint64(50)) | (shingles.values >> np.uint64(14)))
     return (keys >> np.uint64(50)).astype(np.int64), keys & np.uint64(2**50 - 1)

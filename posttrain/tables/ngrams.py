@@ -40,7 +40,7 @@ class Grams:
 
 
 def row_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """All content of each row as one text, tool calls and reasoning included.
+    """Return all content of each row as one text, tool calls and reasoning included.
 
     The list of tools is left out: all rows share it, and it would make them similar.
     """
@@ -54,7 +54,7 @@ def row_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
 
 
 def user_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """The user turns of each row as one text; for a corpus the text."""
+    """Return the user turns of each row as one text; for a corpus the text."""
     if kind == "corpus":
         return frame["text"]
     turns = pl.col("messages" if kind == "chat" else "prompt")
@@ -63,7 +63,7 @@ def user_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
 
 
 def texts_without_system(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """All content of each row except system turns, as one text."""
+    """Return all content of each row except system turns, as one text."""
     columns = [name for name, dtype in frame.schema.items() if dtype == TURNS]
     other_turns = [pl.col(name).list.filter(pl.element().struct.field("role") != "system") for name in columns]
     return row_texts(frame.with_columns(other_turns), kind)
@@ -109,7 +109,7 @@ def _joined(turns: pl.Expr) -> pl.Expr:
 
 
 def _words(texts: pl.Series) -> tuple[Array, Array]:
-    """The hash of every word, and where the words of each text begin: sum(byte_i p^i), p^-start taken out."""
+    """Return the hash of every word, and where the words of each text begin: sum(byte_i p^i), p^-start taken out."""
     plain = texts.str.to_lowercase().str.replace_all(r"[^\p{L}\p{M}\p{N}]+", " ")
     plain = plain.str.replace_all(r"([\p{Han}\p{Hiragana}\p{Katakana}])", " $1 ").rechunk()
     arrow = plain.to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -145,7 +145,7 @@ def _cached_powers(base: int, count: int) -> Array:
 
 
 def _mixed(values: Array) -> Array:
-    """The finalizer of splitmix64: every bit of the input changes half of the output's."""
+    """Return the finalizer of splitmix64: every bit of the input changes half of the output's."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Array = values ^ (values >> np.uint64(31))

@@ -97,5 +97,5 @@ HubTables = Annotated[
 
 
 def numbered_sources(key: str, table: Source | Sequence[Source]) -> dict[str, Source]:
-    """The sources of a table by their key: `chat`, or `chat.0` and `chat.1` for a list."""
+    """Return the sources of a table by their key: `chat`, or `chat.0` and `chat.1` for a list."""
     return {key: table} if isinstance(table, Source) else {f"{key}.{nth}": one for nth, one in enumerate(table)}

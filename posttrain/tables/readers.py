@@ -50,7 +50,7 @@ class Part:
     read: Callable[[Columns], Iterator[Numbered]]
 
     def rows(self, columns: Columns, where: str) -> Iterator[Numbered]:
-        """The rows with their numbers; a file that cannot be read is an error that names it."""
+        """Yield the rows with their numbers; a file that cannot be read is an error that names it."""
         try:
             yield from self.read(columns)
         except DataError:
@@ -62,7 +62,7 @@ class Part:
 
 
 def file_part(file: Path) -> Part:
-    """A file as a part; its suffix must be one of `READERS`."""
+    """Return a file as a part; its suffix must be one of `READERS`."""
 
     def read(columns: Columns) -> Iterator[Numbered]:
         # opened here, because libraries read names with '*' or '://' in them as patterns and URLs
@@ -76,7 +76,7 @@ def file_part(file: Path) -> Part:
 
 
 def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str] = ()) -> Iterator[Numbered]:
-    """The rows of Arrow batches with the wanted columns; `names` are the columns if they are known before."""
+    """Yield the rows of Arrow batches with the wanted columns; `names` are the columns if they are known before."""
     columns.seen.update(dict.fromkeys(_unique(names)))
     number = 0
     for batch in batches:
@@ -165,7 +165,7 @@ def _csv_row(header: list[str], cells: list[str]) -> Row | str:
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers; refuses one that is too long before it is read as a whole."""
+    """Yield the lines with their numbers; refuses one that is too long before it is read as a whole."""
     for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
         if len(line) > LONGEST_LINE:
             raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
@@ -181,7 +181,7 @@ def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
 
 
 def _parsed(data: bytes) -> Any:
-    """The JSON value; a repeated key or NaN is an error, and errors say where."""
+    """Return the JSON value; a repeated key or NaN is an error, and errors say where."""
     try:
         return _JSON.decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:

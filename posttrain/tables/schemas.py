@@ -37,7 +37,7 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
 
 @cache
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
-    """The schema of a table: its columns in their order, optional ones last, with the rules of each."""
+    """Return the schema of a table: its columns in their order, optional ones last, with the rules of each."""
     optional, nullable = OPTIONAL.get(kind, {}), _NULLABLE.get(kind, ())
     columns = {
         name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)
@@ -123,7 +123,7 @@ def _turn_rules(name: str) -> list[pa.Check]:
 
 
 def _filled_in(holds: pl.Expr) -> pa.Check:
-    """Every turn has content, or calls a tool."""
+    """Return every turn has content, or calls a tool."""
 
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         if "fields" not in data.lazyframe.collect_schema():
@@ -184,7 +184,7 @@ def _prompt_id_rules() -> list[pa.Check]:
 
 
 def _text_or_figures() -> pa.Check:
-    """A row has all of its text, or none of it where the table has the figures."""
+    """Return a row has all of its text, or none of it where the table has the figures."""
 
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         nulls = [pl.col(name).is_null() for name in ROLLOUT_TEXT]

@@ -72,13 +72,13 @@ class ColumnOptions(Params):
         return frozenset({*self.rename, *self.info, *self.where, *named})
 
     def use_of(self, column: str) -> str:
-        """Why a column of the source is needed."""
+        """Return why a column of the source is needed."""
         if column in self.where:
             return "for `where`"
         return "to rename" if column in self.rename else "to put into info" if column in self.info else "for a template"
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of the source has the values of `where`; rows without such a column are left out."""
+        """Return whether a row of the source has the values of `where`; rows without such a column are left out."""
         return all(_matches(row.get(name), wanted, name) for name, wanted in self.where.items())
 
     def check(self, kind: Kind, known: Collection[str], where: str) -> None:
@@ -93,7 +93,7 @@ class ColumnOptions(Params):
                 raise DataError(what=what, where=f"{where}.{option}", fix=did_you_mean(unknown, sorted(known)))
 
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with the layout's columns."""
+        """Return the row with the layout's columns."""
         columns = {self.rename.get(name, name): value for name, value in row.items()}
         columns |= {target: _fill_template(target, text, row) for target, text in self.template.items()}
         for name, meanings in self.values.items():
@@ -115,7 +115,7 @@ def _matches(value: Any, wanted: Range | list[Any], name: str) -> bool:
 
 
 def _meaning(name: str, value: Any, meanings: Mapping[str, Any]) -> Any:
-    """What `values` says that a value means."""
+    """Return what `values` says that a value means."""
     key = _as_text(value)
     if key not in meanings:
         known = ", ".join(meanings)
@@ -124,7 +124,7 @@ def _meaning(name: str, value: Any, meanings: Mapping[str, Any]) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """A value as YAML and csv write it, so that 1 and '1', true and 'true' are the same."""
+    """Return a value as YAML and csv write it, so that 1 and '1', true and 'true' are the same."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -142,7 +142,7 @@ def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def _fill_template(target: str, text: str, row: Mapping[str, Any]) -> str:
-    """The template with the row's values: texts as they are, a list of texts line by line, others as JSON."""
+    """Return the template with the row's values: texts as they are, a list of texts line by line, others as JSON."""
     filled = ""
     for before, name in _parsed(text):
         filled += before

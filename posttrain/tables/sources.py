@@ -64,12 +64,12 @@ class HubRun(Params):
 
 
 def tables_of_run(run: FilesRun | HubRun) -> dict[Kind, Source | list[Source]]:
-    """The tables that a run names."""
+    """Return the tables that a run names."""
     return {kind: table for kind in USER_KINDS if (table := getattr(run, kind)) is not None}
 
 
 def sources_by_key(run: FilesRun | HubRun) -> dict[str, tuple[Kind, Source]]:
-    """Every source of a run by its key: `chat`, or `chat.0` and `chat.1`."""
+    """Return every source of a run by its key: `chat`, or `chat.0` and `chat.1`."""
     tables = tables_of_run(run).items()
     return {key: (kind, source) for kind, table in tables for key, source in numbered_sources(kind, table).items()}
 
@@ -100,7 +100,7 @@ def _check_same_share(share: str, values: dict[str, float]) -> None:
 
 
 def file_tables(run: str) -> Tables:
-    """The tables of one run of `data.files`."""
+    """Return the tables of one run of `data.files`."""
     where = f"data.files.{run}"
     params = load(FilesRun, where)
     root = Path(params.path)
@@ -112,13 +112,13 @@ def file_tables(run: str) -> Tables:
 
 
 def hub_tables(run: str) -> Tables:
-    """The tables of one run of `data.hub`."""
+    """Return the tables of one run of `data.hub`."""
     where = f"data.hub.{run}"
     return _load_tables(load(HubRun, where), where, Path(), outside_workspace=False)
 
 
 def _load_tables(params: FilesRun | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
-    """The tables of a run, with feedback made from pairs if there is none; the errors of all tables at once."""
+    """Return the tables of a run, with feedback made from pairs if there is none; the errors of all tables at once."""
     errors: list[PosttrainError] = []
     reads: dict[Kind, list[ReadSource]] = {}
     for kind, source in tables_of_run(params).items():
@@ -131,7 +131,7 @@ def _load_tables(params: FilesRun | HubRun, where: str, root: Path, *, outside_w
 
 
 def tables_of_reads(reads: dict[Kind, list[ReadSource]], where: str, errors: list[PosttrainError]) -> Tables:
-    """The checked tables of what was read; the errors of all tables at once, those of `errors` among them."""
+    """Return the checked tables of what was read; the errors of all tables at once, those of `errors` among them."""
     tables: Tables = {}
     frames: dict[Kind, pl.DataFrame] = {}
     with _collected(errors):

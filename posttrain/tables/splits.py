@@ -36,7 +36,7 @@ def split_names(wanted: Mapping[Split, str], names: list[str]) -> dict[str, Spli
 
 
 def training_prompts(prompts: pl.DataFrame, table: Path) -> pl.DataFrame:
-    """The prompts to learn from; refuses a table that has prompts for tests alone."""
+    """Return the prompts to learn from; refuses a table that has prompts for tests alone."""
     rows = prompts.filter(split="train")
     if rows.is_empty():
         what = f"it has no training prompts, only {', '.join(sorted(set(prompts['split'])))}"
@@ -54,7 +54,7 @@ def check_enough_prompts(count: int, split: str, table: Path) -> None:
 
 
 def splits_by_hash(frame: pl.DataFrame, kind: Kind, *, heldout_share: float, test_share: float) -> pl.Series:
-    """The split of every row of a frame, by the hash of its problem (in a corpus: of its text)."""
+    """Return the split of every row of a frame, by the hash of its problem (in a corpus: of its text)."""
     keys = content_ids(frame, ["text"]) if kind == "corpus" else frame["problem"]
     shares = {"heldout_share": heldout_share, "test_share": test_share}
     return pl.Series("split", [split_of(key, **shares) for key in keys], dtype=pl.String())

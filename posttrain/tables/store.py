@@ -34,7 +34,7 @@ _SMALLEST: Final = 12
 
 @phase("load")
 def read_table(path: Place, kind: Kind) -> pl.DataFrame:
-    """The checked table at `path`."""
+    """Return the checked table at `path`."""
     file = Path(path)
     _check_container(file)
     try:
@@ -107,7 +107,7 @@ def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
 
 
 def rejected_path(path: Place) -> Path:
-    """The file for the rejected rows of the table at `path`; not in the folders of outputs, which DVC tracks."""
+    """Return the file for the rejected rows of the table at `path`; not in the folders of outputs, which DVC tracks."""
     file = Path(path)
     folder = Path("rejected" if not file.is_absolute() and file.parts[0] in _OUTPUTS else "")
     return (folder / file).with_suffix(".rejected.parquet")
@@ -175,14 +175,14 @@ _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether a healthy file can have raised this: a damaged one asks for more than the machine has."""
+    """Return whether a healthy file can have raised this: a damaged one asks for more than the machine has."""
     wanted = ALLOCATION.search(str(error))
     lacking = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     return lacking and not (wanted and int(wanted[1]) > psutil.virtual_memory().total)
 
 
 def decode(file: Path) -> pl.DataFrame:
-    """The file's table, its pages verified where they have checksums; damage raises one of `DECODE_ERRORS`."""
+    """Return the file's table, its pages verified where they have checksums; damage raises one of `DECODE_ERRORS`."""
     # pyarrow, because polars prints a panic of its own on some damaged files and does not verify checksums
     with pq.ParquetFile(file, memory_map=False, page_checksum_verification=True) as parquet:
         arrow = parquet.read().replace_schema_metadata(None)
@@ -193,7 +193,7 @@ def decode(file: Path) -> pl.DataFrame:
 
 
 def table_format(file: Path) -> int:
-    """The format version in a table's metadata, by default 1. Damage raises one of `DECODE_ERRORS`."""
+    """Return the format version in a table's metadata, by default 1. Damage raises one of `DECODE_ERRORS`."""
     return int((pq.read_schema(file, memory_map=False).metadata or {}).get(FORMAT, b"1"))
 
 
@@ -232,7 +232,7 @@ def _check_size(size: int, allowed: int) -> None:
 
 
 def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
-    """The bytes of a column's texts, batch by batch, read as a dictionary and its indices."""
+    """Yield the bytes of a column's texts, batch by batch, read as a dictionary and its indices."""
     with pq.ParquetFile(stream, read_dictionary=[path]) as parquet:
         for batch in parquet.iter_batches(_BATCH, row_groups=[group], columns=[path]):
             leaf = batch.column(0)

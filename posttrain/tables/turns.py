@@ -34,7 +34,7 @@ class RowError(ValueError):
 
 
 def turns(row: Row, name: str) -> Turns:
-    """A plain text as one turn, or a conversation as it is."""
+    """Return a plain text as one turn, or a conversation as it is."""
     value = row[name]
     if isinstance(value, str):
         return [(_ROLE_OF.get(name, "user"), text(value, name))]
@@ -44,7 +44,7 @@ def turns(row: Row, name: str) -> Turns:
 
 
 def conversation(row: Row, *names: str) -> dict[str, Any]:
-    """The turns of these columns as `messages`, with `fields` and `tools` where they use tools."""
+    """Return the turns of these columns as `messages`, with `fields` and `tools` where they use tools."""
     messages: Turns = []
     fields: list[dict[str, Any]] = []
     for name in names:
@@ -110,21 +110,21 @@ def sharegpt(row: Row) -> dict[str, Any]:
 
 
 def text(value: str, where: str) -> str:
-    """The text, if it has no lone surrogate."""
+    """Return the text, if it has no lone surrogate."""
     if not value.isascii() and HALF.search(value):
         raise RowError(f"{where} contains half a character (a lone surrogate); remove it")
     return value
 
 
 def tool_name(tool: Any) -> str | None:
-    """The name in a function's schema or call, which may be wrapped as `{type: function, function: {...}}`."""
+    """Return the name in a function's schema or call, which may be wrapped as `{type: function, function: {...}}`."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None
 
 
 def type_name(value: Any) -> str:
-    """A value's type in plain words."""
+    """Return a value's type in plain words."""
     named = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
     return "missing or null" if value is None else named.get(type(value), f"of the type {type(value).__name__}")
 
@@ -158,7 +158,7 @@ def _check_extras(turn: Row, where: str, allowed: tuple[str, ...]) -> None:
 
 
 def _part(part: Any, where: str) -> str:
-    """The text of one part of a content; templates join such parts without a separator."""
+    """Return the text of one part of a content; templates join such parts without a separator."""
     part = {key: value for key, value in part.items() if value is not None} if isinstance(part, dict) else {}
     if set(part) != {"type", "text"} or part["type"] != "text" or not isinstance(part["text"], str):
         raise RowError(
@@ -195,7 +195,7 @@ def _fields(turn: Row, where: str) -> dict[str, Any]:
 
 
 def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
-    """Whether a turn is trained, as a number; other weights are refused."""
+    """Return whether a turn is trained, as a number; other weights are refused."""
     value = found[WEIGHT]
     if isinstance(value, bool) or value not in (0, 1) or turn["role"] != "assistant":
         raise RowError(f"{where} has the weight {short_repr(value)}; give 0 or 1, to a turn of the assistant")
@@ -204,7 +204,7 @@ def _weight(found: dict[str, Any], turn: Row, where: str) -> int:
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
-    """One call as templates expect it: `{type: function, function: {name, arguments: OBJECT}}`."""
+    """Return one call as templates expect it: `{type: function, function: {name, arguments: OBJECT}}`."""
     part = _without_nulls(call)
     if tool_name(part):
         function = part.get("function", part)
@@ -223,7 +223,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 
 
 def _tools(row: Row) -> str | None:
-    """The tools that a conversation may call, as JSON: a list of function schemas, or the text of one."""
+    """Return the tools that a conversation may call, as JSON: a list of function schemas, or the text of one."""
     value = row.get("tools")
     found = _json(value) if isinstance(value, str) else _without_nulls(value)
     if value is None or found == []:

@@ -82,13 +82,13 @@ def load_table(
 def read_sources(
     source: Source | Sequence[Source], kind: Kind, where: str, root: Path, *, outside_workspace: bool
 ) -> list[ReadSource]:
-    """The converted rows of each source of a table."""
+    """Return the converted rows of each source of a table."""
     sources = numbered_sources(where, source).items()
     return [_read(one, kind, key, root, outside_workspace=outside_workspace) for key, one in sources]
 
 
 def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kind, pl.DataFrame]:
-    """The rows of every table of an entry with ids and splits, which are the same in all of them."""
+    """Return the rows of every table of an entry with ids and splits, which are the same in all of them."""
     tested = any("test" in set(one.rows["split"]) for one in reads.get("prompts", []))
     tables = {kind: _with_splits(some, kind, tested=tested) for kind, some in reads.items()}
     dropping = [kind for kind, some in reads.items() if all(one.source.bad_rows == "drop" for one in some)]
@@ -100,14 +100,14 @@ def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kin
 
 
 def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> pl.DataFrame:
-    """The rows for which tables disagree; a table that disagrees with itself is refused later, with its rows."""
+    """Return the rows for which tables disagree; a table that disagrees with itself is refused later, with its rows."""
     rows = [table.filter("fixed").select("problem", "split") for table in tables.values() if "problem" in table.columns]
     inside = [row.group_by("problem").agg(pl.col("split").n_unique()).filter(pl.col("split") > 1) for row in rows]
     return wrong.join(pl.concat(inside), on="problem", how="anti", maintain_order="left")
 
 
 def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], where: str) -> DataError:
-    """The rows whose files name another split than those of another table, and the lines that leave them out."""
+    """Return the rows whose files name another split than those of another table, and the lines that leave them out."""
     rows = wrong.head(LISTED).iter_rows(named=True)
     listed = [f"{_place(row['file'], row['line'])}: {row['split']}, elsewhere {row['chosen']}" for row in rows]
     group, run = where.rsplit(".", 1)
@@ -123,7 +123,7 @@ def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], w
 
 
 def _flow(value: Any) -> str:
-    """A value as YAML on one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
@@ -197,7 +197,7 @@ def _is_large_json(part: Part) -> bool:
 
 
 def _first_of(part: Part, cut: list[str]) -> Part:
-    """The first rows of a part; `cut` gets its place where it has more."""
+    """Return the first rows of a part; `cut` gets its place where it has more."""
 
     def read(columns: Columns) -> Iterator[Numbered]:
         for number, row in part.read(columns):
@@ -216,7 +216,7 @@ def _log(where: str, line: str) -> None:
 
 
 def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool) -> ReadSource:
-    """The rows of one source with its own splits; the rules of the table are checked later."""
+    """Return the rows of one source with its own splits; the rules of the table are checked later."""
     log = partial(_log, where)
     if isinstance(source, HubTable):
         parts = hub_parts(source, where, log)
@@ -238,7 +238,7 @@ def named_splits(read: ConvertedRows, names: list[str], source: ReadOptions, kin
 
 
 def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.DataFrame:
-    """The rows of a table's sources with ids and splits; takes the rows out of `reads`."""
+    """Return the rows of a table's sources with ids and splits; takes the rows out of `reads`."""
     frames = []
     for nth, one in enumerate(reads):
         one.shares = split_shares(set(one.rows["split"]), one.source, kind, tested=tested)
@@ -250,7 +250,7 @@ def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.Dat
 
 
 def _ordered(rows: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """The rows with the table's columns in their order, where only some sources have the optional ones."""
+    """Return the rows with the table's columns in their order, where only some sources have the optional ones."""
     optional = [name for name in OPTIONAL.get(kind, {}) if name in rows.columns]
     return rows.select(*COLUMNS[kind], *optional, *_WORKING)
 
@@ -322,7 +322,7 @@ def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kin
 
 
 def _two_users(column: str) -> pl.Expr:
-    """Whether two turns of the user follow each other."""
+    """Return whether two turns of the user follow each other."""
     role = pl.element().struct.field("role")
     return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()
 

@@ -39,7 +39,7 @@ class SplitOptions(Params):
 
 
 def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log: Log) -> Parts:
-    """The parts of the splits that are used; rows of a single part may still name their own."""
+    """Return the parts of the splits that are used; rows of a single part may still name their own."""
     if len(parts) == 1:
         return parts
     named = _named(list(parts), source, kind, where)
@@ -68,7 +68,7 @@ def _named(names: list[str], source: SplitOptions, kind: Kind, where: str) -> di
 def assign_source_splits(
     read: ConvertedRows, names: list[str], source: SplitOptions, kind: Kind, where: str
 ) -> pl.DataFrame:
-    """The converted rows with the split that their source or their own column `split` names."""
+    """Return the converted rows with the split that their source or their own column `split` names."""
     frame, given = read.frame, pl.col("given")
     values = frame["given"].drop_nulls().unique(maintain_order=True).to_list()
     if not values:
@@ -119,7 +119,7 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
 
 
 def split_shares(own: set[str], source: SplitOptions, kind: Kind, *, tested: bool) -> dict[Split, float]:
-    """What is taken from train by hash for each split."""
+    """Return what is taken from train by hash for each split."""
     held_out = "heldout" in own or ("test" in own and not tested and "test" not in SPLITS[kind])
     return {
         "heldout": 0.0 if held_out else source.heldout_share,

@@ -29,7 +29,7 @@ P = TypeVar("P", bound=Keyed)
 
 
 def problem_split(key: str) -> Split:
-    """The split of a problem."""
+    """Return the split of a problem."""
     return split_of(key, heldout_share=HELDOUT_SHARE, test_share=TEST_SHARE)
 
 
@@ -50,5 +50,5 @@ def draw_problems(draw: Callable[[random.Random], P], seed: int, kind: Kind, spl
 
 
 def too_few(what: str) -> ParamsError:
-    """The error of a generator that has no more rows to draw."""
+    """Return the error of a generator that has no more rows to draw."""
     return ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest, or ask for fewer rows")

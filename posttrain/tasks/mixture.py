@@ -59,7 +59,7 @@ class MixtureParams(Counts):
 
 
 def _tables(params: MixtureParams) -> dict[Kind, pl.DataFrame]:
-    """The parts' first rows, as many as their weights say, in an order by the seed."""
+    """Return the parts' first rows, as many as their weights say, in an order by the seed."""
     note(seed=params.seed)
     shares = {(kind, split): params.shares(kind, split) for kind, names in COUNTED.items() for split in names}
     tables = {name: _part(name, part, shares) for name, part in params.parts.items()}
@@ -73,7 +73,7 @@ Shares = Mapping[tuple[Kind, Split], Mapping[str, int]]
 
 
 def _part(name: str, part: Part, shares: Shares) -> Mapping[Kind, pl.DataFrame]:
-    """The tables of one part, with only its share of rows if its generator has row counts."""
+    """Return the tables of one part, with only its share of rows if its generator has row counts."""
     generator, params = generator_of(part.task, part.own, f"parts.{name}")
     if isinstance(params, Counts):
         counts = {COUNTED[kind][split]: of.get(name, 0) for (kind, split), of in shares.items()}

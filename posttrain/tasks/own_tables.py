@@ -34,7 +34,7 @@ class OwnTables(Params):
 
 
 def own_options(run: str, params: type[Params]) -> dict[str, Any]:
-    """The keys of `OwnTables` that a run has, but those that are parameters of the function."""
+    """Return the keys of `OwnTables` that a run has, but those that are parameters of the function."""
     own = at(read(), f"data.tasks.{run}")
     return {key: own[key] for key in own if key in OwnTables.model_fields and key not in params.model_fields}
 
@@ -62,7 +62,7 @@ def as_files(
 
 
 def with_problem(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """The frame with a `problem`, by default the hash of the prompt."""
+    """Return the frame with a `problem`, by default the hash of the prompt."""
     column = {"corpus": "", "chat": "messages"}.get(kind, "prompt")
     if not column or "problem" in frame.columns or frame.schema.get(column) != TURNS:
         return frame

@@ -92,7 +92,7 @@ PLAIN: Final = Task()
 
 @cache
 def load_task(name: str) -> Task:
-    """The task that a table of prompts names; the empty name is the plain task."""
+    """Return the task that a table of prompts names; the empty name is the plain task."""
     if not name:
         return PLAIN
     if name in TASKS:
@@ -116,7 +116,7 @@ def task_tables(run: str) -> dict[Any, Any]:
 
 
 def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]:
-    """The tables of a generator, with ids; prompts without a task get this one."""
+    """Return the tables of a generator, with ids; prompts without a task get this one."""
     tables = _checked_frames(name, generator, params)
     tables = {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
     if is_import_path(name):  # of the others the tables are checked once, when they are written
@@ -125,7 +125,7 @@ def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]
 
 
 def _checked_frames(name: str, generator: Generator, params: Params) -> dict[Any, pl.DataFrame]:
-    """The frames of a generator with the right columns; only those of the user's own may have no `split`."""
+    """Return the frames of a generator with the right columns; only those of the user's own may have no `split`."""
     frames = _call_generator(name, generator, params)
     tables = {kind: _with_default_columns(frame, kind) for kind, frame in frames.items()}
     for kind, frame in tables.items():
@@ -144,7 +144,7 @@ def _function(generator: Generator) -> str:
 
 
 def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kind, pl.DataFrame]:
-    """The frames that a generator's function returns, checked to be those that the generator names."""
+    """Return the frames that a generator's function returns, checked to be those that the generator names."""
     try:
         found: Any = generator.tables(params)
     except PosttrainError:
@@ -171,13 +171,13 @@ def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kin
 
 
 def _with_default_columns(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """The frame with the columns that a generator may leave out."""
+    """Return the frame with the columns that a generator may leave out."""
     missing = [value.alias(key) for key, value in OMITTED.get(kind, {}).items() if key not in frame.columns]
     return frame.with_columns(missing)
 
 
 def _ordered(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """The frame as it is going to be, for a check of its columns before its ids are made."""
+    """Return the frame as it is going to be, for a check of its columns before its ids are made."""
     if "id" in frame.columns:
         return frame
     wanted = [name for name in (*COLUMNS[kind], *OPTIONAL.get(kind, {})) if name in frame.columns]
@@ -210,7 +210,7 @@ def _check_info(name: str, infos: Sequence[Any]) -> None:
 
 
 def task_run(run: str) -> tuple[str, Generator, Params]:
-    """The task that a run of `data.tasks` names, its generator and its parameters."""
+    """Return the task that a run of `data.tasks` names, its generator and its parameters."""
     where = f"data.tasks.{run}"
     own = at(read(), where)
     name = own.get("task") if isinstance(own, dict) else None
@@ -225,7 +225,7 @@ def task_run(run: str) -> tuple[str, Generator, Params]:
 
 
 def generator_of(name: str, own: Mapping[str, Any], where: str) -> tuple[Generator, Params]:
-    """The generator of a task, with its parameters."""
+    """Return the generator of a task, with its parameters."""
     if name not in TASKS and not is_import_path(name):
         what = f"{where}.task = '{name[:80]}' is unknown"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(TASKS)))

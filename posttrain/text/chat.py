@@ -88,7 +88,7 @@ class ChatText:
     def prompts(
         self, conversations: Sequence[Sequence[Message]], tools: Sequence[Tools] | None = None
     ) -> list[list[int]]:
-        """The token ids of each conversation up to the start of the next answer, for the model to continue."""
+        """Return the token ids of each conversation up to the start of the next answer, for the model to continue."""
         tools = [None] * len(conversations) if tools is None else tools
         requests = [RenderRequest(messages, True, some) for messages, some in zip(conversations, tools, strict=True)]
         rendered = self._template.write(requests)
@@ -97,7 +97,7 @@ class ChatText:
         return [self._encode_part(one) for one in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The same for one conversation."""
+        """Return the same for one conversation."""
         return self.prompts([messages])[0]
 
     def conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
@@ -120,7 +120,7 @@ class ChatText:
         return rows
 
     def _trained(self, conversation: Conversation, turns: Trained) -> list[int]:
-        """The places of the turns that are trained."""
+        """Return the places of the turns that are trained."""
         places = _assistant(conversation.messages) if turns == "all" else [len(conversation.messages) - 1]
         found = [place for place in places if place not in conversation.untrained]
         if not found:
@@ -136,24 +136,24 @@ class ChatText:
         return self.conversations([Conversation([*prompt, *answer]) for prompt, answer in pairs], "last")
 
     def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> TokenRow:
-        """The same for one conversation."""
+        """Return the same for one conversation."""
         return self.exchanges([(prompt, answer)])[0]
 
     def whole(self, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
-        """The ids of each whole conversation, as transformers' `apply_chat_template` encodes it."""
+        """Return the ids of each whole conversation, as transformers' `apply_chat_template` encodes it."""
         rendered = self._template.write([RenderRequest(messages, False) for messages in conversations])
         for messages in conversations:
             self._template.check_written(Conversation(messages))
         return [self._encode_part(one) for one in rendered]
 
     def ending(self, messages: Sequence[Message]) -> str | None:
-        """The special token that the template writes after the last turn, if it writes one."""
+        """Return the special token that the template writes after the last turn, if it writes one."""
         (rendered,) = self._template.write([RenderRequest(messages, False)])
         after = rendered.text.rpartition(messages[-1]["content"])[2].lstrip()
         return next((one for one in self._specials if after.startswith(one)), None)
 
     def same_as(self, other: ChatText) -> bool:
-        """Whether both turn every conversation into the same tokens."""
+        """Return whether both turn every conversation into the same tokens."""
         return self._identity == other._identity
 
     @property
@@ -163,7 +163,7 @@ class ChatText:
         return vocabulary, tokenizer.get_chat_template(), tokenizer.special_tokens_map, self.today
 
     def reply(self, messages: Sequence[Message], reply: Sequence[Message], last: int) -> list[int]:
-        """The ids between the last assistant turn, whose last token is `last`, and the policy's next answer.
+        """Return the ids between the last assistant turn, whose last token is `last`, and the policy's next answer.
 
         They begin with the end of that turn where `last` is no stop token, as after a stop string.
         """
@@ -183,7 +183,7 @@ class ChatText:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a completion, without its stop token."""
+        """Return the text of a completion, without its stop token."""
         return self._text(ids[:-1] if ids and ids[-1] in self.stops.tokens else ids)
 
     def _text(self, ids: Sequence[int]) -> str:
@@ -213,7 +213,7 @@ class ChatText:
         return self._joined(conversation, prompt, whole, starts, trained)
 
     def _marked_row(self, conversation: Conversation, whole: RenderedConversation) -> TokenRow:
-        """The row of a conversation whose turns of the assistant the template marks."""
+        """Return the row of a conversation whose turns of the assistant the template marks."""
         places = [place for place in _assistant(conversation.messages) if place not in conversation.untrained]
         written = _assistant(conversation.messages[: places[-1] + 1])
         if len(whole.blocks) != len(written):
@@ -236,7 +236,7 @@ class ChatText:
         starts: Sequence[int],
         trained: Sequence[list[int]],
     ) -> TokenRow:
-        """The whole conversation with a mask: each trained turn, and what lies between it and the next."""
+        """Return the whole conversation with a mask: each trained turn, and what lies between it and the next."""
         rest: list[int] = []
         mask: list[bool] = []
         for start, end, ids in zip(starts, [*starts[1:], None], trained, strict=True):
@@ -263,7 +263,7 @@ class ChatText:
         return ids[: end + 1]
 
     def _encode_part(self, whole: RenderedConversation, skip: int = 0, end: int | None = None) -> list[int]:
-        """The ids of a part of the rendered text; text that looks like a special token is encoded as text."""
+        """Return the ids of a part of the rendered text; text that looks like a special token is encoded as text."""
         text = whole.text[:end]
         ids: list[int] = []
         at = skip

@@ -54,7 +54,7 @@ class ChatTemplate:
         self._checked: set[Any] = set()
 
     def write(self, requests: Sequence[RenderRequest]) -> list[RenderedConversation]:
-        """The template's text of each conversation, and where contents hold what looks like a special token."""
+        """Return the template's text of each conversation, and where contents hold what looks like a special token."""
         escaped = [
             request._replace(messages=[self._escaped(turn) for turn in request.messages]) for request in requests
         ]
@@ -71,7 +71,7 @@ class ChatTemplate:
         return _SPECIAL.format(self._escaped_texts.index(found[0]))
 
     def _unescaped(self, rendered: Rendered) -> RenderedConversation:
-        """The rendered text with the escaped tokens as text again, and their places."""
+        """Return the rendered text with the escaped tokens as text again, and their places."""
         placeholders = [one for one in _ESCAPED.finditer(rendered.text) if int(one[1]) < len(self._escaped_texts)]
         if not placeholders:
             return RenderedConversation(rendered.text, blocks=rendered.blocks)
@@ -91,7 +91,7 @@ class ChatTemplate:
         )
 
     def _render(self, requests: Sequence[RenderRequest], shown: Sequence[RenderRequest]) -> list[Rendered]:
-        """The conversations by the template; an error shows the one in the same place of `shown`."""
+        """Return the conversations by the template; an error shows the one in the same place of `shown`."""
         rendered: list[Rendered] = []
         try:
             for one in self._template.render(requests):
@@ -128,7 +128,7 @@ class ChatTemplate:
             self._checked.add(_form(conversation))
 
     def _frame(self, conversation: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
-        """The text with marks in place of contents and names, and where those of each turn begin."""
+        """Return the text with marks in place of contents and names, and where those of each turn begin."""
         messages = conversation.messages
         frame = self._render([RenderRequest(marked, False, tools)], [RenderRequest(messages, False)])[0].text
         places = dict(self._places(frame, messages))
@@ -176,23 +176,23 @@ class ChatTemplate:
 
 
 def _form(conversation: Conversation) -> tuple[Any, ...]:
-    """What decides how a template treats a conversation."""
+    """Return what decides how a template treats a conversation."""
     turns = ((turn["role"], "tool_calls" in turn, bool(turn["content"])) for turn in conversation.messages)
     return (*turns, bool(conversation.tools))
 
 
 def _has_content(turn: Message) -> bool:
-    """Whether a turn has content that the template must write: one that only calls tools has none."""
+    """Return whether a turn has content that the template must write: one that only calls tools has none."""
     return bool(turn["content"]) or not turn.get("tool_calls")
 
 
 def _marked(messages: Sequence[Message]) -> list[Message]:
-    """The turns with a mark each in place of the content."""
+    """Return the turns with a mark each in place of the content."""
     return [{**turn, "content": _MARK.format(i)} if _has_content(turn) else turn for i, turn in enumerate(messages)]
 
 
 def _named(messages: Sequence[Message]) -> list[Message]:
-    """The turns with a mark in place of the name of each tool that they call."""
+    """Return the turns with a mark in place of the name of each tool that they call."""
     return [
         {**turn, "tool_calls": [_renamed(call, f"{i} {k}") for k, call in enumerate(turn["tool_calls"])]}
         if turn.get("tool_calls")
@@ -202,12 +202,12 @@ def _named(messages: Sequence[Message]) -> list[Message]:
 
 
 def _names(named: Sequence[Message]) -> Iterator[tuple[int, str]]:
-    """The marks of the called tools, with the number of their turn."""
+    """Return the marks of the called tools, with the number of their turn."""
     return ((i, call["function"]["name"]) for i, turn in enumerate(named) for call in turn.get("tool_calls") or ())
 
 
 def _named_tools(tools: Tools) -> Tools:
-    """The tools with a mark each in place of the name."""
+    """Return the tools with a mark each in place of the name."""
     return None if tools is None else [_renamed(one, f"tool {nth}") for nth, one in enumerate(tools)]
 
 

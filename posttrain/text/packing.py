@@ -63,11 +63,11 @@ class PackedRows:
         return tuple(sent(part, self.ids_N.device) for part in gathers), sent(take, self.ids_N.device)
 
     def _owns_prompt(self, row: int) -> bool:
-        """Whether it is the first row of its prompt."""
+        """Return whether it is the first row of its prompt."""
         return row == 0 or self.spans[row][:2] != self.spans[row - 1][:2]
 
     def rows_per_token(self) -> Tensor:
-        """How many rows each packed token belongs to [N]: more than one in a shared prompt."""
+        """Return how many rows each packed token belongs to [N]: more than one in a shared prompt."""
         count_N = torch.zeros(self.ids_N.numel())
         for start, length, first, count in self.spans:
             count_N[start : start + length] += 1
@@ -81,7 +81,7 @@ class PackedRows:
         return [(torch.arange(int(part.max())) < part[:, None]).float() for part in buckets]
 
     def to(self, device: torch.device) -> PackedRows:
-        """The same batch on a device, copied without waiting."""
+        """Return the same batch on a device, copied without waiting."""
         if device.type == "cpu":
             return self
         moved: dict[str, Any] = {
@@ -91,7 +91,7 @@ class PackedRows:
 
 
 def sent(part: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device, copied without waiting: from pinned memory a GPU fetches it by itself."""
+    """Return the tensor on a device, copied without waiting: from pinned memory a GPU fetches it by itself."""
     if device.type == "cuda" and part.device.type == "cpu":
         part = part.pin_memory()
     return part.to(device, non_blocking=True)

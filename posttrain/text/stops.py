@@ -27,7 +27,7 @@ class StopStrings:
         self._tail = MARGIN + max((len(string.encode()) for string in strings), default=0)
 
     def end(self, ids: Sequence[int], new: int) -> int | None:
-        """The number of ids at which a stop string is complete; only the last `new` ids are searched."""
+        """Return the number of ids at which a stop string is complete; only the last `new` ids are searched."""
         if not self._strings or not self._within(ids, len(ids) - new, len(ids)):
             return None
         known = len(ids) - new

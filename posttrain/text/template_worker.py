@@ -44,20 +44,20 @@ class Generation(Extension):
     tags = {"generation"}  # noqa: RUF012
 
     def begin(self) -> list[str]:
-        """The list that the text has to be collected in, piece by piece."""
+        """Return the list that the text has to be collected in, piece by piece."""
         self.pieces: list[str] = []
         self.blocks: list[tuple[int, int]] = []
         self._texts: list[str] = []
         return self.pieces
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """A call that notes the block and gives its text."""
+        """Return a call that notes the block and gives its text."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return jinja2.nodes.CallBlock(self.call_method("note"), [], [], body).set_lineno(line)
 
     def note(self, caller: Any) -> str:
-        """The block's text, whose place is after all that was written before it."""
+        """Return the block's text, whose place is after all that was written before it."""
         text: str = caller()
         start = sum(map(len, self.pieces))
         self.blocks.append((start, start + len(text)))
@@ -96,13 +96,13 @@ class Dict:
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """A dictionary with equal values."""
+        """Return a dictionary with equal values."""
         return dict.fromkeys(*args)
 
 
 @functools.cache
 def compiled(template: str) -> jinja2.Template:
-    """The template in transformers' environment."""
+    """Return the template in transformers' environment."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )

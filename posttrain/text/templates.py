@@ -86,7 +86,7 @@ class Template:
     date: str
 
     def render(self, requests: Sequence[RenderRequest]) -> Iterator[Rendered]:
-        """The conversations in their order; an error says what the template does wrong with the next one."""
+        """Yield the conversations in their order; an error says what the template does wrong with the next one."""
         for part in _batches(requests):
             conversations = [
                 {"messages": list(one.messages), "add_generation_prompt": one.opened, "tools": one.tools}

@@ -29,7 +29,7 @@ class BatchSource(Protocol):
         ...
 
     def batch(self, step: int) -> Batch:
-        """The rows of one optimizer step."""
+        """Return the rows of one optimizer step."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -45,7 +45,7 @@ class BatchSource(Protocol):
         return
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint needs to resume; nothing where the step alone decides the batch."""
+        """Return what a checkpoint needs to resume; nothing where the step alone decides the batch."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -66,7 +66,7 @@ class WrappedSource(BatchSource):
         return self._inner.steps
 
     def batch(self, step: int) -> Batch:
-        """The rows of the inner source."""
+        """Return the rows of the inner source."""
         return self._inner.batch(step)
 
     def open(self, folder: Path) -> None:
@@ -78,11 +78,11 @@ class WrappedSource(BatchSource):
         self._inner.trained(step, prepared)
 
     def metrics(self) -> dict[str, float]:
-        """The metrics of the inner source."""
+        """Return the metrics of the inner source."""
         return self._inner.metrics()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state of the inner source."""
+        """Return the state of the inner source."""
         return self._inner.state_dict()
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -111,12 +111,12 @@ class EpochSource(BatchSource):
         return self._steps
 
     def batch(self, step: int) -> Batch:
-        """The examples of one step."""
+        """Return the examples of one step."""
         return collate([self.examples[i] for i in epoch_places(len(self.examples), self.batch_size, step, self._seed)])
 
 
 def epoch_places(count: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """The places of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
+    """Return the places of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
     epoch, place = divmod(step, -(-count // batch_size))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
     return [int(one) for one in order[place * batch_size : (place + 1) * batch_size].tolist()]
@@ -134,7 +134,7 @@ class KtoSource(EpochSource):
     """Feedback rows, and in each batch its prompts with their neighbours' answers (label 0) to estimate the KL."""
 
     def batch(self, step: int) -> Batch:
-        """The rows of one step and as many mismatched ones."""
+        """Return the rows of one step and as many mismatched ones."""
         batch = super().batch(step)
         count = len(batch)
         labels = torch.cat([batch.columns.rows["label"], torch.zeros(count if count > 1 else 0)])
@@ -160,7 +160,7 @@ class ChunkedSource(BatchSource):
         return sum(part.steps for part in self._parts)
 
     def batch(self, step: int) -> Batch:
-        """The examples of one step; the first step of a part copies the policy to the reference."""
+        """Return the examples of one step; the first step of a part copies the policy to the reference."""
         place = step
         for part in self._parts:
             if place < part.steps:
@@ -171,7 +171,7 @@ class ChunkedSource(BatchSource):
         raise IndexError(f"there is no step {step}")
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The reference of the current part."""
+        """Return the reference of the current part."""
         return dict(self._models.own_parameters(self._models.reference))
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:

@@ -71,11 +71,11 @@ class CheckpointData:
     plain: dict[str, Any]
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names have the prefix, without it."""
+        """Return the tensors whose names have the prefix, without it."""
         return dict(self.later(prefix))
 
     def later(self, prefix: str) -> Mapping[str, Tensor]:
-        """The same, each tensor read from its file when it is needed."""
+        """Return the same, each tensor read from its file when it is needed."""
         return _Renamed(self.tensors, {name[len(prefix) :]: name for name in self.tensors if name.startswith(prefix)})
 
 
@@ -120,7 +120,7 @@ class _Parts(Mapping[str, Tensor]):
 
 @phase("load")
 def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> dict[str, Any]:
-    """What identifies a run's checkpoints: the stage, its parameters and the digests of its inputs."""
+    """Return what identifies a run's checkpoints: the stage, its parameters and the digests of its inputs."""
     digests = Digests()
     key = {"stage": stage, "settings": settings, "inputs": {path.as_posix(): digests.of(str(path)) for path in inputs}}
     plain: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True, default=str))
@@ -128,7 +128,7 @@ def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> 
 
 
 def fingerprint(key: Mapping[str, Any]) -> str:
-    """The name of the folder of a run's checkpoints."""
+    """Return the name of the folder of a run's checkpoints."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -166,7 +166,7 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
 def nearest_checkpoint(
     stage: str, settings: Mapping[str, Any], inputs: Sequence[Path], step: int
 ) -> CheckpointData | None:
-    """The newest good checkpoint up to a step; nothing is locked or written."""
+    """Return the newest good checkpoint up to a step; nothing is locked or written."""
     mark = fingerprint(run_key(stage, settings, inputs))
     folders = sorted((checkpoint_path(stage) / mark).glob("step-*"), reverse=True)
     for folder in (one for one in folders if one.name <= _name(step)):
@@ -269,7 +269,7 @@ class Checkpoints:
 
     @phase("load")
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
-        """The result of `restore` on the newest good checkpoint; others are named on stderr and skipped.
+        """Return the result of `restore` on the newest good checkpoint; others are named on stderr and skipped.
 
         `restore` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
         another maker ends the stage, unless a person has accepted the present one.
@@ -332,7 +332,7 @@ class Checkpoints:
                 remove_unlocked(folder)
 
     def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
-        """What was edited since the run began, now included; raise if nobody has accepted it."""
+        """Return what was edited since the run began, now included; raise if nobody has accepted it."""
         made, edits = saved.plain["maker"], list(saved.plain["edits"])
         changed = differences(made, self._maker)
         if not changed:

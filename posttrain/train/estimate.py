@@ -68,7 +68,7 @@ def _whole_weights(models: ModelSet) -> dict[str, float]:
 
 
 def _divided_weights(models: ModelSet, shards: int) -> dict[str, float]:
-    """This process's rows, and what it gathers; trained weights are divided in float32, as their own masters."""
+    """Return this process's rows, and what it gathers; trained weights are divided in float32, as their own masters."""
     divided = [model for model in (models.policy, models.critic, models.reference) if model is not None]
     whole = [model for model in _all_models(models) if all(model is not one for one in divided)]
     frozen = (part for model in divided for part in model.parameters() if not part.requires_grad)
@@ -80,13 +80,13 @@ def _divided_weights(models: ModelSet, shards: int) -> dict[str, float]:
 
 
 def _head_bytes(model: Any) -> float:
-    """The gradient of a head that is a trained matrix of the vocabulary's size."""
+    """Return the gradient of a head that is a trained matrix of the vocabulary's size."""
     head = None if is_scorer(model) else model.get_output_embeddings()
     return 0.0 if head is None or not head.weight.requires_grad else 4.0 * head.weight.numel()
 
 
 def _tile_bytes(models: ModelSet, tokens: int) -> float:
-    """What the head needs for its largest tile, and a divergence between two models for its own."""
+    """Return what the head needs for its largest tile, and a divergence between two models for its own."""
     token = 4 * vocabulary(models.policy)
     tile = TILE_BYTES if models.runtime.device.type == "cpu" else GPU_TILE_BYTES
     own = TILES * min(tokens * token, max(tile, TILE_TOKENS * token))
@@ -102,12 +102,12 @@ def _all_models(models: ModelSet) -> list[Any]:
 
 
 def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:
-    """The tokens of the `count` longest examples: the most that a step of so many examples can have."""
+    """Return the tokens of the `count` longest examples: the most that a step of so many examples can have."""
     return int(np.sort(sizes)[-count:].sum())
 
 
 def checkpoint_bytes(models: ModelSet) -> int:
-    """The size of one checkpoint: the trained weights, their moments, and the frozen copies of the policy."""
+    """Return the size of one checkpoint: the trained weights, their moments, and the frozen copies of the policy."""
     frozen = [model for model in (models.reference, models.old) if model is not None]
     weights = byte_count(part for model in frozen for part in models.own_parameters(model).values())
     return 3 * byte_count(models.trained_parameters().values()) + weights

@@ -44,7 +44,7 @@ class Examples(Sequence[Example]):
     @overload
     def __getitem__(self, index: slice) -> Examples: ...
     def __getitem__(self, index: int | slice) -> Example | Examples:
-        """One example, or some of them."""
+        """Return one example, or some of them."""
         if isinstance(index, slice):
             return self.select(np.arange(len(self))[index])
         nth = range(len(self))[index]
@@ -53,7 +53,7 @@ class Examples(Sequence[Example]):
         return Example(rows, {name: values[span].tolist() for name, values in self.columns.items()})
 
     def select(self, chosen: Array) -> Examples:
-        """The examples with these indices, in this order."""
+        """Return the examples with these indices, in this order."""
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         rows = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], sizes)
@@ -106,7 +106,7 @@ class Examples(Sequence[Example]):
         return cut.select(np.flatnonzero(fitting))
 
     def _trained_after_cut(self, long: Array) -> Array:
-        """Whether every row of an example still has a token that is trained."""
+        """Return whether every row of an example still has a token that is trained."""
         return np.array([not isn or all(row.trained for row in self[nth].rows) for nth, isn in enumerate(long)])
 
     @property
@@ -117,7 +117,7 @@ class Examples(Sequence[Example]):
 
 
 def shortened(row: TokenRow, longest: int | None) -> TokenRow:
-    """A row cut at its end to this many tokens; its prompt is never cut."""
+    """Return a row cut at its end to this many tokens; its prompt is never cut."""
     if longest is None or len(row) <= longest:
         return row
     rest = max(longest - len(row.prompt), 0)

@@ -46,7 +46,7 @@ def mean_loss(models: ModelSet, examples: Sequence[Example]) -> float:
 @phase("score")
 @torch.no_grad()
 def answer_scores(models: ModelSet, examples: Sequence[Example]) -> Tensor:
-    """The scalar head's score of every answer."""
+    """Return the scalar head's score of every answer."""
     device = models.runtime.device
     parts = [score_rows(models.policy, pack(one.rows).to(device)) for one in models.micro_batches(collate(examples))]
     return torch.cat(parts).double().cpu()

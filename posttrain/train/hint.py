@@ -13,7 +13,7 @@ from posttrain.params.params import did_you_mean
 
 
 def hint(name: str, algorithms: Collection[str]) -> str:
-    """The section that has the algorithm, or the nearest name."""
+    """Return the section that has the algorithm, or the nearest name."""
     families: dict[str, Mapping[str, Any]] = {
         "preference": PREFERENCE_ROWS,
         "online": {**POLICY_ROWS, **SAMPLED_ROWS},

@@ -38,7 +38,7 @@ class LimitParams(Params):
 
 
 def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) -> bool:
-    """Whether the newest step is within all limits; raise after too many steps in a row beyond one of them."""
+    """Return whether the newest step is within all limits; raise after too many steps in a row beyond one of them."""
     newest = rows[-1]
     bad = [key for key in ("loss", "grad_norm") if not math.isfinite(newest.get(key, 0.0))]
     if bad:
@@ -83,7 +83,7 @@ def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterat
 
 
 def _usual_gradient(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> float | None:
-    """The median gradient norm of earlier steps; steps without a gradient do not count."""
+    """Return the median gradient norm of earlier steps; steps without a gradient do not count."""
     last = max(at - limits.steps, 0)
     norms = [row["grad_norm"] for row in rows[max(last - GRADIENT_WINDOW, 0) : last] if row.get("grad_norm")]
     return statistics.median(norms) if len(norms) >= GRADIENT_WINDOW // 5 else None

@@ -83,7 +83,7 @@ class TrainingParams(Params):
     @field_validator("optimizer", mode="after")
     @classmethod
     def _rate_of_adapters(cls, optimizer: OptimizerParams, info: ValidationInfo) -> OptimizerParams:
-        """An adapter needs about ten times the learning rate (Schulman 2025, LoRA Without Regret)."""
+        """Return an adapter needs about ten times the learning rate (Schulman 2025, LoRA Without Regret)."""
         adapter = info.data.get("adapter")
         if adapter is None or adapter.type == "none" or "lr" in optimizer.model_fields_set:
             return optimizer
@@ -115,11 +115,11 @@ class TrainingParams(Params):
         return True
 
     def runtime(self) -> Runtime:
-        """What the run computes with."""
+        """Return what the run computes with."""
         return Runtime(self.device)
 
     def attach(self, start: Path) -> Attach | None:
-        """What adds the adapter to a model that was loaded from `start`."""
+        """Return what adds the adapter to a model that was loaded from `start`."""
         return attach_of(self.adapter, start, self.seed)
 
 
@@ -146,7 +146,7 @@ RUNS_ON = "runs_on"
 
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
-    """The settings that change the training, as plain data: they name the folder of the run's checkpoints."""
+    """Return the settings that change the training, as plain data: they name the folder of the run's checkpoints."""
     without = dict.fromkeys(("limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards"), True)
     return params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
 
@@ -193,7 +193,7 @@ def run_training(run: TrainingRun) -> MetricsLog:
 
 
 def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
-    """The training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
+    """Return the training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
     try:
@@ -292,7 +292,7 @@ def _note_processes(before: str) -> None:
 
 
 def _is_metrics(value: Any) -> TypeGuard[dict[str, float]]:
-    """Whether it maps names to numbers."""
+    """Return whether it maps names to numbers."""
     return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
 
 

@@ -21,7 +21,7 @@ _OUTLINES: Final = Outlines()
 
 
 def maker(name: str) -> Maker:
-    """The maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
+    """Return the maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
     settings = read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {}
     stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
     library = code_manifest.Library(_OUTLINES)
@@ -31,7 +31,7 @@ def maker(name: str) -> Maker:
 
 
 def is_maker(value: Any) -> TypeGuard[Maker]:
-    """Whether a value of a JSON file is a maker."""
+    """Return whether a value of a JSON file is a maker."""
     return (
         isinstance(value, dict)
         and value.keys() - {"settings"} == {"files", "packages", "cpu"}
@@ -43,7 +43,7 @@ def is_maker(value: Any) -> TypeGuard[Maker]:
 
 
 def read_maker(file: Path, key: str | None = None) -> Maker | None:
-    """The maker in a JSON file, or under a key of it; None if there is none."""
+    """Return the maker in a JSON file, or under a key of it; None if there is none."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
         value = value if key is None else value[key]

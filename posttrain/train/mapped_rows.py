@@ -51,7 +51,7 @@ class Rows(Protocol):
     rest_sizes: Array
 
     def row(self, place: int) -> TokenRow:
-        """One row."""
+        """Return one row."""
         ...
 
 
@@ -70,26 +70,26 @@ class MappedRows:
         )
 
     def row(self, place: int) -> TokenRow:
-        """One row."""
+        """Return one row."""
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
         nth = place - int(self._starts[part])
         prompt, rest, mask = (values[at[nth] : at[nth + 1]].tolist() for at, values in self._parts[part])
         return TokenRow(prompt, rest, [bool(one) for one in mask] if self._masked[part][nth] else None)
 
     def prompt_bytes(self, place: int) -> bytes:
-        """The ids of a prompt, as a key."""
+        """Return the ids of a prompt, as a key."""
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
         (at, values), nth = self._parts[part][0], place - int(self._starts[part])
         key: bytes = values[at[nth] : at[nth + 1]].tobytes()
         return key
 
     def stream(self) -> Array:
-        """The ids of all rows without their prompts, one after the other."""
+        """Return the ids of all rows without their prompts, one after the other."""
         return np.concatenate([values[at[0] : at[-1]] for _, (at, values), _ in self._parts])
 
 
 def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -> MappedRows:
-    """The tokenized rows of a table, from the cache if it has them; `how` names the encoding."""
+    """Return the tokenized rows of a table, from the cache if it has them; `how` names the encoding."""
     first = encode(frame.head(1).to_dicts())
     folder = Path(os.environ.get("DVC_ROOT") or ".", ".dvc/tmp")
     if not folder.is_dir():  # not a DVC workspace: nothing is cached, and the mapped file needs no name
@@ -108,7 +108,7 @@ def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -
 
 
 def _cached(file: Path) -> MappedRows | None:
-    """The rows of a cached file whose digest is right."""
+    """Return the rows of a cached file whose digest is right."""
     try:
         intact = file.with_suffix(".md5").read_text(encoding="utf-8") == file_digest(file)
         return MappedRows(file) if intact else None
@@ -131,7 +131,7 @@ def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
 
 
 def _encoded(frame: pl.DataFrame, encode: Encode) -> Iterator[Sequence[TokenRow]]:
-    """The rows of each chunk in their order; while one thread waits for the chat template, another tokenizes."""
+    """Yield the rows of each chunk in their order; while one thread waits for the chat template, another tokenizes."""
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: deque[Future[Sequence[TokenRow]]] = deque()
         for part in frame.iter_slices(CHUNK):
@@ -174,7 +174,7 @@ def list_array(values: Sequence[Iterable[float]], dtype: Any) -> pa.ListArray:
 
 
 def _array(values: Array) -> pa.Array:
-    """A numpy array for Arrow; `pa.array` would import pandas, which takes 0.3 s."""
+    """Return a numpy array for Arrow; `pa.array` would import pandas, which takes 0.3 s."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
@@ -183,7 +183,7 @@ def _flat(column: pa.ListArray) -> tuple[Array, Array]:
 
 
 def _numbers(values: pa.Array) -> Array:
-    """An array without nulls as numpy, not copied; `to_numpy` would import pandas too."""
+    """Return an array without nulls as numpy, not copied; `to_numpy` would import pandas too."""
     size = values.type.bit_width // 8
     kind = np.dtype(f"{'u' if values.type == pa.uint8() else 'i'}{size}")
     buffer = values.buffers()[1]
@@ -191,7 +191,7 @@ def _numbers(values: pa.Array) -> Array:
 
 
 def _text_digest(text: ChatText) -> str:
-    """A digest of the tokenizer, the chat template and the code that makes rows."""
+    """Return a digest of the tokenizer, the chat template and the code that makes rows."""
     folder = tempfile.mkdtemp()
     try:
         text.tokenizer.save_pretrained(folder)

@@ -37,11 +37,11 @@ class MetricsLog:
             self._write([self._line(row)], mode="a")
 
     def last(self, names: Sequence[str]) -> dict[str, float]:
-        """Those of these metrics that the newest row has."""
+        """Return those of these metrics that the newest row has."""
         return {name: self.rows[-1][name] for name in names if self.rows and name in self.rows[-1]}
 
     def tail(self, name: str, count: int) -> float:
-        """The mean of a column's last values."""
+        """Return the mean of a column's last values."""
         values = [row[name] for row in self.rows[-count:] if name in row]
         return sum(values) / len(values) if values else float("nan")
 

@@ -102,7 +102,7 @@ class ModelSet:
         teacher: Teacher | None = None,
         reference_moves: bool = False,
     ) -> ModelSet:
-        """The models that the objective needs; all start from the folder's weights."""
+        """Return the models that the objective needs; all start from the folder's weights."""
 
         def start(*, scores: bool = False) -> Any:
             return (load_scorer if scores else load_policy)(folder)
@@ -128,7 +128,7 @@ class ModelSet:
         mesh: DeviceMesh | None = None,
         place: Callable[[Any], Any] = lambda model: model,
     ) -> ModelSet:
-        """The models that the objective needs, from what makes a start model.
+        """Return the models that the objective needs, from what makes a start model.
 
         With an adapter they share its frozen weights, and the reference is the policy without the adapter.
         `reference_moves`: the reference is not the start model for the whole run. `mesh`: the processes among which
@@ -172,7 +172,7 @@ class ModelSet:
         *,
         reference_moves: bool,
     ) -> ModelSet:
-        """The models divided among processes: with an adapter each has frozen weights of its own.
+        """Return the models divided among processes: with an adapter each has frozen weights of its own.
 
         They are made one after the other in the host's memory, and divided layer by layer.
         """
@@ -208,7 +208,7 @@ class ModelSet:
         return place_of(part)[1] if is_divided(part) else 1
 
     def alone(self) -> ModelSet:
-        """The first process's models after the training, the policy whole; the other processes end here.
+        """Return the first process's models after the training, the policy whole; the other processes end here.
 
         It is gathered weight by weight into the host's memory, where its masters stay.
         """
@@ -234,7 +234,7 @@ class ModelSet:
         return {"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {})
 
     def trained_parameters(self) -> dict[str, Tensor]:
-        """The weights that change, or their masters, by name."""
+        """Return the weights that change, or their masters, by name."""
         return {
             f"{kind}.{name}": master_of(parameter)
             for kind, model in self.trained.items()
@@ -249,28 +249,28 @@ class ModelSet:
         note(trained_weights=trained, frozen_weights=frozen)
 
     def own_parameters(self, model: Any, prefix: str = "") -> dict[str, Parameter]:
-        """The weights of a frozen model, without those that it shares with the policy."""
+        """Return the weights of a frozen model, without those that it shares with the policy."""
         shared = set(self.policy.parameters())
         frozen = {name for name, part in self.policy.named_parameters(prefix=prefix) if not part.requires_grad}
         named = model.named_parameters(prefix=prefix)
         return {name: part for name, part in named if part not in shared and name not in frozen}
 
     def micro_batches(self, batch: Batch) -> Iterator[Batch]:
-        """The batch in parts that fit in memory, items kept whole."""
+        """Yield the batch in parts that fit in memory, items kept whole."""
         sizes = [len(row) for row in batch.rows]
         for rows in micro_batches(sizes, batch.columns.items.tolist(), self.micro_tokens):
             yield batch.select(rows) if len(rows) < len(batch) else batch
 
     def head(self, model: Any) -> AnyHead:
-        """The model's head: its matrix where fused gradients are allowed, else its module."""
+        """Return the model's head: its matrix where fused gradients are allowed, else its module."""
         return head_of(model) if self.runtime.fused else module_head_of(model)
 
     def packed(self, micro: Batch) -> PackedRows:
-        """A micro-batch as the input of a forward pass."""
+        """Return a micro-batch as the input of a forward pass."""
         return pack(micro.rows).to(self.runtime.device)
 
     def forward(self, micro: Batch, needs: frozenset[str], packed: PackedRows | None = None) -> Ragged:
-        """The forward pass: the micro-batch's columns and those of the trained models, with gradient."""
+        """Return the forward pass: the micro-batch's columns and those of the trained models, with gradient."""
         packed = packed or self.packed(micro)
         columns = on_device(micro.columns, self.runtime.device)
         if "score" in needs:
@@ -281,7 +281,7 @@ class ModelSet:
         return columns.with_tokens(**found)
 
     def _policy_columns(self, micro: Batch, needs: frozenset[str], packed: PackedRows) -> dict[str, Tensor]:
-        """The columns that are computed with the policy's hidden states and head."""
+        """Return the columns that are computed with the policy's hidden states and head."""
         hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
         logp, entropy = token_logp(hidden_MD, self.head(self.policy), packed.target_M, self.temperature)
         found = {"logp": logp, "entropy": entropy}
@@ -309,7 +309,7 @@ class ModelSet:
         return tiled(kl, now_MD, self.head(self.policy).logits, before, self.head(self.old).logits)
 
     def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, student_MD: Tensor, micro: Batch) -> Tensor:
-        """The divergence from the teacher over the vocabulary at each token."""
+        """Return the divergence from the teacher over the vocabulary at each token."""
         teacher_packed = packed
         if teacher.prompts is not None:
             rows = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in micro.rows]
@@ -333,7 +333,7 @@ class ModelSet:
         return batch
 
     def _scored_by_all(self, name: str, micros: Sequence[Batch]) -> Tensor:
-        """A column of micro-batches that are dealt to the processes."""
+        """Return a column of micro-batches that are dealt to the processes."""
         sizes = [int(micro.columns.lengths_B.sum()) for micro in micros]
         mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in dealt(micros)]
         every = world.gathered_tensors(torch.cat(mine).cpu())
@@ -349,7 +349,7 @@ class ModelSet:
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:
-    """The columns, moved."""
+    """Return the columns, moved."""
     if device.type == "cpu":
         return columns
     return Ragged(

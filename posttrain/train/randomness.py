@@ -18,7 +18,7 @@ def seed(value: int) -> None:
 
 
 def states(device: torch.device) -> dict[str, Tensor]:
-    """The random states of python, numpy, torch and the device."""
+    """Return the random states of python, numpy, torch and the device."""
     _, numbers, spare = random.getstate()
     _, keys, place, has_spare, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
     saved = {

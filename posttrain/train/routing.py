@@ -37,7 +37,7 @@ class Routers:
     balance: float = 0.0
 
     def record(self, packed: PackedRows) -> Recording:
-        """A context that records one micro-batch's forward pass."""
+        """Return a context that records one micro-batch's forward pass."""
         return Recording(self.model, self.modules, packed)
 
 
@@ -45,7 +45,7 @@ NO_ROUTERS = Routers()
 
 
 def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
-    """The model's routers with the weight that the run's settings or the config give."""
+    """Return the model's routers with the weight that the run's settings or the config give."""
     modules = find_routers(model)
     if not modules:
         if params.balance:
@@ -94,13 +94,13 @@ class StepRouting:
         return self._routers.balance * balance_loss(load_LE, sums.probability_LE / self._tokens)
 
     def loss(self) -> float:
-        """The weighted loss of all micro-batches."""
+        """Return the weighted loss of all micro-batches."""
         if not self._routers.modules or not self._routers.balance:
             return 0.0
         return self._routers.balance * float(self.metrics()["balance_loss"])
 
     def metrics(self) -> dict[str, Tensor]:
-        """The loss, the mean entropy of the routers, and the largest and the smallest load of an expert.
+        """Return the loss, the mean entropy of the routers, and the largest and the smallest load of an expert.
 
         A load of 1 is the even share, 0 an expert that no token chose.
         """

@@ -20,12 +20,12 @@ class Algorithm:
 
 
 def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """The settings of the run's algorithm with its own in their place, typed and checked."""
+    """Return the settings of the run's algorithm with its own in their place, typed and checked."""
     return typed_run(at(read(), section), section, algorithms)
 
 
 def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """The same of what params.yaml has of the run."""
+    """Return the same of what params.yaml has of the run."""
     if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
         fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
         raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, fix=fix)

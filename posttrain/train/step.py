@@ -40,22 +40,22 @@ class Batch:
         return len(self.rows)
 
     def select(self, rows: Sequence[int]) -> Batch:
-        """Some rows, in this order, renumbered."""
+        """Return some rows, in this order, renumbered."""
         columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
         columns = columns.with_rows(row=torch.arange(len(rows)))
         return Batch([self.rows[i] for i in rows], columns)
 
     def with_prepared(self, step: Ragged) -> Batch:
-        """The rows that `prepare` kept, in its order, with the columns that it added."""
+        """Return the rows that `prepare` kept, in its order, with the columns that it added."""
         rows = step.rows["row"].tolist()
         return Batch([self.rows[i] for i in rows], step.with_rows(row=torch.arange(len(rows))))
 
     def with_columns(self, columns: Ragged) -> Batch:
-        """The same rows with other columns."""
+        """Return the same rows with other columns."""
         return replace(self, columns=columns)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole batch as named tensors, for a checkpoint."""
+        """Return the whole batch as named tensors, for a checkpoint."""
         columns = self.columns
         saved = {"lengths": columns.lengths_B, "items": columns.items}
         saved |= {f"row.{name}": part for name, part in columns.rows.items()}
@@ -70,7 +70,7 @@ class Batch:
 
     @staticmethod
     def from_tensors(saved: dict[str, Tensor]) -> Batch:
-        """The batch that `tensors` returned."""
+        """Return the batch that `tensors` returned."""
         prompts, rests = (
             [part.tolist() for part in torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())]
             for name in ("prompt", "rest")
@@ -94,7 +94,7 @@ def make_batch(
     token_columns: dict[str, Tensor] | None = None,
     items: Tensor | None = None,
 ) -> Batch:
-    """A batch of rows with these columns."""
+    """Return a batch of rows with these columns."""
     lengths = torch.tensor([len(row.trained) for row in rows], dtype=torch.long)
     numbered = {**(row_columns or {}), "row": torch.arange(len(rows))}
     return Batch(rows, Ragged(lengths, numbered, token_columns or {}, items))
@@ -126,7 +126,7 @@ class StepClosure:
         return step_metrics(self.totals())
 
     def totals(self) -> dict[str, Tensor]:
-        """The same without the transfer: the device is still at work."""
+        """Return the same without the transfer: the device is still at work."""
         totals: dict[str, Tensor] = {}
         routing = StepRouting(self.routers, self.tokens)
         if self.routers.balance:
@@ -154,7 +154,7 @@ class StepClosure:
 
     @torch.no_grad()
     def loss(self) -> float:
-        """The loss at the current weights."""
+        """Return the loss at the current weights."""
         total, routing = 0.0, StepRouting(self.routers, self.tokens)
         for micro, counts in dealt([*self.models.micro_batches(self.batch)]):
             columns, recording = self._forward(micro, self.models.packed(micro))
@@ -163,11 +163,11 @@ class StepClosure:
         return float(sum(world.gathered(total))) + routing.loss()
 
     def micro_batches(self) -> list[Batch]:
-        """This process's micro-batches."""
+        """Return this process's micro-batches."""
         return [micro for micro, counts in dealt([*self.models.micro_batches(self.batch)]) if counts]
 
     def _forward(self, micro: Batch, packed: PackedRows) -> tuple[Ragged, Recording]:
-        """One micro-batch's forward pass, and what its routers decided."""
+        """Return one micro-batch's forward pass, and what its routers decided."""
         with self.routers.record(packed) as recording:
             return self.models.forward(micro, self.objective.needs, packed), recording
 
@@ -185,7 +185,7 @@ class StepClosure:
         return _detached(loss)
 
     def _fused_backward(self, micro: Batch, packed: PackedRows, routing: StepRouting) -> dict[str, Tensor]:
-        """The same for a loss that is a sum over tokens, without autograd through the head.
+        """Return the same for a loss that is a sum over tokens, without autograd through the head.
 
         The loss is computed tile by tile while the head's distributions are in memory, so that they are computed once.
         """
@@ -213,7 +213,7 @@ class StepClosure:
 
 
 def _of_all(totals: Mapping[str, Tensor], routing: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The metrics of all processes as those of one, read at once; `routing`: those that are of all already."""
+    """Return the metrics of all processes as those of one, read at once; `routing`: those that are of all already."""
     every = {**totals, **routing}
     if world.count() == 1:
         return every
@@ -262,7 +262,7 @@ class Update(Protocol):
 
 
 def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
-    """The learning rate at `progress` (0 at the first step, 1 after the last) as a fraction of its peak."""
+    """Return the learning rate at `progress` (0 at the first step, 1 after the last) as a fraction of its peak."""
     warmup = max(params.warmup, 1.0 / max(steps, 1)) if params.warmup else 0.0
     if progress + 1.0 / max(steps, 1) <= warmup:
         return (progress + 1.0 / max(steps, 1)) / warmup
@@ -301,7 +301,7 @@ class AdamW:
         self._parameters = dict(zip(names, (p for group in groups for p in group["params"]), strict=True))
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """One step at the scheduled learning rate; the metrics and the gradient's norm are read at once."""
+        """Return one step at the scheduled learning rate; the metrics and the gradient's norm are read at once."""
         factor = lr_factor(self._params, progress, self._steps)
         for group in self._optimizer.param_groups:
             group["lr"] = group["peak"] * factor

@@ -52,7 +52,7 @@ def token_counts(table: str, model: str, plot: str | None) -> str:
 
 
 def _lengths(table: str, model: str) -> dict[str, Array]:
-    """The tokens of each row of a table, part by part."""
+    """Return the tokens of each row of a table, part by part."""
     kind = table.rpartition("/")[2]
     if kind not in _READERS:
         fix = did_you_mean(kind, list(_READERS))
@@ -99,7 +99,7 @@ def _edges(total: Array) -> Array:
 
 
 def _bars(counts: Array, edges: Array) -> list[str]:
-    """A histogram in text, without the last empty bins."""
+    """Return a histogram in text, without the last empty bins."""
     last = int(np.flatnonzero(counts)[-1]) + 1
     lines = []
     for count, low, high in zip(counts[:last], edges[:last], edges[1:], strict=False):

@@ -23,7 +23,7 @@ TableRow = Mapping[str, Any]
 
 
 def conversation(row: TableRow, where: str) -> Conversation:
-    """A row of a chat table with its tool use."""
+    """Return a row of a chat table with its tool use."""
     messages, untrained = row["messages"], frozenset[int]()
     if row.get("fields"):
         fields = json.loads(row["fields"])
@@ -72,7 +72,7 @@ def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
 
 @phase("load")
 def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """The answers of each prompt, liked ones with rank 0, others 1; prompts with one label only are left out."""
+    """Return the answers of each prompt, liked ones with rank 0, others 1; prompts with one label only are left out."""
     rows = _completions(text, frame, where)
     liked = frame["label"].to_numpy()
     answers: dict[bytes, list[int]] = {}
@@ -121,7 +121,7 @@ class _Windows:
         self.prompt_sizes, self.rest_sizes = np.zeros_like(starts), np.full_like(starts, width + 1)
 
     def row(self, place: int) -> TokenRow:
-        """One window."""
+        """Return one window."""
         start = place * self._width
         return TokenRow([], self._stream[start : start + self._width + 1].tolist())
 

@@ -20,7 +20,7 @@ class Watch(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint needs to resume."""
+        """Return what a checkpoint needs to resume."""
         ...
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -34,11 +34,11 @@ class NoWatch:
     ended = False
 
     def look(self, step: int) -> dict[str, float]:  # noqa: ARG002
-        """No metrics."""
+        """Return no metrics."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """No state."""
+        """Return no state."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:

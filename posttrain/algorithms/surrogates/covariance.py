@@ -38,7 +38,7 @@ class KlCovOptions(Options):
 
 
 def covariance(step: Ragged) -> Tensor:
-    """The covariance of each token [N]; tokens that do not count in the loss have -inf.
+    """Return the covariance of each token [N]; tokens that do not count in the loss have -inf.
 
     Means are of sorted values, so that they do not depend on the order of rows.
     """
@@ -52,7 +52,7 @@ def covariance(step: Ragged) -> Tensor:
 
 
 def _first_ranked(candidate_N: Tensor, *rank: Tensor, count: int) -> Tensor:
-    """The first `count` candidates, sorted by these columns, the last column first."""
+    """Return the first `count` candidates, sorted by these columns, the last column first."""
     order = torch.arange(candidate_N.numel(), device=candidate_N.device)[candidate_N]
     for column in rank:
         order = order[column[order].argsort(stable=True)]
@@ -75,7 +75,7 @@ def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
 
 
 def penalised(step: Ragged, options: KlCovOptions) -> dict[str, Tensor]:
-    """The tokens of the largest covariance; ties go by prompt and sample, then by position."""
+    """Return the tokens of the largest covariance; ties go by prompt and sample, then by position."""
     cov_N = covariance(step)
     rank = places(step.lengths_B), step.repeat_to_tokens(step.rows["sample_key"]), -cov_N
     return {"penalised": _first_ranked(cov_N > -torch.inf, *rank, count=_count(step, options.share))}

@@ -46,7 +46,7 @@ def _log_rest(logp: Tensor) -> Tensor:
 
 def _dppo(divergence: Callable[[Tensor, Tensor], Tensor], options: type[DppoOptions], formula: str) -> Surrogate:
     def masked(tokens: Tokens, o: DppoOptions) -> Tensor:
-        """Whether the update would move a token further that is beyond the limit already (Qi 2026)."""
+        """Return whether the update would move a token further that is beyond the limit already (Qi 2026)."""
         with torch.no_grad():
             far, moved = divergence(tokens.logp, tokens.old_logp), tokens.logp - tokens.old_logp
             up = (tokens.advantage > 0) & (moved > 0) & (far > o.limit_pos)

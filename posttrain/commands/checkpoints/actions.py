@@ -91,7 +91,7 @@ class RunCheckpoints:
 
 
 def list_checkpoints() -> str:
-    """A line for each run that has checkpoints."""
+    """Return a line for each run that has checkpoints."""
     found = _all_checkpoints()
     if not found:
         return "no checkpoints"
@@ -137,12 +137,12 @@ def _all_checkpoints() -> list[RunCheckpoints]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every file in a folder; unlike `rglob` it skips folders that a running stage removes meanwhile."""
+    """Return every file in a folder; unlike `rglob` it skips folders that a running stage removes meanwhile."""
     return (Path(place, name) for place, _, names in os.walk(folder) for name in names)
 
 
 def _waiting(stage: str) -> list[RunCheckpoints]:
-    """The runs of a stage that were refused and wait for an answer; that no process uses."""
+    """Return the runs of a stage that were refused and wait for an answer; that no process uses."""
     output = next(
         (output for name, _, run, output in _model_runs() if f"{name}@{run}" == stage), stage.replace("@", "/")
     )
@@ -180,7 +180,7 @@ def _model_runs() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _other_run(run: Mapping[str, Any], output: str) -> str:
-    """How a recorded run differs from that of params.yaml; empty if it does not."""
+    """Return how a recorded run differs from that of params.yaml; empty if it does not."""
     place = next(((group, name) for _, group, name, made in _model_runs() if made == output), None)
     if place is None:
         return "no such run in params.yaml"
@@ -197,7 +197,7 @@ def _other_run(run: Mapping[str, Any], output: str) -> str:
 
 
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
-    """The first setting in which they differ, with both values."""
+    """Return the first setting in which they differ, with both values."""
     for key in merge(new, old):
         one, other = old.get(key), new.get(key)
         if isinstance(one, dict) and isinstance(other, dict):
@@ -209,7 +209,7 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: st
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none that can be read."""
+    """Return a JSON object; empty where there is none that can be read."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

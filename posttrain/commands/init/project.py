@@ -96,7 +96,7 @@ def upgrade(mode: str) -> str:
 
 
 def upgrade_project(mode: str) -> list[str]:
-    """What the installed package changes in a project, in lines; none where it is current or no project."""
+    """Return what the installed package changes in a project, in lines; none where it is current or no project."""
     old = pinned()
     if old is None:
         return []
@@ -120,7 +120,7 @@ def upgrade_project(mode: str) -> list[str]:
 
 
 def _stale() -> Iterator[str]:
-    """The runs whose code or packages are other ones than before."""
+    """Yield the runs whose code or packages are other ones than before."""
     library, settings = Library(), read_yaml(PARAMS_FILE)
     if not FOLDER.is_dir():
         return
@@ -132,7 +132,7 @@ def _stale() -> Iterator[str]:
 
 
 def _current() -> dict[str, str]:
-    """The files of a project that the package decides: the checkout's own graph with other commands."""
+    """Return the files of a project that the package decides: the checkout's own graph with other commands."""
     graph = re.sub(r"python -m stages\.(\w+)", r"python -m posttrain run \1", _read("graph.yaml"))
     own = {"dvc.yaml": graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
     return own | {name: _read(source) for name, source in OURS.items()}

@@ -34,7 +34,7 @@ SAMPLING = ("data_samples@", "evaluate@")
 
 
 def what_lowers(stage: str, found: Demand, planned: Planned) -> str:
-    """The changes that lower a stage's total, each with what is left.
+    """Return the changes that lower a stage's total, each with what is left.
 
     'activations: recompute (12.7 GB); other results: adapter: lora (20.1 GB)'
     """

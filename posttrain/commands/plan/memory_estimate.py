@@ -72,7 +72,7 @@ class Demand:
 def demand_of(
     group: str, run: str, settings: Settings, prompt: int, model: str | None, change: Mapping[str, Any] | None = None
 ) -> Demand:
-    """What a run takes, with a change of its settings.
+    """Return what a run takes, with a change of its settings.
 
     `prompt`: tokens of the longest prompt, `model`: the config to take in place of every other.
     """
@@ -105,7 +105,7 @@ def _reward_models(params: Any, shape: Any) -> list[Any]:
 
 
 def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
-    """The weights of models that are not trained."""
+    """Return the weights of models that are not trained."""
     for model in models:
         if runtime.bf16_for(model.requires_grad_(requires_grad=False)):
             compute_in_bf16(model)
@@ -115,7 +115,7 @@ def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
 def _of_sampling(
     params: EvaluateParams | SamplesRun, policy: Any, others: list[Any], prompts: int, prompt: int
 ) -> Demand:
-    """A stage that samples one policy."""
+    """Return a stage that samples one policy."""
     runtime = Runtime(params.device)
     runtime.suit(policy)
     weights = {"weights": _frozen_bytes([policy, *others], runtime)}
@@ -125,7 +125,7 @@ def _of_sampling(
 
 
 def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, prompt: int) -> Demand:
-    """A stage that trains, and samples in between where it is online."""
+    """Return a stage that trains, and samples in between where it is online."""
     needs, runtime = _needs(group, params), params.runtime()
     teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
     attach = params.attach(Path())
@@ -160,13 +160,13 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
 
 
 def _within(policy: Any, prompt: int, most: int) -> int:
-    """The longest prompt that leaves room for a completion in the model's context."""
+    """Return the longest prompt that leaves room for a completion in the model's context."""
     context = context_of(policy.config)
     return prompt if context is None else max(min(prompt, context - most), 1)
 
 
 def _needs(group: str, params: Any) -> frozenset[str]:
-    """The columns of the run's objective, which decide what models it loads."""
+    """Return the columns of the run's objective, which decide what models it loads."""
     match group:
         case "reward.runs":
             return RewardObjective(params.objective).needs
@@ -180,7 +180,7 @@ def _needs(group: str, params: Any) -> frozenset[str]:
 
 
 def _step_tokens(group: str, params: Any, prompt: int) -> int:
-    """The most tokens of a step, as far as the settings bound them."""
+    """Return the most tokens of a step, as far as the settings bound them."""
     match group:
         case "base.scratch":
             return int(params.batch * params.window)

@@ -33,7 +33,7 @@ SHARED = """of N processes: weights to total are of one. On a CPU (!) compares w
 
 
 def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
-    """A table of the stages."""
+    """Return a table of the stages."""
     if prompt < 1:
         raise ParamsError(what=f"--prompt = {prompt}", where="plan", fix="Give at least 1")
     settings = read()

@@ -84,7 +84,7 @@ def _table(name: str) -> tuple[Path, Kind]:
 
 
 def _settings(model: str) -> Mapping[str, Any]:
-    """The settings of the run that makes a model, as plain data; empty for a folder."""
+    """Return the settings of the run that makes a model, as plain data; empty for a folder."""
     runs = model_runs(read()) if Path(PARAMS_FILE).is_file() else {}
     if model not in runs:
         return {}
@@ -94,7 +94,7 @@ def _settings(model: str) -> Mapping[str, Any]:
 
 
 def _folder(asked: str) -> tuple[Path, str | None]:
-    """The folder of a model or of what its run starts from, and the template that is given for it there."""
+    """Return the folder of a model or of what its run starts from, and the template that is given for it there."""
     name, seen, template = asked, {asked}, None
     while True:
         for folder in (Path(name), model_path(name)):

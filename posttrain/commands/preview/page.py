@@ -32,7 +32,7 @@ i { font-style: normal; opacity: 0.45; user-select: none; }
 
 
 def page(title: str, facts: Sequence[str], rows: Sequence[tuple[str, Sequence[Part]]]) -> str:
-    """The facts as a list, then each row under its title; trained text is marked, line breaks are shown."""
+    """Return the facts as a list, then each row under its title; trained text is marked, line breaks are shown."""
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-{digest}'"
     return "\n".join(

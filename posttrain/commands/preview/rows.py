@@ -80,7 +80,7 @@ class Counts:
 
 
 def preview_rows(subject: Subject, rows: int) -> tuple[list[Shown], Counts]:
-    """The first rows of the table, and the counts of all (of the first 10,000 in a long table)."""
+    """Return the first rows of the table, and the counts of all (of the first 10,000 in a long table)."""
     frame = read_table(subject.table, subject.kind)
     if subject.kind == "rollouts":
         frame = frame.filter(pl.col("prompt").is_not_null())
@@ -121,7 +121,7 @@ def _alone(subject: Subject, record: Record) -> list[Part] | DataError:
 
 
 def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any]:
-    """The parts as training sees them, their length, and whether they are truncated or left out."""
+    """Return the parts as training sees them, their length, and whether they are truncated or left out."""
     tokens = max(len(part.row) for part in parts)
     found: dict[str, Any] = {"parts": parts, "tokens": tokens}
     if kind == "corpus":
@@ -142,7 +142,7 @@ def _limited(parts: Sequence[Part], kind: Kind, limits: Limits) -> dict[str, Any
 
 
 def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
-    """The parts of each row."""
+    """Return the parts of each row."""
     text = subject.text
     match subject.kind:
         case "corpus":

@@ -75,7 +75,7 @@ class _Nearest(Checkpoints):
 
 
 def _named(run: str) -> tuple[str, str]:
-    """The family and the name of a run: `online/grpo`, or `grpo` where one family has it."""
+    """Return the family and the name of a run: `online/grpo`, or `grpo` where one family has it."""
     settings = read()
     runs = [(family, name) for family in LOADERS for name in group_of(settings, f"{family}.runs")]
     found = [one for one in runs if run in ("/".join(one), "@".join(one), one[1])]
@@ -88,7 +88,7 @@ def _named(run: str) -> tuple[str, str]:
 
 
 def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
-    """What the replay will train on, and about how long that took in the run."""
+    """Return what the replay will train on, and about how long that took in the run."""
     used = pl.col("step").is_between(first, end - 1)
     tokens = (pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len()).filter(used)
     sums = [stored.figures(part, used.sum(), tokens.sum().alias("tokens")).row(0) for part in stored.parts]
@@ -103,7 +103,7 @@ def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
 
 
 def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dict[str, float]], first: int) -> str:
-    """One line if all replayed steps have the same bits; else an error that names the first that differs."""
+    """Return one line if all replayed steps have the same bits; else an error that names the first that differs."""
     for step in range(first, len(rows)):
         old, new = expected[step], rows[step]
         for key in (key for key in COMPARED if key in old):
@@ -127,7 +127,7 @@ def _edited(name: str, folder: Path) -> str:
 
 
 def _reason(name: str) -> str:
-    """What may be the cause of a difference."""
+    """Return what may be the cause of a difference."""
     record: dict[str, Any] = read_record(record_path(name))
     now = {**versions(), "cpu_isa": cpu_isa()}
     then = {**record.get("versions", {}), "cpu_isa": record.get("cpu_isa")}

@@ -43,7 +43,7 @@ class Subject:
         return is_import_path(self.name) and isroutine(load_object(self.name, "reward"))
 
     def sum(self) -> RewardSum:
-        """The reward as runs use it."""
+        """Return the reward as runs use it."""
         return RewardSum({self.name: self.term}, self.context)
 
     def examples(self, prompt: Prompt) -> Examples:
@@ -52,12 +52,12 @@ class Subject:
         return found
 
     def unjudged(self, prompt: Prompt) -> str | None:
-        """Why a run would leave the prompt out."""
+        """Return why a run would leave the prompt out."""
         found: str | None = self._called("unjudged", self.term.reward.unjudged, prompt)
         return found
 
     def _called(self, what: str, function: Callable[[Prompt, Any], Any], prompt: Prompt) -> Any:
-        """What a function of the reward gives for a prompt, with the options of the prompt's task."""
+        """Return what a function of the reward gives for a prompt, with the options of the prompt's task."""
         options = self.options(prompt)
         try:
             return function(prompt, options)
@@ -69,12 +69,12 @@ class Subject:
             raise RewardError(what=said, where=f"reward '{self.name}'", fix=fix) from error
 
     def options(self, prompt: Prompt) -> Params:
-        """The options for a prompt, with the defaults of its task."""
+        """Return the options for a prompt, with the defaults of its task."""
         return self.term.options_for(load_task(prompt.task).reward_options.get(self.name, {}))
 
 
 def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
-    """The reward of that name, with these options in addition to those of the run."""
+    """Return the reward of that name, with these options in addition to those of the run."""
     own = dict(map(_option, options))
     if run is None:
         return Subject(
@@ -111,7 +111,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _settings(run: str) -> Any:
-    """The typed settings of a run that names rewards."""
+    """Return the typed settings of a run that names rewards."""
     group, _, name = run.rpartition(".")
     if run != EVALUATION and group not in GROUPS:
         fix = f"Give {EVALUATION}, or a run such as {GROUPS[0]}.NAME, {GROUPS[1]}.NAME, {GROUPS[2]}.NAME"
@@ -124,7 +124,7 @@ def _settings(run: str) -> Any:
 
 
 def _context(run: str, settings: Any) -> Context:
-    """What the reward knows in the run."""
+    """Return what the reward knows in the run."""
     policy = getattr(settings, "start", getattr(settings, "policy", None))
     sampling = settings.rollout.sampling if hasattr(settings, "rollout") else settings.sampling
     return Context(
@@ -137,7 +137,7 @@ def _context(run: str, settings: Any) -> Context:
 
 
 def _text(policy: str, date: str) -> ChatText | None:
-    """The tokenizer and template of the policy; None before that model is made."""
+    """Return the tokenizer and template of the policy; None before that model is made."""
     from posttrain.models.files.text import load_text
 
     folder = model_path(policy)

@@ -38,7 +38,7 @@ class Row:
 
 
 def table_file(name: str) -> Path:
-    """The file of a table that is named NAME/KIND or by its path."""
+    """Return the file of a table that is named NAME/KIND or by its path."""
     path = Path(name) if Path(name).is_file() else table_path(name)
     if not path.is_file():
         fix = f"Give a file ({', '.join(READERS)}), e.g. results/grpo/rollouts.parquet, or NAME/prompts"
@@ -51,7 +51,7 @@ def table_file(name: str) -> Path:
 
 
 def rollouts_of(file: Path, count: int, text: ChatText | None) -> list[Row]:
-    """The first rows of a table of rollouts, with the tokens that were sampled."""
+    """Return the first rows of a table of rollouts, with the tokens that were sampled."""
     frame = read_table(file, "rollouts").with_row_index("number", 1).filter(pl.col("prompt").is_not_null())
     if frame.is_empty():
         what, fix = "it has no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
@@ -76,7 +76,7 @@ def _sampled(row: Mapping[str, Any], ids: Sequence[int], info: Mapping[str, Any]
 
 
 def _infos(ids: set[str]) -> dict[str, Mapping[str, Any]]:
-    """The info of prompts, which a table of rollouts has not, from the table that evaluations read."""
+    """Return the info of prompts, which a table of rollouts has not, from the table that evaluations read."""
     if not Path(PARAMS_FILE).is_file():
         return {}
     settings = read().get("evaluate", {}).get("settings")
@@ -88,7 +88,7 @@ def _infos(ids: set[str]) -> dict[str, Mapping[str, Any]]:
 
 
 def given_rows(file: Path, count: int, examples: Callable[[Prompt], Examples], text: ChatText | None) -> list[Row]:
-    """The first rows of a file with prompts and completions, or the examples of prompts without completions."""
+    """Return the first rows of a file with prompts and completions, or the examples of prompts without completions."""
     rows: list[Row] = []
     for number, row in islice(file_part(file).rows(Columns(WANTED), "reward test"), count):
         if isinstance(row, str):
@@ -117,7 +117,7 @@ def _rows(number: int, row: Mapping[str, Any], examples: Callable[[Prompt], Exam
 
 
 def _rollout(prompt: Prompt, text: str, finish: Literal["stop", "length"] = "stop") -> Rollout:
-    """A rollout whose tokens are not known."""
+    """Return a rollout whose tokens are not known."""
     return Rollout(prompt, 0, TokenRow((), ()), (), text, finish, ({"role": "assistant", "content": text},))
 
 
@@ -126,7 +126,7 @@ def _finish(truncated: object) -> Literal["stop", "length"]:
 
 
 def _with_tokens(rows: Sequence[Row], text: ChatText) -> list[Row]:
-    """The rows in the tokens of a run's policy; a completion that was not truncated ends with its stop token."""
+    """Return the rows in the tokens of a run's policy; a completion that was not truncated ends with its stop token."""
     given = [one.rollout for one in rows]
     tokens = text.conversations([Conversation([*one.prompt.messages, *one.turns]) for one in given], "last")
     whole = []

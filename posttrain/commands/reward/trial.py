@@ -69,7 +69,7 @@ def reward_test(name: str, table: str, options: Sequence[str], run: str | None, 
 
 
 def _outcomes(subject: Subject, rows: Sequence[Row]) -> Iterator[Outcome]:
-    """Each row by itself; a function of all rollouts gets all rows at once."""
+    """Yield each row by itself; a function of all rollouts gets all rows at once."""
     reward, together = subject.sum(), []
     for row in rows:
         reason = subject.unjudged(row.rollout.prompt)
@@ -88,7 +88,7 @@ def _outcomes(subject: Subject, rows: Sequence[Row]) -> Iterator[Outcome]:
 
 
 def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Outcome]:
-    """The rows as a run scores them."""
+    """Return the rows as a run scores them."""
     began = time.perf_counter()
     rollouts = reward.score([row.rollout for row in rows])
     each = (time.perf_counter() - began) / len(rows)
@@ -101,7 +101,7 @@ def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Ou
 
 
 def _trace(subject: Subject, rows: Sequence[Row]) -> str:
-    """Where the reward raises: it is called again in this process."""
+    """Return where the reward raises: it is called again in this process."""
     reward, options = subject.term.reward, subject.options(rows[0].rollout.prompt)
     try:
         if reward.each is not None:
@@ -116,7 +116,7 @@ def _trace(subject: Subject, rows: Sequence[Row]) -> str:
 
 
 def _explained(error: BaseException) -> str:
-    """The traceback from the user's own files on; of other code the last line."""
+    """Return the traceback from the user's own files on; of other code the last line."""
     frames = list(traceback.extract_tb(error.__traceback__))
     custom = CUSTOM.resolve()
     own = next((nth for nth, one in enumerate(frames) if Path(one.filename).resolve().is_relative_to(custom)), -1)
@@ -139,7 +139,7 @@ def _lines(one: Outcome) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """A text on one line, with its beginning and its end."""
+    """Return a text on one line, with its beginning and its end."""
     half = SHOWN // 2
     return printable(text if len(text) <= SHOWN else f"{text[:half]} ... {text[-half:]}")
 

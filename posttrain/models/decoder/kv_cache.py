@@ -97,7 +97,7 @@ class CachedAttention:
         self._recount()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
+        """Return one token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
         window = scoring.window
         if layer not in self._own:
             self._own[layer] = KVBuffer(self._max_new_tokens if window is None else min(self._max_new_tokens, window))
@@ -159,7 +159,7 @@ class CachedAttention:
         return self._bias_PT
 
     def _out_of_window(self, window: int, prompt: int) -> Tensor:
-        """The prompt's tokens before a row's sliding window [R, 1, 1, T]."""
+        """Return the prompt's tokens before a row's sliding window [R, 1, 1, T]."""
         if ("window", window) not in self._masks:
             position_R = self._lengths_P[self._groups.prompts_R] + self._now - self._since_R
             at_T = torch.arange(prompt, device=position_R.device)
@@ -167,7 +167,7 @@ class CachedAttention:
         return self._masks["window", window]
 
     def _before_joining(self, used: int) -> Tensor:
-        """The columns that were written before a row joined [R, 1, 1, used]."""
+        """Return the columns that were written before a row joined [R, 1, 1, used]."""
         if ("joining", used) not in self._masks:
             place_C = torch.arange(used, device=self._since_R.device)
             step_C = self._now - (self._now - self._first - place_C) % used
@@ -255,7 +255,7 @@ class PromptGroups:
 
 
 def _grown(part: Tensor, size: int) -> Tensor:
-    """A larger buffer with the same first columns; zeros elsewhere, since masked values must still be finite."""
+    """Return a larger buffer with the same first columns; zeros elsewhere, since masked values must still be finite."""
     rows, heads, used, width = part.shape
     grown = part.new_zeros(rows, heads, size, width)
     grown[:, :, :used] = part
@@ -268,7 +268,7 @@ def _sums_in_float32(query: Tensor) -> bool:
 
 
 def _scores(query: Tensor, keys: Tensor) -> Tensor:
-    """The products of queries and keys [B, Q, T]."""
+    """Return the products of queries and keys [B, Q, T]."""
     if _sums_in_float32(query):
         return torch.bmm(query, keys.transpose(1, 2), out_dtype=torch.float32)
     return torch.bmm(query, keys.transpose(1, 2))

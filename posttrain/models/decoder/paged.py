@@ -33,12 +33,12 @@ class _Prompt:
 
 
 def batch_rows(rows: int) -> int:
-    """The rows of the batch that a step computes, those that are not there included."""
+    """Return the rows of the batch that a step computes, those that are not there included."""
     return max(SMALLEST, 1 << (rows - 1).bit_length())
 
 
 def own_pages(max_new_tokens: int) -> int:
-    """The pages of a row of its own: the rest of its prompt and its completion at their longest."""
+    """Return the pages of a row of its own: the rest of its prompt and its completion at their longest."""
     return -(-(PAGE - 1 + max_new_tokens) // PAGE)
 
 
@@ -66,7 +66,7 @@ class PagedAttention:
         self._place_R, self._seen_R = page_R * PAGE + position_R % PAGE, (position_R + 1).to(torch.int32)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """One token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
+        """Return one token of each row: [R, H, 1, D] -> [R, 1, H, D]."""
         attention, window, ends = kernel(), scoring.window, self._ends[: query.shape[0] + 1]
         assert attention is not None, "check `takes_pages` first"
         with unsorted():

@@ -67,7 +67,7 @@ class DecoderStep:
         return takes_pages(self._embedding.new_empty(0, self._size))
 
     def __call__(self, token_R: Tensor, position_R: Tensor, cache: DecodingAttention) -> Tensor:
-        """The last hidden states [R, D] of one token a row."""
+        """Return the last hidden states [R, D] of one token a row."""
         x = self._embedding[token_R]
         width, eps = x.shape[1:], self._eps
         cos, sin = self._cos[position_R][:, None], self._sin[position_R][:, None]
@@ -98,7 +98,7 @@ class DecoderStep:
 
 
 def supports_decoder_step(model: Any) -> bool:
-    """Whether the model consists of exactly the modules that `DecoderStep` implements."""
+    """Return whether the model consists of exactly the modules that `DecoderStep` implements."""
     core, config = model.base_model, model.config
     if type(core).__name__ not in FAMILIES or config.hidden_act != "silu":
         return False
@@ -184,7 +184,7 @@ class DecoderBackend(Protocol):
         """Drop all other rows; called before the rest gets its next token."""
 
     def next_logits(self) -> Tensor:
-        """The logits of the next token [R, V], in float32 at least."""
+        """Return the logits of the next token [R, V], in float32 at least."""
 
     def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:
         """Append the token that was chosen for each row."""
@@ -195,7 +195,7 @@ class DecoderBackend(Protocol):
 
 
 def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
-    """The fastest backend that runs the model; `cuda_graphs` where the model allows them."""
+    """Return the fastest backend that runs the model; `cuda_graphs` where the model allows them."""
     if runs_in_rows(model):
         return RecomputeDecoder(model)
     return CachedDecoder(model, longest_prompt, max_new_tokens, cuda_graphs=cuda_graphs)
@@ -264,7 +264,7 @@ class CachedDecoder:
         self._states_R = new_R if self._states_R is None else torch.cat([self._states_R, new_R])
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[PromptAttention, list[Tensor]]:
-        """The keys and values of prompts, and their last hidden states."""
+        """Return the keys and values of prompts, and their last hidden states."""
         packed = pack(token_rows(prompts, [[]] * len(prompts))).to(self._device)
         attention = PromptAttention(packed)
         every = hidden_states(self._model, packed.ids_N[None], packed.positions_N[None], attention)[0]
@@ -294,7 +294,7 @@ class CachedDecoder:
         return token, row
 
     def _captured(self, cache: PagedAttention, token_R: Tensor, position_R: Tensor) -> Tensor:
-        """The hidden states by the graph of so many rows."""
+        """Return the hidden states by the graph of so many rows."""
         step = self._step
         assert step is not None
 

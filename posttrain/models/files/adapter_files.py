@@ -34,19 +34,19 @@ class Base(NamedTuple):
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether the folder holds an adapter and no whole model."""
+    """Return whether the folder holds an adapter and no whole model."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
 def whole_model(folder: Path) -> Path:
-    """The folder of the whole model that an adapter, or one that was trained on top of it, belongs to."""
+    """Return the folder of the whole model that an adapter, or one that was trained on top of it, belongs to."""
     while is_adapter(folder):
         folder = Path(str(read_adapter(folder)[0].get("base_model_name_or_path")))
     return folder
 
 
 def trained_tensors(model: Any) -> dict[str, Tensor]:
-    """The trained tensors of a model with an adapter, under the names that peft gives them in files."""
+    """Return the trained tensors of a model with an adapter, under the names that peft gives them in files."""
     trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
     named = {name.replace(f".{ADAPTER}", ""): master_of(part).detach().cpu() for name, part in sorted(trained.items())}
     return {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in named.items()}
@@ -63,7 +63,7 @@ def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torc
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The config and the tensors of an adapter, without peft's prefix."""
+    """Return the config and the tensors of an adapter, without peft's prefix."""
     try:
         config = json.loads((folder / ADAPTER_CONFIG).read_bytes())
         kind, _ = config["peft_type"], scaling(config)
@@ -77,7 +77,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def scaling(config: Mapping[str, Any]) -> float:
-    """What an adapter's update is multiplied by."""
+    """Return what an adapter's update is multiplied by."""
     return float(config["lora_alpha"] / config["r"])
 
 

@@ -33,12 +33,12 @@ WHOLE_TEXT = "scores_whole_text"
 
 
 def is_scorer(model: Any) -> bool:
-    """Whether the model has a scalar head."""
+    """Return whether the model has a scalar head."""
     return type(model).__name__.endswith(SUFFIX)
 
 
 def scorer_name(model_type: str) -> str:
-    """The architecture of a family's scorer: transformers' own name, or one made like it."""
+    """Return the architecture of a family's scorer: transformers' own name, or one made like it."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -49,7 +49,7 @@ def scorer_name(model_type: str) -> str:
 
 
 def model_class(config: Any) -> Any:
-    """The class that config.architectures names, which must be one of transformers' or a scorer."""
+    """Return the class that config.architectures names, which must be one of transformers' or a scorer."""
     import transformers
 
     name = config.architectures[0]
@@ -80,7 +80,7 @@ def with_scalar_head(model: Any, where: str) -> Any:
 
 
 def _generic(name: str, model_type: str) -> Any:
-    """The family's scorer by transformers' own recipe, for a family that has none."""
+    """Return the family's scorer by transformers' own recipe, for a family that has none."""
     import transformers
     from transformers.modeling_layers import GenericForSequenceClassification
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -179,12 +179,12 @@ def _refuse(faults: list[str], folder: Path) -> None:
 
 
 def not_finite(model: Any) -> list[str]:
-    """The weights that are not all numbers."""
+    """Return the weights that are not all numbers."""
     return [name for name, part in unshared(model).items() if not torch.isfinite(part).all()]
 
 
 def meta_model(cls: Any, config: Any, where: str) -> Any:
-    """The model without memory for its tensors; refused where config makes no model or one that does not fit."""
+    """Return the model without memory for its tensors; refused where config makes no model or one that does not fit."""
     from huggingface_hub.errors import StrictDataclassError
 
     try:
@@ -201,7 +201,7 @@ def meta_model(cls: Any, config: Any, where: str) -> Any:
 
 
 def prepared(model: Any) -> Any:
-    """The model with our attention and norms, for use."""
+    """Return the model with our attention and norms, for use."""
     from posttrain.models.forward.forward import register
 
     model.set_attn_implementation(register())

@@ -72,19 +72,19 @@ def _warn_of_lost_training(model: Any, start: WeightFiles, dtype: torch.dtype) -
 
 
 def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
-    """The dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
+    """Return the dtype that a tensor is saved in: some families keep a few in float32, whatever the others have."""
     return torch.float32 if keeps_float32(model, name, dtype) else dtype
 
 
 def saved_layout(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Every tensor that `saved_tensors` gives, without memory for its values."""
+    """Return every tensor that `saved_tensors` gives, without memory for its values."""
     return dict(
         _hub_layout(model, unshared(model), lambda name, part: part.detach().to("meta", _dtype_of(model, name, dtype)))
     )
 
 
 def saved_tensors(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor under the name and in the dtype that it has on disk, in host memory."""
+    """Return every tensor under the name and in the dtype that it has on disk, in host memory."""
     copy = is_sharded(model)  # FSDP frees what it has gathered, which it cannot once numpy has seen it
     return _hub_layout(
         model, unshared(model), lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy)
@@ -110,13 +110,13 @@ def _hub_layout(
 
 
 def _layer(name: str) -> str:
-    """What the names of a layer's tensors begin with; nothing for those of no layer."""
+    """Return what the names of a layer's tensors begin with; nothing for those of no layer."""
     found = LAYER.match(name)
     return found.group() if found else ""
 
 
 def unshared(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters, or their masters, and saved buffers, each tied tensor once."""
+    """Return the parameters, or their masters, and saved buffers, each tied tensor once."""
     seen: dict[int, str] = {}
     tensors: dict[str, Tensor] = {}
     for name, part in _named_tensors(model).items():

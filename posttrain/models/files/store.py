@@ -65,7 +65,7 @@ IGNORED_KEYS = (
 
 @phase("load")
 def load_tokenizer(path: str | Path) -> Any:
-    """The folder's tokenizer, from its files alone."""
+    """Return the folder's tokenizer, from its files alone."""
     from transformers import PreTrainedTokenizerFast
 
     folder = _folder(path)
@@ -94,7 +94,7 @@ def check_vocabulary(tokenizer: Any, folder: Path) -> None:
 
 @phase("load")
 def new_model(config: Any, seed: int) -> Any:
-    """A causal language model with random weights drawn from the seed."""
+    """Return a causal language model with random weights drawn from the seed."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
@@ -106,7 +106,7 @@ def new_model(config: Any, seed: int) -> Any:
 
 @phase("load")
 def load_model(path: str | Path) -> Any:
-    """The folder's model as its config names it, in float32, every tensor accounted for and finite.
+    """Return the folder's model as its config names it, in float32, every tensor accounted for and finite.
 
     An adapter is merged into its base.
     """
@@ -120,7 +120,7 @@ def load_model(path: str | Path) -> Any:
 
 
 def load_policy(path: str | Path) -> Any:
-    """The folder's model, which must be a causal language model."""
+    """Return the folder's model, which must be a causal language model."""
     model = load_model(path)
     if is_scorer(model):
         fix = "Name a model whose architecture ends in ForCausalLM"
@@ -130,13 +130,13 @@ def load_policy(path: str | Path) -> Any:
 
 @phase("load")
 def load_scorer(path: str | Path) -> Any:
-    """A scalar-head model: the folder's own, or a language model's backbone with a head that starts at 0."""
+    """Return a scalar-head model: the folder's own, or a language model's backbone with a head that starts at 0."""
     model = load_model(path)
     return model if is_scorer(model) else scorer_of(model, str(path))
 
 
 def scorer_of(model: Any, where: str) -> Any:
-    """The language model's backbone with a scalar head that starts at 0."""
+    """Return the language model's backbone with a scalar head that starts at 0."""
     scorer = with_scalar_head(model, where)
     if runs_in_rows(model):
         run_in_rows(scorer)
@@ -144,14 +144,14 @@ def scorer_of(model: Any, where: str) -> Any:
 
 
 def _merged_model(folder: Path) -> Any:
-    """The base of an adapter with the adapter merged into it; both must be what their manifests say."""
+    """Return the base of an adapter with the adapter merged into it; both must be what their manifests say."""
     base = _base(_manifest(folder), folder)
     check_base(base, folder, MANIFEST)
     return _merged(base, load_config(folder), *read_adapter(folder), str(folder))
 
 
 def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str, Tensor], where: str) -> Any:
-    """The model of a folder with an adapter merged into it, and the adapter's config of the model."""
+    """Return the model of a folder with an adapter merged into it, and the adapter's config of the model."""
     model = load_model(base.folder)
     if base.format == NF4:
         round_model(model)
@@ -168,7 +168,7 @@ def _merged(base: Base, config: Any, adapter: dict[str, Any], tensors: dict[str,
 
 
 def _base(manifest: dict[str, Any], folder: Path) -> Base:
-    """The frozen model of an adapter, from the adapter's manifest."""
+    """Return the frozen model of an adapter, from the adapter's manifest."""
     found = manifest.get(BASE)
     if not isinstance(found, dict) or {*map(type, found.values())} != {str} or found.keys() != {*Base._fields}:
         fix = "Merge it into its model with peft (merge_and_unload), and give the folder of the whole model"
@@ -179,7 +179,7 @@ def _base(manifest: dict[str, Any], folder: Path) -> Base:
 
 
 def load_config(folder: Path) -> Any:
-    """The config class that config.json names, with an architecture that belongs to it."""
+    """Return the config class that config.json names, with an architecture that belongs to it."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -266,7 +266,7 @@ def _check_finite(model: Any, target: Path, fix: str) -> None:
 
 
 def _small_files(folder: Path) -> list[Path]:
-    """The tokenizer, generation and licence files that a saved model takes over."""
+    """Return the tokenizer, generation and licence files that a saved model takes over."""
     named = [folder / name for name in (*TOKENIZER_FILES, GENERATION) if (folder / name).is_file()]
     return named + sorted({file for pattern in LICENCES for file in folder.glob(pattern) if file.is_file()})
 
@@ -286,7 +286,7 @@ def _folder(path: str | Path) -> Path:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """What the folder should hold; empty for a model from elsewhere, which has no manifest."""
+    """Return what the folder should hold; empty for a model from elsewhere, which has no manifest."""
     file = folder / MANIFEST
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -310,7 +310,7 @@ def _check_digests(weights: WeightFiles) -> None:
 
 
 def config_text(model: Any, dtype: torch.dtype) -> str:
-    """The config.json of a model that is saved in this dtype."""
+    """Return the config.json of a model that is saved in this dtype."""
     data = model.config._encode_special_floats(model.config.to_dict())
     for private in ("_name_or_path", "_attn_implementation", "attn_implementation", "_attn_implementation_internal"):
         data.pop(private, None)
@@ -319,7 +319,7 @@ def config_text(model: Any, dtype: torch.dtype) -> str:
 
 
 def load_stop_tokens(path: str | Path) -> tuple[int, ...]:
-    """The end tokens of the folder's generation_config.json, if it has one."""
+    """Return the end tokens of the folder's generation_config.json, if it has one."""
     file = Path(path) / GENERATION
     try:
         listed = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None

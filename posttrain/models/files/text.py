@@ -10,12 +10,12 @@ from posttrain.text.chat import DATE, ChatText
 
 
 def load_text(folder: Path, today: str = DATE) -> ChatText:
-    """The folder's chat text, with the end tokens of its generation_config.json and the model's context."""
+    """Return the folder's chat text, with the end tokens of its generation_config.json and the model's context."""
     context = context_of(load_config(folder))
     return ChatText(load_tokenizer(folder), str(folder), load_stop_tokens(folder), today, context=context)
 
 
 def context_of(config: Any) -> int | None:
-    """The most tokens of a row by the model's config; None for families that set no limit."""
+    """Return the most tokens of a row by the model's config; None for families that set no limit."""
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     return context if isinstance(context, int) and context > 0 else None

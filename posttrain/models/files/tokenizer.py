@@ -103,7 +103,7 @@ def check_template(folder: Path, files: Path, chat_template: str, *, scores: boo
 
 
 def template_fault(file: Path) -> str | None:
-    """Why a template fails on a conversation, whatever the tokenizer; None where it does not."""
+    """Return why a template fails on a conversation, whatever the tokenizer; None where it does not."""
     template = Template(file.read_text(encoding="utf-8", errors="replace"), {"bos_token": "", "eos_token": ""}, DATE)
     try:
         list(template.render([RenderRequest(TEST_CONVERSATION, opened=False)]))
@@ -126,7 +126,7 @@ def _read_template(file: str) -> str:
 
 
 def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str, Any], list[str]]:
-    """The entries of tokenizer_config.json that are missing or replaced, and messages about them."""
+    """Return the entries of tokenizer_config.json that are missing or replaced, and messages about them."""
     tokenizer, added, messages = load_tokenizer(target), {}, []
     end = tokenizer.eos_token
     if end is None:

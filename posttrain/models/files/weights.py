@@ -46,16 +46,16 @@ class WeightFiles:
         return iter(sorted(self._files))
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor, in memory of its own."""
+        """Return one tensor, in memory of its own."""
         part: Tensor = self._files[name].get_tensor(name)
         return part
 
     def later(self, name: str) -> Any:
-        """One tensor that transformers reads when it needs it."""
+        """Return one tensor that transformers reads when it needs it."""
         return self._files[name].get_slice(name)
 
     def dtype(self) -> torch.dtype:
-        """The dtype that most of the numbers have."""
+        """Return the dtype that most of the numbers have."""
         counts: Counter[str] = Counter()
         for name in self:
             part = self.later(name)
@@ -86,7 +86,7 @@ def open_weights(folder: Path) -> Iterator[WeightFiles]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds a model and not only a tokenizer."""
+    """Return whether the folder holds a model and not only a tokenizer."""
     return (folder / INDEX).is_file() or (folder / WEIGHTS).is_file()
 
 
@@ -176,17 +176,17 @@ def describe(part: Tensor) -> dict[str, Any]:
 
 
 def _bytes(part: Tensor) -> memoryview:
-    """The bytes of a tensor in host memory, without a copy where it is contiguous."""
+    """Return the bytes of a tensor in host memory, without a copy where it is contiguous."""
     data: memoryview = part.contiguous().flatten().view(torch.uint8).numpy().data
     return data
 
 
 def digest(file: Path) -> str:
-    """The digest of a file, read piece by piece."""
+    """Return the digest of a file, read piece by piece."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def kind(dtype: torch.dtype) -> str:
-    """The dtype's name as configs and manifests write it."""
+    """Return the dtype's name as configs and manifests write it."""
     return str(dtype).removeprefix("torch.")

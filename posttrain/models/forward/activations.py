@@ -28,7 +28,7 @@ def set_activations(model: Any, activations: Activations) -> None:
 
 
 def checkpointed_layers(model: Any) -> list[Any]:
-    """The layers of which transformers can keep the input alone: a decoder's layers, in most families."""
+    """Return the layers of which transformers can keep the input alone: a decoder's layers, in most families."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
@@ -40,7 +40,7 @@ def _recompute(layer: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def _offload(layer: Callable[..., Any], *inputs: Any) -> Any:
-    """The same with the inputs in the host's memory."""
+    """Return the same with the inputs in the host's memory."""
     on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in inputs)
     with saved_tensors_hooks(_sent_away, _brought_back) if on_gpu else save_on_cpu():
         return _recompute(layer, *inputs)
@@ -78,7 +78,7 @@ class _Offloaded:
         part.record_stream(self._stream)
 
     def fetched(self) -> Tensor:
-        """The tensor on the GPU, for the stream that computes now."""
+        """Return the tensor on the GPU, for the stream that computes now."""
         back, self._back = self._fetch(), None
         now = torch.cuda.current_stream(self._device)
         now.wait_stream(self._stream)

@@ -57,7 +57,7 @@ def compiled(models: Iterable[Any], *, on: bool) -> Iterator[None]:
 
 
 def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-    """What a layer does instead of its own forward."""
+    """Return what a layer does instead of its own forward."""
     run = partial(body if torch.is_grad_enabled() else plain, layer, **named)
     if layer.gradient_checkpointing and layer.training:
         return layer._gradient_checkpointing_func(run, *inputs)
@@ -65,7 +65,7 @@ def _forward(layer: Any, plain: Callable[..., Any], body: Callable[..., Any], *i
 
 
 def compiled_layers(model: Any) -> list[Any]:
-    """The layers to compile; refuses a model that has none."""
+    """Return the layers to compile; refuses a model that has none."""
     layers = checkpointed_layers(model)
     reasons = {
         "it runs its own code over padded rows": runs_in_rows(model),

@@ -43,7 +43,7 @@ class Scoring:
         return self.cap is None and self.sink_H is None
 
     def capped(self, scores: Tensor) -> Tensor:
-        """The scores within the cap, before anything is masked."""
+        """Return the scores within the cap, before anything is masked."""
         return scores if self.cap is None else self.cap * torch.tanh(scores / self.cap)
 
     def weights(self, scores: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def _rows(part_N: Tensor, gather: Tensor) -> Tensor:
 
 
 def _band(start: int, end: int, low: int, window: int, device: torch.device) -> Tensor:
-    """Which of the keys [low, end) each query of [start, end) sees: itself and window - 1 before it."""
+    """Return which of the keys [low, end) each query of [start, end) sees: itself and window - 1 before it."""
     query_Q1 = torch.arange(start, end, device=device)[:, None]
     key_T = torch.arange(low, end, device=device)
     return (key_T <= query_Q1) & (key_T > query_Q1 - window)
@@ -152,7 +152,7 @@ def _attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in each layer."""
+    """Return what transformers calls in each layer."""
     del attention_mask
     where = f"layer {getattr(module, 'layer_idx', '?')} of {type(module).__name__}"
     if posttrain_attention is None:
@@ -188,14 +188,14 @@ def attention_uncompiled() -> Iterator[None]:
 
 
 def backbone(model: Any) -> Any:
-    """The model under its head."""
+    """Return the model under its head."""
     return model.model if model.base_model is model else model.base_model
 
 
 def hidden_states(
     model: Any, ids: Tensor, positions: Tensor, attention: Attention, embedded: Tensor | None = None
 ) -> Tensor:
-    """The last hidden states [B, N, D] of ids [B, N], or of their embeddings [B, N, D] where given."""
+    """Return the last hidden states [B, N, D] of ids [B, N], or of their embeddings [B, N, D] where given."""
     inputs = {"input_ids": ids} if embedded is None else {"inputs_embeds": embedded}
     output = backbone(model)(**inputs, position_ids=positions, posttrain_attention=attention, use_cache=False)
     states: Tensor = output.last_hidden_state
@@ -212,18 +212,18 @@ def run_in_rows(model: Any) -> None:
 
 
 def runs_in_rows(model: Any) -> bool:
-    """Whether the model cannot run packed."""
+    """Return whether the model cannot run packed."""
     return getattr(model, "runs_in_rows", False)
 
 
 def row_states(model: Any, ids_ST: Tensor) -> Tensor:
-    """The last hidden states [S, T, D] of rows padded on the right, which a causal model does not see."""
+    """Return the last hidden states [S, T, D] of rows padded on the right, which a causal model does not see."""
     states: Tensor = backbone(model)(input_ids=ids_ST, use_cache=False).last_hidden_state
     return states
 
 
 def packed_states(model: Any, packed: PackedRows, embedded_ND: Tensor | None = None) -> Tensor:
-    """The last hidden states [N, D] of a packed batch."""
+    """Return the last hidden states [N, D] of a packed batch."""
     if runs_in_rows(model):
         gathers, take_N = packed.gathered
         rows = [row_states(model, packed.ids_N[gather]).flatten(0, 1) for gather in gathers]
@@ -287,13 +287,13 @@ def score_tokens(
 
 
 def score_rows(model: Any, packed: PackedRows) -> Tensor:
-    """The scalar head's score [B] of each row, at its last token."""
+    """Return the scalar head's score [B] of each row, at its last token."""
     states_ND = packed_states(model, packed)
     return _scalars(model.score(states_ND.index_select(0, packed.last_B)))
 
 
 def value_tokens(model: Any, packed: PackedRows) -> Tensor:
-    """The scalar head's value [M] of the state before each completion token."""
+    """Return the scalar head's value [M] of the state before each completion token."""
     states_ND = packed_states(model, packed)
     return _scalars(model.score(states_ND.index_select(0, packed.source_M)))
 

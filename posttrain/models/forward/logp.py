@@ -48,7 +48,7 @@ class Head:
         return _scaled_and_capped(logits, self.scale, self.cap, temperature)
 
     def backward_(self, grad_MV: Tensor, logits_MV: Tensor, temperature: float) -> Tensor:
-        """The gradient with respect to h W^T + b, from that with respect to z / temperature, in place."""
+        """Return the gradient with respect to h W^T + b, from that with respect to z / temperature, in place."""
         if self.cap is not None:
             grad_MV.mul_(1 - (logits_MV * (temperature / self.cap)).square())
         if self.scale != 1.0:
@@ -56,17 +56,17 @@ class Head:
         return grad_MV if temperature == 1.0 else grad_MV.div_(temperature)
 
     def for_products(self, dtype: torch.dtype) -> Head:
-        """The same head with its matrix cast once, not in every tile."""
+        """Return the same head with its matrix cast once, not in every tile."""
         return replace(self, weight_VD=self.weight_VD.to(dtype))
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Head:
-        """The same head with other tensors: detached, copied, in another precision."""
+        """Return the same head with other tensors: detached, copied, in another precision."""
         return replace(
             self, weight_VD=change(self.weight_VD), bias_V=None if self.bias_V is None else change(self.bias_V)
         )
 
     def copied(self) -> Head:
-        """A copy that later updates of the model do not change."""
+        """Return a copy that later updates of the model do not change."""
         return self.map_tensors(lambda part: part.detach().clone())
 
 
@@ -84,7 +84,7 @@ class ModuleHead:
         return _scaled_and_capped(_at_least_float32(self.module(hidden_MD)), self.scale, self.cap, temperature)
 
     def copied(self) -> ModuleHead:
-        """A copy that later updates of the model do not change."""
+        """Return a copy that later updates of the model do not change."""
         return replace(self, module=copy.deepcopy(self.module).requires_grad_(requires_grad=False))
 
 
@@ -112,7 +112,7 @@ def _scaled_and_capped(logits: Tensor, scale: float, cap: float | None, temperat
 
 
 def head_of(model: Any) -> Head:
-    """The head of a causal language model; the check at load finds one that does more than is known here."""
+    """Return the head of a causal language model; the check at load finds one that does more than is known here."""
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):
         raise ModelError(
@@ -124,7 +124,7 @@ def head_of(model: Any) -> Head:
 
 
 def module_head_of(model: Any) -> ModuleHead:
-    """The head of a causal language model, as a module to call."""
+    """Return the head of a causal language model, as a module to call."""
     config = model.config.get_text_config()
     return ModuleHead(model.get_output_embeddings(), config.vocab_size, *_scale_and_cap(config))
 
@@ -164,7 +164,7 @@ class _Tile:
         return self.logz - mean
 
     def grad_logits_(self, grad_logp: Tensor, grad_entropy: Tensor | None, entropy: Tensor) -> Tensor:
-        """The gradient with respect to the logits, g (1[target] - p) - g_H p (log p + H), written over p."""
+        """Return the gradient with respect to the logits, g (1[target] - p) - g_H p (log p + H), written over p."""
         scale = -grad_logp[:, None]
         if grad_entropy is not None:
             scale = scale - grad_entropy[:, None] * (self.logits - (self.logz - entropy)[:, None])
@@ -181,7 +181,7 @@ class _Tile:
 
 
 def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float) -> _Tile:
-    """One softmax; its largest probability gives the normaliser without a second pass of exponentials."""
+    """Return one softmax; its largest probability gives the normaliser without a second pass of exponentials."""
     logits = head.logits(hidden, temperature)
     p = logits.softmax(1)
     if p.is_cuda:  # one pass less
@@ -193,7 +193,7 @@ def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float) -> _Ti
 def _tile_backward(
     tile: _Tile, head: Head, temperature: float, grads: Sequence[Tensor | None], entropy: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """The gradient with respect to the products with the head's matrix; `grads`: those of logp and entropy."""
+    """Return the gradient with respect to the products with the head's matrix; `grads`: those of logp and entropy."""
     grad_logp = torch.zeros_like(entropy) if grads[0] is None else grads[0]
     plain = temperature == head.scale == 1.0 and head.cap is None and head.bias_V is None
     if tile.p.is_cuda and dtype != tile.p.dtype and plain and grads[1] is None:
@@ -308,12 +308,12 @@ def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: flo
 
 
 def _grad_of(parameter: Tensor | None) -> Tensor | None:
-    """A trained parameter's `.grad`, allocated if it is None."""
+    """Return a trained parameter's `.grad`, allocated if it is None."""
     return None if parameter is None or not parameter.requires_grad else gradient_of(parameter)
 
 
 def _head_backward(grad_logits: Tensor, hidden: Tensor, head: Head, grad: _HeadGradient) -> Tensor:
-    """The gradient with respect to the hidden states; adds that of the head's weight and bias to `grad`."""
+    """Return the gradient with respect to the hidden states; adds that of the head's weight and bias to `grad`."""
     if grad.bias_V is not None:
         grad.bias_V.add_(grad_logits.sum(0))
     grad_logits = grad_logits.to(hidden.dtype)
@@ -341,7 +341,7 @@ def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
 def plain_token_logp(
     hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """The same by plain autograd, each tile's logits computed again in the backward pass."""
+    """Return the same by plain autograd, each tile's logits computed again in the backward pass."""
 
     def tile(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         logp_MV = head.logits(hidden, temperature).log_softmax(1)

@@ -43,14 +43,14 @@ def fuse_norms(model: nn.Module) -> None:
 
 
 def has_fused_norms(model: nn.Module) -> bool:
-    """Whether `fuse_norms` finds norms in the model, or has found some."""
+    """Return whether `fuse_norms` finds norms in the model, or has found some."""
     kinds: set[Any] = {type(module) for module in model.modules()}
     return any(issubclass(kind, FusedNorm) or _is_llamas(kind) for kind in kinds)
 
 
 @cache
 def _is_llamas(kind: Any) -> bool:
-    """Whether a class is a norm with the code of Llama's: transformers copies it into each family."""
+    """Return whether a class is a norm with the code of Llama's: transformers copies it into each family."""
     if not kind.__name__.endswith("RMSNorm") or not kind.__module__.startswith("transformers."):
         return False
     from transformers.models.llama.modeling_llama import LlamaRMSNorm

@@ -45,15 +45,15 @@ class RoutingSums:
         return RoutingSums(*(mine + theirs for mine, theirs in pairs))
 
     def detach(self) -> RoutingSums:
-        """The same without gradient."""
+        """Return the same without gradient."""
         return RoutingSums(*(part.detach() for part in vars(self).values()))
 
     def times(self, factor: float) -> RoutingSums:
-        """The same, multiplied."""
+        """Return the same, multiplied."""
         return RoutingSums(*(part * factor for part in vars(self).values()))
 
     def of_all(self) -> RoutingSums:
-        """The sums over all processes."""
+        """Return the sums over all processes."""
         return RoutingSums(*(world.added(part) for part in vars(self).values()))
 
 
@@ -81,7 +81,7 @@ class Recording:
             hook.remove()
 
     def sums(self) -> RoutingSums:
-        """The sums over the recorded tokens."""
+        """Return the sums over the recorded tokens."""
         layers = [_layer_sums(outputs, self._weights) for outputs in self._outputs]
         return RoutingSums(*(torch.stack(parts) for parts in zip(*layers, strict=True)))
 
@@ -98,7 +98,7 @@ class Recording:
 
 
 def _layer_sums(outputs: list[tuple[Tensor, Tensor]], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer's chosen experts [E], probabilities [E] and entropy, summed over the tokens of all passes."""
+    """Return one layer's chosen experts [E], probabilities [E] and entropy, summed over the tokens of all passes."""
     logits_NE, experts_NK = (torch.cat(parts) for parts in zip(*outputs, strict=True))
     logp_NE = logits_NE.log_softmax(-1, dtype=torch.promote_types(logits_NE.dtype, torch.float32))
     p_NE, weight_N = logp_NE.exp(), torch.cat(weights).to(logp_NE.dtype)
@@ -108,5 +108,5 @@ def _layer_sums(outputs: list[tuple[Tensor, Tensor]], weights: list[Tensor]) -> 
 
 
 def balance_loss(load_LE: Tensor, probability_LE: Tensor) -> Tensor:
-    """The load-balancing loss of each expert's share of the tokens and its mean probability."""
+    """Return the load-balancing loss of each expert's share of the tokens and its mean probability."""
     return load_LE.shape[1] * (load_LE * probability_LE).sum(1).mean()

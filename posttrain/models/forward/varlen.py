@@ -36,7 +36,7 @@ class Segments:
 
 
 def segments_of(packed: PackedRows) -> Segments:
-    """The segments of a packed batch, on its device."""
+    """Return the segments of a packed batch, on its device."""
     queries: list[int] = []
     keys: list[int] = []
     tokens: list[int] = []
@@ -62,7 +62,7 @@ def _ends(sizes: list[int]) -> Tensor:
 
 
 def supports(query: Tensor, value: Tensor) -> bool:
-    """Whether the kernel can take them, and no second derivative is needed (TRPO)."""
+    """Return whether the kernel can take them, and no second derivative is needed (TRPO)."""
     if not in_segments(query, value) or kernel() is None:
         return False
     return bool(torch.backends.cuda.flash_sdp_enabled())  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ def kernel() -> Callable[..., Any] | None:
 
 
 def takes_pages(head: Tensor) -> bool:
-    """Whether the kernel takes such heads, with keys and values in pages."""
+    """Return whether the kernel takes such heads, with keys and values in pages."""
     found = kernel()
     return in_segments(head, head) and found is not None and "block_table" in signature(found).parameters
 
@@ -92,7 +92,7 @@ def attend_segments(
     scale: float,
     window: int | None = None,
 ) -> Tensor:
-    """The outputs of the packed tokens [N, H, D]."""
+    """Return the outputs of the packed tokens [N, H, D]."""
     attend = kernel()
     assert attend is not None, "check `supports` first"
     if segments.key_tokens is not None:

@@ -122,7 +122,7 @@ class Endpoint:
             yield client
 
     async def ask(self, client: httpx.AsyncClient, messages: Sequence[Mapping[str, str]]) -> Reply:
-        """The reply at temperature 0, or NoReply; a request that is refused as a whole raises RewardError."""
+        """Return the reply at temperature 0, or NoReply; a request that is refused as a whole raises RewardError."""
         async with self._slots:
             for number in range(self._params.retries + 1):
                 await self._turn()
@@ -184,7 +184,7 @@ class Endpoint:
         raise RewardError(what=what, where=self._where, fix=fix)
 
     def _read(self, content: bytes) -> Reply:
-        """The first choice of a completion, with its tokens counted."""
+        """Return the first choice of a completion, with its tokens counted."""
         try:
             data = json.loads(content)
             choice = data["choices"][0]
@@ -199,7 +199,7 @@ class Endpoint:
         return Reply(text or "", choice.get("finish_reason") == "length")
 
     def _message(self, content: bytes) -> str:
-        """The endpoint's own words in one line, without the secret."""
+        """Return the endpoint's own words in one line, without the secret."""
         try:
             text = str(json.loads(content)["error"]["message"])
         except (ValueError, LookupError, TypeError, RecursionError):
@@ -215,7 +215,7 @@ class Endpoint:
 
 
 def _secret(name: str, where: str) -> str:
-    """The secret in an environment variable; its value is in no message."""
+    """Return the secret in an environment variable; its value is in no message."""
     secret = os.environ.get(name, "").strip()
     if not secret:
         what, fix = f"the environment variable {name} is not set", f"Run with {name}=... in the environment"
@@ -253,5 +253,5 @@ def _retry_after(value: str) -> float:
 
 
 def connection(params: EndpointParams) -> dict[str, Any]:
-    """What a reply depends on, apart from the messages."""
+    """Return what a reply depends on, apart from the messages."""
     return {"url": params.url, "model": params.model, "max_tokens": params.max_tokens}

@@ -83,7 +83,7 @@ class LanguageJudge:
         self._cached = 0
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """The score of each rollout."""
+        """Return the score of each rollout."""
         before = self.counts()
         try:
             return asyncio.run(self._scores(rollouts))
@@ -115,7 +115,7 @@ class LanguageJudge:
         return self._templates[bool(prompt.answer.strip())]
 
     async def _compared(self, rollouts: Sequence[Rollout], duels: Sequence[Duel]) -> list[Score]:
-        """The mean of each rollout's duels: 1 won, 0 lost, 0.5 tied or decided by the order."""
+        """Return the mean of each rollout's duels: 1 won, 0 lost, 0.5 tied or decided by the order."""
         asked: dict[Duel, list[str]] = {}
         for one in duels:
             prompt = rollouts[one.mine].prompt
@@ -139,7 +139,7 @@ class LanguageJudge:
         ]
 
     async def _verdicts(self, questions: Sequence[str], form: Form) -> dict[str, Verdict]:
-        """The verdict on each question; equal ones are asked once."""
+        """Return the verdict on each question; equal ones are asked once."""
         different = list(dict.fromkeys(questions))
         async with self._endpoint.opened() as client:
             found = await asyncio.gather(*(self._verdict(client, text, form) for text in different))
@@ -178,7 +178,7 @@ class Duel:
 
 
 def _duels(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -> list[Duel]:
-    """Each rollout with its prompt's answer, or with the next one of its group, which is a ring."""
+    """Return each rollout with its prompt's answer, or with the next one of its group, which is a ring."""
     if against == "answer":
         return [Duel(place, None, (said(one), one.prompt.answer)) for place, one in enumerate(rollouts)]
     groups: dict[str, list[int]] = defaultdict(list)
@@ -193,7 +193,7 @@ def _duels(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -> 
 
 
 def _won(verdicts: Sequence[Verdict]) -> Verdict:
-    """Whether the first text won in both orders; no verdicts: the texts are the same."""
+    """Return whether the first text won in both orders; no verdicts: the texts are the same."""
     failed = _failed(verdicts)
     if failed is not None:
         return failed
@@ -213,13 +213,13 @@ def _weighted(verdicts: Sequence[Verdict], weights: Sequence[float]) -> Score:
 
 
 def _failed(verdicts: Sequence[Verdict]) -> Score | None:
-    """The first failure; one of the endpoint before one that only this completion has."""
+    """Return the first failure; one of the endpoint before one that only this completion has."""
     failures = [verdict for verdict in verdicts if isinstance(verdict, Score)]
     return next((failure for failure in failures if failure.status in FAILED), failures[0] if failures else None)
 
 
 def said(rollout: Rollout) -> str:
-    """The completion; all turns of an episode of several."""
+    """Return the completion; all turns of an episode of several."""
     return rollout.text if len(rollout.turns) < 2 else _talk(rollout.turns)
 
 

@@ -56,7 +56,7 @@ WHICH: Final = Form(
 
 
 def number_form(low: float, high: float) -> Form:
-    """A number on a scale, which becomes (number - low) / (high - low)."""
+    """Return a number on a scale, which becomes (number - low) / (high - low)."""
 
     def value(word: str) -> float | None:
         found = _NUMBER.fullmatch(word)
@@ -69,13 +69,13 @@ def number_form(low: float, high: float) -> Form:
 
 
 def read_verdict(reply: str, form: Form) -> float | None:
-    """The verdict in the last line of a reply; None if that line is not one."""
+    """Return the verdict in the last line of a reply; None if that line is not one."""
     found = _VERDICT.fullmatch(reply.strip().rpartition("\n")[2].strip(_MARKUP))
     return None if found is None else form.value(found[1].strip(_MARKUP))
 
 
 def question(template: str, texts: Mapping[str, str], form: Form, criterion: str = "") -> str:
-    """The request: the template with fenced texts, and how to reply."""
+    """Return the request: the template with fenced texts, and how to reply."""
     fence = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()[:16]
     fenced = {name: f"<<<{fence}\n{_FORGED.sub('> ', text)}\n{fence}>>>" for name, text in texts.items()}
     asked = _NAMED.sub(lambda found: fenced.get(found[1], found[0]), template)

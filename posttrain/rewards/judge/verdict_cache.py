@@ -18,7 +18,7 @@ class VerdictCache:
         self._folder = folder
 
     def read(self, asked: Mapping[str, Any]) -> float | None:
-        """The verdict on what was asked, if it is known."""
+        """Return the verdict on what was asked, if it is known."""
         try:
             value = json.loads(self._file(asked).read_bytes())["verdict"]
         except (OSError, ValueError, LookupError, TypeError):

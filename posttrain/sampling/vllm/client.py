@@ -115,7 +115,7 @@ class EngineSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """A completion of each request."""
+        """Return a completion of each request."""
         if greedy or mixture is not None or params.top_p < 1 or params.top_k is not None:
             raise ValueError("an external engine samples from all tokens of one policy")
         completions = self._all(requests, params, seed, advance)
@@ -130,7 +130,7 @@ class EngineSampler:
         self, requests: Sequence[Request], params: SamplingParams, seed: int,
         advance: Callable[[int], None] | None = None, *, restarts: bool = True,
     ) -> list[Completion]:  # fmt: skip
-        """The completions, asked again where an answer was lost."""
+        """Return the completions, asked again where an answer was lost."""
         keys = row_keys(seed, [request.name for request in requests]).tolist()
         bodies = [
             {
@@ -209,7 +209,7 @@ class EngineSampler:
         return self._read(answer, body, params)
 
     def _read(self, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams) -> Completion:
-        """The completion of an answer; refuses one that cannot be a sample of this request."""
+        """Return the completion of an answer; refuses one that cannot be a sample of this request."""
         vocabulary = self._model.config.get_text_config().vocab_size
         try:
             [choice] = answer.json()["choices"]

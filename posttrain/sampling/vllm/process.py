@@ -45,7 +45,7 @@ TAIL: Final = 20
 
 
 def engine_command() -> list[str]:
-    """The command that starts the server, without its options; refuses an environment without vLLM."""
+    """Return the command that starts the server, without its options; refuses an environment without vLLM."""
     value = os.environ.get(PYTHON, "")
     given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
     if len(given) > 1:
@@ -58,7 +58,7 @@ def engine_command() -> list[str]:
 
 
 def _fault(python: str) -> str | None:
-    """Why a Python cannot run the server, found without importing vLLM; None if it seems able to."""
+    """Return why a Python cannot run the server, found without importing vLLM; None if it seems able to."""
     if shutil.which(python) is None:
         return f"there is no Python at {python}"
     try:
@@ -76,7 +76,7 @@ def _fault(python: str) -> str | None:
 
 
 def private_folder() -> Path:
-    """A new folder that only the user can enter, in memory where the machine has /dev/shm."""
+    """Return a new folder that only the user can enter, in memory where the machine has /dev/shm."""
     memory = Path("/dev/shm")
     usable = memory.is_dir() and os.access(memory, os.W_OK)
     return Path(tempfile.mkdtemp(prefix="posttrain-engine-", dir=memory if usable else None))
@@ -170,7 +170,7 @@ class EngineProcess:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def failed(self, what: str) -> EngineError:
-        """An error with the end of the server's log."""
+        """Return an error with the end of the server's log."""
         with contextlib.suppress(OSError):
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
             cause = [line for line in lines[:-TAIL] if "Error: " in line][:1]

@@ -52,7 +52,7 @@ def end_with(parent: int, folder: Path) -> None:
 
 
 def version_of(folder: Path) -> str:
-    """The version that all weight files of a folder have in their metadata."""
+    """Return the version that all weight files of a folder have in their metadata."""
     found = set()
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
@@ -146,7 +146,7 @@ async def _answer(send: Any, status: int, body: dict[str, Any]) -> None:
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    """The arguments of any such server, and the rest, which are the engine's own."""
+    """Return the arguments of any such server, and the rest, which are the engine's own."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--parent", type=int, required=True, help="the process with which it ends")
     parser.add_argument("--model", type=Path, required=True, help="the folder of the first weights")

@@ -56,7 +56,7 @@ def draw_story(rng: random.Random, size: Range) -> Problem:
 
 
 def draw_product(rng: random.Random, size: Range) -> Problem:
-    """Two numbers multiplied; the working adds up."""
+    """Return two numbers multiplied; the working adds up."""
     left, right = (rng.randint(2, size.largest) for _ in range(2))
     working = (f"{left} * {right} = {left * right}",)
     asked = rng.choice(("What is {} times {}?", "Multiply {} by {}.", "What is the product of {} and {}?"))
@@ -64,7 +64,7 @@ def draw_product(rng: random.Random, size: Range) -> Problem:
 
 
 def draw_sequence(rng: random.Random, size: Range) -> Problem:
-    """The next number of a sequence with a constant step."""
+    """Return the next number of a sequence with a constant step."""
     count = max(rng.randint(size.fewest, size.most), 3)
     step = rng.randint(1, max(size.largest // (count + 1), 1))
     first = rng.randint(0, max(size.largest - step * count, 0))

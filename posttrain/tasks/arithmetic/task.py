@@ -45,7 +45,7 @@ class ArithmeticParams(Counts):
 
 
 def _tables(draw: Draw, params: ArithmeticParams) -> dict[Kind, pl.DataFrame]:
-    """The tables `chat` and `prompts`; each part has a random stream of its own."""
+    """Return the tables `chat` and `prompts`; each part has a random stream of its own."""
     note(seed=params.seed)
     sizes = params.sizes()
     chat = [

@@ -53,7 +53,7 @@ class Problem:
         return "\n".join(f"assert f({given!r}) == {self(given)!r}" for given in _inputs(rng, self.kind))
 
     def __call__(self, value: Any) -> Any:
-        """What a right program returns."""
+        """Return what a right program returns."""
         for step in self.steps:
             value = step.does(value, step.argument)
         return value
@@ -92,7 +92,7 @@ FORMS: Final[dict[ProblemKind, tuple[Form, ...]]] = {
 
 @cache
 def steps(kind: ProblemKind, largest: int) -> list[Step]:
-    """Every step on a value of a kind, with numbers from 2 to `largest`."""
+    """Return every step on a value of a kind, with numbers from 2 to `largest`."""
     return [
         Step(words.format(n=one, word=one), line.format(n=one, word=one), does, one)
         for words, line, does in FORMS[kind]
@@ -107,7 +107,7 @@ def _arguments(words: str, largest: int) -> Sequence[int | str | None]:
 
 
 def draw_problem(rng: random.Random, fewest: int, most: int, largest: int) -> Problem:
-    """A problem of any kind, without a step twice in a row."""
+    """Return a problem of any kind, without a step twice in a row."""
     kind = rng.choice(KINDS)
     known = steps(kind, largest)
     chosen: list[Step] = []
@@ -117,7 +117,7 @@ def draw_problem(rng: random.Random, fewest: int, most: int, largest: int) -> Pr
 
 
 def flawed(rng: random.Random, problem: Problem, largest: int) -> Problem:
-    """The problem with one step replaced by another, as a careless programmer writes it."""
+    """Return the problem with one step replaced by another, as a careless programmer writes it."""
     place = rng.randrange(len(problem.steps))
     others = [step for step in steps(problem.kind, largest) if step.words != problem.steps[place].words]
     return Problem(problem.kind, (*problem.steps[:place], rng.choice(others), *problem.steps[place + 1 :]))

@@ -40,7 +40,7 @@ class ProgramsParams(Counts):
 
 
 def _tables(params: ProgramsParams) -> dict[Kind, pl.DataFrame]:
-    """The tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
+    """Return the tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
     note(seed=params.seed)
     sizes = params.sizes()
     chat = [

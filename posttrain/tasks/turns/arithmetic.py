@@ -12,7 +12,7 @@ _TOKENS: Final = re.compile(r"\s*(?:([0-9]+)|([-+*/()]))")
 
 
 def calculate(expression: str) -> Fraction:
-    """The exact value of an expression of whole numbers, + - * / and parentheses; ValueError if it has none."""
+    """Return the exact value of an expression of whole numbers, + - * / and parentheses; ValueError if it has none."""
     if len(expression) > LONGEST:
         raise ValueError(f"longer than {LONGEST} characters")
     tokens, end = [], 0

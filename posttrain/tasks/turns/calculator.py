@@ -63,7 +63,7 @@ def _tables(params: CalculatorParams) -> dict[Kind, pl.DataFrame]:
 
 
 def reply(rollout: Rollout) -> Step:
-    """The value of the expression after `calc`; any other completion is the answer."""
+    """Return the value of the expression after `calc`; any other completion is the answer."""
     text = rollout.text.strip()
     if not text.startswith(CALL.strip()):
         return Step(done=True)
@@ -77,7 +77,7 @@ def reply(rollout: Rollout) -> Step:
 
 
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
-    """How many episodes call the tool, how many of those are right, and how many calls fail."""
+    """Return how many episodes call the tool, how many of those are right, and how many calls fail."""
     right = [value for one, value in zip(rollouts, outcomes, strict=True) if one.info.get("calls")]
     failed = sum(bool(rollout.info.get("call_errors")) for rollout in rollouts)
     return {

@@ -56,7 +56,7 @@ def _tables(params: GuessParams) -> dict[Kind, pl.DataFrame]:
 
 
 def reply(rollout: Rollout) -> Step:
-    """A hint, and a reward below 0 for a guess that cannot be right."""
+    """Return a hint, and a reward below 0 for a guess that cannot be right."""
     guess, secret = _number(rollout.text), int(rollout.prompt.answer)
     low, high = _left(rollout)
     reward = 0.0 if guess is not None and low <= guess <= high else WASTED
@@ -68,14 +68,14 @@ def reply(rollout: Rollout) -> Step:
 
 
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:  # noqa: ARG001
-    """How many guesses an episode takes, and the share of all guesses that cannot be right."""
+    """Return how many guesses an episode takes, and the share of all guesses that cannot be right."""
     guesses = sum(rollout.info.get("guesses", 0) for rollout in rollouts)
     wasted = sum(rollout.info.get("wasted", 0) for rollout in rollouts)
     return {"guesses": guesses / len(rollouts), "wasted": wasted / max(guesses, 1)}
 
 
 def _left(rollout: Rollout) -> tuple[int, int]:
-    """The smallest and largest number that the earlier hints leave."""
+    """Return the smallest and largest number that the earlier hints leave."""
     low, high = _bounds(rollout.prompt.messages[-1]["content"])
     secret = int(rollout.prompt.answer)
     for turn in rollout.turns[:-1]:

@@ -51,7 +51,7 @@ class Game:
     transcribe: Callable[[random.Random, Problem], Sequence[Message]]
 
     def tables(self, params: TurnsParams) -> dict[Kind, pl.DataFrame]:
-        """The tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
+        """Return the tables `corpus`, `chat` and `prompts`; each part has a random stream of its own."""
         note(seed=params.seed)
         sizes = params.sizes()
         documents: dict[Split, int] = {"train": params.documents, "heldout": params.heldout_documents}

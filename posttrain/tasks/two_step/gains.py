@@ -33,7 +33,7 @@ def gain(before: Figures, after: Figures) -> Gain:
 
 
 def explain_gain(name: str, before: Figures, after: Figures) -> str:
-    """How much of a policy's gain comes from more working, and how much from better answers."""
+    """Return how much of a policy's gain comes from more working, and how much from better answers."""
     found = gain(before, after)
     return (
         f"{name} gained {found.total:.2f}, of which {found.by_working:+.2f} ({100 * found.share:.0f} %) by showing its "
@@ -44,7 +44,7 @@ def explain_gain(name: str, before: Figures, after: Figures) -> str:
 
 
 def _parts(figures: Figures) -> tuple[float, float, float]:
-    """The share with working, the accuracy with it, and the accuracy without it."""
+    """Return the share with working, the accuracy with it, and the accuracy without it."""
     share, accuracy = figures["working"], figures["right_given_working"]
     rest = (figures["score"] - share * accuracy) / (1 - share) if share < 1 else accuracy
     return share, accuracy, max(rest, 0.0)

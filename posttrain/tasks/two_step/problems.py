@@ -61,7 +61,7 @@ class Problem:
 
 
 def all_problems(operand_max: int, result_max: int) -> Iterator[Problem]:
-    """Every problem whose operands are in 2..operand_max and whose results are all in 0..result_max."""
+    """Yield every problem whose operands are in 2..operand_max and whose results are all in 0..result_max."""
     operands = range(SMALLEST_OPERAND, operand_max + 1)
     for kind in PROBLEM_KINDS:
         for a in operands:
@@ -78,7 +78,7 @@ def all_problems(operand_max: int, result_max: int) -> Iterator[Problem]:
 
 
 def by_kind(problems: Iterable[Problem]) -> dict[ProblemKind, list[Problem]]:
-    """The problems in lists, one per kind that occurs."""
+    """Return the problems in lists, one per kind that occurs."""
     lists: dict[ProblemKind, list[Problem]] = {}
     for problem in problems:
         lists.setdefault(problem.kind, []).append(problem)
@@ -96,5 +96,5 @@ def draw_distinct(rng: random.Random, pool: Mapping[ProblemKind, Sequence[Proble
 
 
 def draw_kind(rng: random.Random, kinds: Sequence[ProblemKind]) -> ProblemKind:
-    """One of `kinds` by `KIND_SHARES`."""
+    """Return one of `kinds` by `KIND_SHARES`."""
     return rng.choices(kinds, weights=[KIND_SHARES[kind] for kind in kinds])[0]

@@ -84,7 +84,7 @@ class TwoStepParams(Params):
 
 
 def two_step(params: TwoStepParams) -> dict[Kind, pl.DataFrame]:
-    """The tables `corpus`, `chat` and `prompts` of the miniature."""
+    """Return the tables `corpus`, `chat` and `prompts` of the miniature."""
     task = _Task(params)
     chat, prompts = task.chat(), task.prompts()  # first, because they know at once whether the sizes can be had
     return {"corpus": task.corpus(), "chat": chat, "prompts": prompts}

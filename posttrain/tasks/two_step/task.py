@@ -15,7 +15,7 @@ MARK = "####"
 
 
 def working(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
-    """How many completions show a calculation, and how many of those are right."""
+    """Return how many completions show a calculation, and how many of those are right."""
     right = [value for one, value in zip(rollouts, outcomes, strict=True) if "=" in one.text]
     share = len(right) / len(rollouts)
     return {"working": share, "right_given_working": sum(right) / len(right) if right else 0.0}

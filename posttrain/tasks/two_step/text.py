@@ -32,7 +32,7 @@ _COMPARISONS: Final = (
 
 
 def question(rng: random.Random, problem: Problem) -> str:
-    """The problem in words; its numbers in order, and no others, occur in the text."""
+    """Return the problem in words; its numbers in order, and no others, occur in the text."""
     name, other = rng.sample(_NAMES, 2)
     words = {"name": name, "other": other, "things": rng.choice(_THINGS), "holders": rng.choice(_HOLDERS)}
     first, second = (_verb(rng, step) for step in problem.steps)
@@ -44,14 +44,14 @@ def question(rng: random.Random, problem: Problem) -> str:
 
 
 def demonstration(rng: random.Random, problem: Problem, *, terse_share: float, unmarked_share: float) -> str:
-    """An answer in GSM8K's format, `8-8=0 / 0+6=6 / #### 6`; mixed on purpose, to leave something to improve."""
+    """Return an answer in GSM8K's format, `8-8=0 / 0+6=6 / #### 6`; mixed on purpose, to leave something to improve."""
     working = [] if rng.random() < terse_share else [str(step) for step in problem.steps]
     mark = "" if rng.random() < unmarked_share else "#### "
     return "\n".join([*working, f"{mark}{problem.answer}"])
 
 
 def worked_document(rng: random.Random, problem: Problem) -> str:
-    """A problem with its working, in one of four styles that never end in `####`."""
+    """Return a problem with its working, in one of four styles that never end in `####`."""
     asked, (one, two), answer = question(rng, problem), problem.steps, problem.answer
     styles = (
         f"{asked}\n{one}\n{two}\nThe answer is {answer}.",
@@ -63,13 +63,13 @@ def worked_document(rng: random.Random, problem: Problem) -> str:
 
 
 def terse_document(rng: random.Random, problem: Problem) -> str:
-    """A problem with its bare answer."""
+    """Return a problem with its bare answer."""
     asked, answer = question(rng, problem), problem.answer
     return rng.choice((f"{asked}\n{answer}", f"Q: {asked}\nA: {answer}", f"{asked} Answer: {answer}"))
 
 
 def narrated_document(rng: random.Random, step: Step) -> str:
-    """One step in words and as an equation."""
+    """Return one step in words and as an equation."""
     name, things = rng.choice(_NAMES), rng.choice(_THINGS)
     if step.operator == "*":
         holders = rng.choice(_HOLDERS)
@@ -92,7 +92,7 @@ def chained_document(steps: list[Step]) -> str:
 
 
 def headed(rng: random.Random, document: str, share: float) -> str:
-    """The document, now and then under a heading: the only place where pretraining meets `####`."""
+    """Return the document, now and then under a heading: the only place where pretraining meets `####`."""
     if rng.random() >= share:
         return document
     return f"#### {rng.choice(_HEADINGS)} {rng.randint(1, 30)}\n{document}"
