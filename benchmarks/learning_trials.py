@@ -79,7 +79,7 @@ OWN: dict[str, dict[str, Any]] = {
     "cpo": {"epochs": 3.0},
     "orpo": {"loss": {"beta": 5.0}, "epochs": 3.0},
 }
-"""Knobs beyond the learning rate with which a row needs help on 250 short pairs."""
+"""Config beyond the learning rate with which a row needs help on 250 short pairs."""
 
 VARIANTS: tuple[Subject, ...] = (
     Subject("online", "reinforce, moving average", "reinforce", {"advantage": "moving_average"}),

@@ -25,13 +25,13 @@ from benchmarks.speed.case import SHAPES, Shape, language_model
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
-from posttrain.models.adapters import LoraOptions, twin
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.models.adapters import LoraOptions, share_tensors
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.lora import add, freeze
-from posttrain.models.masters import master_of
+from posttrain.models.master_weights import master_of
 from posttrain.rollout import token_rows
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
@@ -116,7 +116,7 @@ def _models(shape: Shape, run: Run) -> dict[str, Any]:
         return {"policy": model, **reference}
     options = LoraOptions(type=run.adapter)
     freeze(model, options)
-    reference = {"reference": twin(model)} if run.objective == "dpo" else {}
+    reference = {"reference": share_tensors(model)} if run.objective == "dpo" else {}
     return {"policy": add(model, options, Path(), 0), **reference}
 
 
@@ -125,7 +125,7 @@ def _tensors(model: Any) -> list[torch.Tensor]:
 
 
 def _closure(run: Run, models: ModelSet, tokens: int) -> StepClosure:
-    objective: Objective = LikelihoodObjective(LikelihoodKnobs())
+    objective: Objective = LikelihoodObjective(LikelihoodConfig())
     if run.objective == "dpo":
         objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
     batch = _batch(objective, tokens)

@@ -43,7 +43,7 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
     """Return the median seconds of a step of this process and the others."""
     import torch
 
-    from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+    from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
     from posttrain.models.device import DeviceParams, Runtime
     from posttrain.models.sharding import mesh_of
     from posttrain.processes import world
@@ -56,7 +56,7 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
     if size > 1:
         world.connect(rank, size, meeting)
     rows, length, micro_tokens = WORK[shape]
-    objective = LikelihoodObjective(LikelihoodKnobs())
+    objective = LikelihoodObjective(LikelihoodConfig())
     mesh = mesh_of(runtime.device, None) if size > 1 else None
     models = ModelSet.of(start_model(shape), runtime, objective.needs, None, reference_moves=False, mesh=mesh)
     object.__setattr__(models, "micro_tokens", micro_tokens)

@@ -18,14 +18,14 @@ from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.formulas.ragged import to_padded
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
 from posttrain.models.files.text import context_of
 from posttrain.models.forward.forward import register, runs_in_rows
-from posttrain.models.masters import computing, is_trained_in_bf16
+from posttrain.models.master_weights import computing, is_trained_in_bf16
 from posttrain.models.self_check import verify_forward
 from posttrain.params.params import check
 from posttrain.rollout import TokenRow
@@ -176,7 +176,7 @@ def _own(model: Any) -> Any:
 
 def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:
     if algorithm == "sft":
-        return LikelihoodObjective(check(LikelihoodKnobs, dict(settings or {}), where="sft", file="settings"))
+        return LikelihoodObjective(check(LikelihoodConfig, dict(settings or {}), where="sft", file="settings"))
     if algorithm not in PREFERENCE_ROWS and (algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS):
         what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
         fix = "Use online.runs in params.yaml (docs/README.md), or posttrain.losses.policy_loss in a loop of your own"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_tokenizer, new_model
@@ -78,7 +78,7 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
     model = new_model(config, params.seed).to(runtime.device)
     models = ModelSet(model, runtime, micro_tokens=params.micro_tokens)
 
-    objective = LikelihoodObjective(LikelihoodKnobs())
+    objective = LikelihoodObjective(LikelihoodConfig())
     source = StepSource(examples, params.batch, params.steps, params.seed)
     update = adamw(models.trained, params, source.steps)
     step_tokens = most_tokens(examples.tokens, params.batch)

@@ -11,13 +11,13 @@ from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.params.params import load
 from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.readable import check_readable, judged_prompts
 from posttrain.rewards.reward import Context
+from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.cache import CachedSampler
@@ -42,7 +42,7 @@ def main(run: str) -> None:
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
     training_prompts(frame, table)
     judged = [
-        prompt.id for prompt in judged_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))
+        prompt.id for prompt in scorable_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))
     ]
     frame = frame.filter(pl.col("id").is_in(judged))
     wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
@@ -61,7 +61,7 @@ def main(run: str) -> None:
     )
     progress.close()
     rows, rollouts = FailureLimit(reward, params.max_failed, where).complete(rows, reward.score(drawn))
-    check_readable(params.reward, rollouts, where)
+    check_scorable(params.reward, rollouts, where)
     tables, summary = sampled_tables(params, where, rows, rollouts, reward.totals(rollouts))
 
     folder = Path("data") / run

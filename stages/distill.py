@@ -10,7 +10,7 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_config, load_policy, load_tokenizer
 from posttrain.models.files.text import context_of, load_text
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.online.runs import DISTILL, DistillRun
 from posttrain.online.train import LoadedRun, train_on_samples
 from posttrain.params.params import PARAMS_FILE

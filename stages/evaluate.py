@@ -16,13 +16,13 @@ from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.files.text import load_text
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.params.params import PARAMS_FILE, did_you_mean, load
 from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
@@ -104,7 +104,7 @@ def _prompts(params: EvaluateParams) -> list[Prompt]:
     if any(prompt.answer.strip() for prompt in prompts):
         before = len(prompts)
         with hide_stderr(params.completions):
-            prompts = judged_prompts(params.reward, prompts, str(file))
+            prompts = scorable_prompts(params.reward, prompts, str(file))
         if params.completions == "none" and len(prompts) < before:
             print(f"evaluate: no reward can read {before - len(prompts)} of {before} answers", file=sys.stderr)
     elif "correct" in params.reward:

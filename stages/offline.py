@@ -41,7 +41,7 @@ def main(run: str) -> None:
     inputs, tokens = [start, folder], params.groups * logged.largest
     log = run_training(TrainingRun(name, params, inputs, objective, source, models, update, tokens, SHOWN))
 
-    save_model(models.alone().policy, model_path(name), start, params.save_dtype)
+    save_model(models.gather_on_rank_zero().policy, model_path(name), start, params.save_dtype)
     results: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(results)})
 

@@ -7,7 +7,7 @@ from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.train import LoadedRun, train_on_samples
 from posttrain.params.slots import needed_model
 from posttrain.processes.stage import run_named_stage
-from posttrain.rewards.readable import judged_prompts
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
@@ -31,7 +31,7 @@ def load(run: str) -> LoadedRun:
 
     text = load_text(start, params.date)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
-    prompts = judged_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
+    prompts = scorable_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
 
     objective = params.objective()
     models = ModelSet.load(

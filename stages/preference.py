@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceConfig
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
@@ -27,7 +27,7 @@ from posttrain.train.tokenize_tables import comparisons, feedback
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
-class PreferenceRun(TrainingParams, RowLimit, PreferenceKnobs):
+class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
     algorithm: str = Field(description="a row of docs/algorithms.md")
@@ -70,7 +70,7 @@ def main(run: str) -> None:
     shown = ("loss", "accuracy")
     log = run_training(TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens, shown))
 
-    save_model(models.alone().policy, model_path(name), start, params.save_dtype)
+    save_model(models.gather_on_rank_zero().policy, model_path(name), start, params.save_dtype)
     results: dict[str, float] = {key: log.tail(key, 10) for key in shown if key in log.rows[-1]}
     write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(results)})
 

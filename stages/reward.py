@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.save_dtype import round_weights
@@ -36,7 +36,7 @@ class RewardRun(TrainingParams, RowLimit, HeldoutRows):
     epochs: float = Field(2.0, gt=0, description="times through the comparisons")
     batch: int = Field(16, ge=1, description="comparisons per step")
     shown: int = Field(500, ge=1, description="so many demonstrations are scored")
-    objective: RewardKnobs = Field(default_factory=RewardKnobs)
+    objective: RewardConfig = Field(default_factory=RewardConfig)
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardRun:
@@ -85,7 +85,7 @@ def main(run: str) -> None:
         TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, ("loss", "accuracy"))
     )
 
-    models = models.alone()
+    models = models.gather_on_rank_zero()
     vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end
     round_weights(models.policy, start, params.save_dtype)  # measure the weights that are saved
     measured = _accuracy(models, heldout)

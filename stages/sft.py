@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import load_text
 from posttrain.params.params import load
@@ -30,7 +30,7 @@ class SftRun(TrainingParams, RowLimit, HeldoutRows):
     epochs: float = Field(3.0, gt=0, description="times through the demonstrations")
     batch: int = Field(16, ge=1, description="demonstrations per step")
     turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
-    objective: LikelihoodKnobs = Field(default_factory=LikelihoodKnobs)
+    objective: LikelihoodConfig = Field(default_factory=LikelihoodConfig)
 
 
 def main(run: str) -> None:

@@ -27,7 +27,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.builtin import LocalSampler
@@ -105,12 +105,12 @@ def models_of(case: Case, runtime: Runtime, *, reference: bool, lora: bool) -> M
     policy = ready(language_model(case.shape), case)
     if not lora:
         return ModelSet(policy, runtime, ready(language_model(case.shape), case) if reference else None)
-    from posttrain.models.adapters import LoraOptions, twin
+    from posttrain.models.adapters import LoraOptions, share_tensors
     from posttrain.models.lora import add, freeze
 
     options = LoraOptions(rank=RANK, alpha=ALPHA)
     freeze(policy, options)
-    start = twin(policy) if reference else None
+    start = share_tensors(policy) if reference else None
     return ModelSet(add(policy, options, Path(), 0), runtime, start)
 
 
@@ -158,7 +158,7 @@ def online(
     count = case.batch // case.group
     given = [Prompt(f"p{i}", (), ids) for i, ids in enumerate(prompts(case, count))]
     even: Reward[Any] = Reward(lambda options, context: lambda rows: [reward(row.row.rest) for row in rows])  # noqa: ARG005
-    judged = RewardSum({"even": Term(reward=even)}, Context(models.runtime, "benchmark"))
+    judged = RewardSum({"even": WeightedReward(reward=even)}, Context(models.runtime, "benchmark"))
     text: Any = _Text(case)
     sampler = LocalSampler(models.policy, text.stops, models.runtime)
     rounds = (case.warm + case.updates) // 2

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, padding, scorer, tokenizer
 from benchmarks.speed.meter import Meter, Report
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.train.model_set import ModelSet
 
 SIDE: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
@@ -18,7 +18,7 @@ def posttrain(case: Case) -> Report:
     """Return the stage's loop over the given pairs."""
     updates, meter = batches(case, 2), Meter(case.warm, case.device)
     models = ModelSet(ours.ready(scorer(case.shape), case), ours.device(case))
-    log = ours.fit(RewardObjective(RewardKnobs()), ours.Given(updates, SIDE), models, meter)
+    log = ours.fit(RewardObjective(RewardConfig()), ours.Given(updates, SIDE), models, meter)
     return meter.report(case.batch * case.updates, [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 

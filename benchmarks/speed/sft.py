@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding
 from benchmarks.speed.meter import Meter, Report
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import Runtime
 from posttrain.train.loop import TrainingParams
 
@@ -58,7 +58,7 @@ COMPILED = ours.TRAINING.model_copy(update={"compile": True})
 def _posttrain(case: Case, device: Runtime, *, lora: bool = False, training: TrainingParams = ours.TRAINING) -> Report:
     updates, meter = batches(case), Meter(case.warm, case.device)
     models = ours.models_of(case, device, reference=False, lora=lora)
-    log = ours.fit(LikelihoodObjective(LikelihoodKnobs()), ours.Given(updates, {}), models, meter, training)
+    log = ours.fit(LikelihoodObjective(LikelihoodConfig()), ours.Given(updates, {}), models, meter, training)
     return meter.report(_tokens(case), [row["loss"] for row in log.rows], padding=padding(updates[-1]))
 
 

@@ -15,9 +15,9 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.reward import RewardKnobs
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
-from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.reward import RewardConfig
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
+from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.params.choices import choices_of
 from posttrain.params.params import Params, did_you_mean
@@ -50,7 +50,7 @@ class Family:
 
 
 def _sampled_needs(settings: Any) -> frozenset[str]:
-    if isinstance(settings, SampledPairKnobs):
+    if isinstance(settings, SampledPairConfig):
         return PreferenceObjective(settings).needs
     return LikelihoodObjective(settings).needs
 
@@ -68,7 +68,7 @@ FAMILIES: tuple[Family, ...] = (
         "online.runs",
         SAMPLED_ROWS,
         _sampled_needs,
-        (SampledPairKnobs, SampledBestKnobs),
+        (SampledPairConfig, SampledBestConfig),
     ),
     Family(
         "Preference objectives",
@@ -87,8 +87,8 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 OTHERS: tuple[tuple[str, str, str, type[Params]], ...] = (
-    ("likelihood", "pretraining and SFT", "-mean logp", LikelihoodKnobs),
-    ("reward", "Ouyang 2022, arXiv:2203.02155", "-logsigmoid(s_c - s_r - margin), pairs or ranks", RewardKnobs),
+    ("likelihood", "pretraining and SFT", "-mean logp", LikelihoodConfig),
+    ("reward", "Ouyang 2022, arXiv:2203.02155", "-logsigmoid(s_c - s_r - margin), pairs or ranks", RewardConfig),
 )
 """Objectives that are not rows of a table: name, paper, formula, settings."""
 

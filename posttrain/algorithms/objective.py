@@ -107,7 +107,7 @@ def step_metrics(totals: Mapping[str, Tensor]) -> dict[str, float]:
 class Objective(Protocol):
     """What the training loop knows of an algorithm.
 
-    Example: `LikelihoodObjective(LikelihoodKnobs())` (SFT), `PolicyObjective(POLICY_ROWS["grpo"].settings(), 256)`
+    Example: `LikelihoodObjective(LikelihoodConfig())` (SFT), `PolicyObjective(POLICY_ROWS["grpo"].settings(), 256)`
     """
 
     @property

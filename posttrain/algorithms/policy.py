@@ -25,7 +25,7 @@ from posttrain.algorithms.objective import (
     columns_before_prepare,
     require_columns,
 )
-from posttrain.algorithms.policy_knobs import KlOptions, PenaltyOptions, PolicyKnobs, SequenceKlOptions
+from posttrain.algorithms.policy_config import KlOptions, PenaltyOptions, PolicyConfig, SequenceKlOptions
 from posttrain.algorithms.surrogates import Surrogate, Tokens
 from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1
 from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, sequence_mean, sequence_sum, token_mean
@@ -41,7 +41,7 @@ AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class PolicyObjective:
     """The objective of a row of POLICY_ROWS; `max_length` is the constant of aggregation fixed_length."""
 
-    knobs: PolicyKnobs
+    knobs: PolicyConfig
     max_length: int
     reward_weights: tuple[float, ...] = ()
     """The weights of the columns of `reward_parts`, for an advantage that compares each reward."""
@@ -251,7 +251,7 @@ MAX_RELATIVE_ERROR = 0.2
 """Bound on the relative error of the KL in one update of beta (Ziegler 2019)."""
 
 
-def initial_coefficients(knobs: PolicyKnobs) -> State:
+def initial_coefficients(knobs: PolicyConfig) -> State:
     """Return the state before the first step."""
     state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
     if isinstance(knobs.penalty, PenaltyOptions):
@@ -261,7 +261,7 @@ def initial_coefficients(knobs: PolicyKnobs) -> State:
     return state
 
 
-def updated_coefficients(knobs: PolicyKnobs, step: Ragged, old_logp_N: Tensor, state: State) -> State:
+def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
     """Return the state for the next step."""
     state = dict(state)
     if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
@@ -285,7 +285,7 @@ def doubling_factor(measured: float, target: float) -> float:
     return 2.0 if measured > 1.5 * target else 0.5 if measured < target / 1.5 else 1.0
 
 
-def updated_penalty(knobs: PolicyKnobs, step: Ragged, old_logp_N: Tensor, state: State) -> State:
+def updated_penalty(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
     """The state at the start of a step: the coefficient of KL(old || new) follows the KL of the last batch's updates.
 
     While a batch is reused (its rows have an age), the state keeps the policy's KL to the sampling policy; with the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from posttrain.algorithms.objective import AlgorithmRow, algorithm_table
-from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.policy_config import PolicyConfig
 
 
 def _kl(place: str, estimator: str, beta: float) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def _kl(place: str, estimator: str, beta: float) -> dict[str, Any]:
 
 
 POLICY_ROWS: dict[str, AlgorithmRow] = algorithm_table(
-    PolicyKnobs,
+    PolicyConfig,
     (
         AlgorithmRow(
             "reinforce",

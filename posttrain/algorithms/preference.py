@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
-from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
+from posttrain.algorithms.preference_rows import PairLoss, PreferenceConfig, UnaryLoss
 from posttrain.formulas.policy import k1
 from posttrain.formulas.ragged import Ragged, per_item
 
@@ -18,7 +18,7 @@ from posttrain.formulas.ragged import Ragged, per_item
 class PreferenceObjective(Objective):
     """The objective of a row of PREFERENCE_ROWS."""
 
-    knobs: PreferenceKnobs
+    knobs: PreferenceConfig
 
     @cached_property
     def loss_entry(self) -> PairLoss | UnaryLoss:

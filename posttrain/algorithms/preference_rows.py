@@ -140,7 +140,7 @@ UNARY_LOSSES: Mapping[str, UnaryLoss] = {
 LOSS: OneOf[PairLoss | UnaryLoss] = OneOf({**PAIR_LOSSES, **UNARY_LOSSES}, "dpo", own=(PairLoss, UnaryLoss))
 
 
-class PreferenceKnobs(Params):
+class PreferenceConfig(Params):
     """The settings of a preference objective."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(PREFERENCE)
@@ -154,7 +154,7 @@ class PreferenceKnobs(Params):
     allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
 
     @model_validator(mode="after")
-    def _meaningful(self) -> PreferenceKnobs:
+    def _meaningful(self) -> PreferenceConfig:
         refused = refusal(self)
         if refused and not self.allow_unsupported:
             raise ValueError(f"{refused}, or allow_unsupported: true")
@@ -171,7 +171,7 @@ class PreferenceKnobs(Params):
         return isinstance(self.loss_entry, PairLoss)
 
 
-def refusal(knobs: PreferenceKnobs) -> str | None:
+def refusal(knobs: PreferenceConfig) -> str | None:
     """Return why a combination of valid settings is refused, with the fix; None if it is not."""
     if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
         return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
@@ -186,7 +186,7 @@ def refusal(knobs: PreferenceKnobs) -> str | None:
 
 
 PREFERENCE_ROWS: dict[str, AlgorithmRow] = algorithm_table(
-    PreferenceKnobs,
+    PreferenceConfig,
     (
         AlgorithmRow("dpo", "Rafailov 2023, arXiv:2305.18290", "-logsigmoid(beta (h - l))", {"loss": "dpo"}),
         AlgorithmRow(

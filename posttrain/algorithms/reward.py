@@ -16,7 +16,7 @@ from posttrain.params.params import Params
 from posttrain.text.packing import sent
 
 
-class RewardKnobs(Params):
+class RewardConfig(Params):
     """The settings of the Bradley-Terry objective."""
 
     margin: float = Field(0.0, ge=0, description="by how much the chosen answer's score must win")
@@ -34,7 +34,7 @@ class RewardObjective(Objective):
     The loss leaves a constant of the scores free; `demonstration_bias` is the one by which demonstrations average 0.
     """
 
-    knobs: RewardKnobs
+    knobs: RewardConfig
 
     @property
     def needs(self) -> frozenset[str]:

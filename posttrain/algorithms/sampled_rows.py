@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
-from posttrain.algorithms.supervised import LikelihoodKnobs
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceConfig
+from posttrain.algorithms.supervised import LikelihoodConfig
 from posttrain.params.choices import OneOf, Option, Options
 from posttrain.params.renames import SAMPLED, inside
 
@@ -77,7 +77,7 @@ BEST_SELECT: OneOf[Option] = OneOf(
 )
 
 
-class SampledPairKnobs(PreferenceKnobs):
+class SampledPairConfig(PreferenceConfig):
     """A preference objective, and how its pairs are sampled and selected."""
 
     select: Annotated[Options, PAIR_SELECT] = Field(
@@ -88,7 +88,7 @@ class SampledPairKnobs(PreferenceKnobs):
     )
 
     @model_validator(mode="after")
-    def _sampled(self) -> SampledPairKnobs:
+    def _sampled(self) -> SampledPairConfig:
         wrong = []
         if not self.paired:
             wrong.append(
@@ -103,18 +103,18 @@ class SampledPairKnobs(PreferenceKnobs):
         return self
 
 
-class SampledBestKnobs(LikelihoodKnobs):
+class SampledBestConfig(LikelihoodConfig):
     """The likelihood of the policy's best samples."""
 
     select: Annotated[Options, BEST_SELECT] = Field(BEST_SELECT.chosen, description="which samples are trained on")
 
 
 def _pairs(name: str, paper: str, formula: str, of: str, **values: Any) -> AlgorithmRow:
-    return AlgorithmRow(name, paper, formula, {**PREFERENCE_ROWS[of].values, **values}, SampledPairKnobs)
+    return AlgorithmRow(name, paper, formula, {**PREFERENCE_ROWS[of].values, **values}, SampledPairConfig)
 
 
 def _best(name: str, paper: str, formula: str, select: str) -> AlgorithmRow:
-    return AlgorithmRow(name, paper, formula, {"select": select}, SampledBestKnobs)
+    return AlgorithmRow(name, paper, formula, {"select": select}, SampledBestConfig)
 
 
 SAMPLED_ROWS: dict[str, AlgorithmRow] = {

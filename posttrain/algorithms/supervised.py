@@ -20,7 +20,7 @@ from posttrain.params.renames import DISTILL, keys
 Aggregation = Literal["token_mean", "sequence_mean"]
 
 
-class LikelihoodKnobs(Params):
+class LikelihoodConfig(Params):
     """How the tokens' losses are averaged."""
 
     aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
@@ -30,7 +30,7 @@ class LikelihoodKnobs(Params):
 class LikelihoodObjective(Objective):
     """-mean log p(token): pretraining and SFT."""
 
-    knobs: LikelihoodKnobs
+    knobs: LikelihoodConfig
 
     @property
     def needs(self) -> frozenset[str]:
@@ -68,7 +68,7 @@ DIVERGENCE: OneOf[Option] = OneOf(
 )
 
 
-class DistillKnobs(Params):
+class DistillConfig(Params):
     """The divergence from the teacher, and how the tokens' losses are averaged."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(DISTILL)
@@ -94,7 +94,7 @@ class DistillObjective(Objective):
     Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
     """
 
-    knobs: DistillKnobs
+    knobs: DistillConfig
 
     @property
     def needs(self) -> frozenset[str]:
@@ -125,21 +125,21 @@ def _weighted_sum(micro: Ragged, values_N: Tensor) -> Tensor:
     return (micro.tokens["weight"].to(dtype) * values_N.to(dtype)).sum()
 
 
-class DistillRunKnobs(DistillKnobs):
+class DistillRunConfig(DistillConfig):
     """A divergence, and which answers it is computed on."""
 
     own: float = Field(1.0, ge=0, le=1, description="fraction of the steps on the student's own samples (GKD's lambda)")
     context: str | None = Field(None, min_length=1, description="a system turn that only the teacher gets")
 
     @model_validator(mode="after")
-    def _context_is_text(self) -> DistillRunKnobs:
+    def _context_is_text(self) -> DistillRunConfig:
         if self.context is not None and not self.context.strip():
             raise ValueError("context is blank. Give the system turn's text, or null")
         return self
 
 
 DISTILL_ROWS: dict[str, AlgorithmRow] = algorithm_table(
-    DistillRunKnobs,
+    DistillRunConfig,
     (
         AlgorithmRow(
             "distill",

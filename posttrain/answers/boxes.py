@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from posttrain.answers.hedges import JOINED, are_alternatives, check_after, check_before
-from posttrain.answers.tree import Unreadable
+from posttrain.answers.denials import JOINED, are_alternatives, check_after, check_before
+from posttrain.answers.nodes import Unreadable
 
 LONGEST_BOX = 2000
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from posttrain.answers.boxes import touches
-from posttrain.answers.extract import Form, final_answer, spoken
-from posttrain.answers.hedges import (
+from posttrain.answers.denials import (
     CLAUSE,
     CONDITION,
     POLITE,
@@ -15,8 +14,9 @@ from posttrain.answers.hedges import (
     check_opening,
     is_denied,
 )
+from posttrain.answers.extract import Form, final_answer, spoken
+from posttrain.answers.nodes import Unreadable
 from posttrain.answers.sentences import last_sentence
-from posttrain.answers.tree import Unreadable
 
 _LETTER = re.compile(
     r"[\s*_$\"'`:]{0,8}(?:(?:option|choice|letter|answer)\b[\s*_:]{0,4})?"

@@ -6,10 +6,8 @@ import re
 from fractions import Fraction
 from typing import Literal
 
-from posttrain.answers.numbers import exact, is_close, same_number
-from posttrain.answers.read import read
-from posttrain.answers.spans import reals_of, same_reals
-from posttrain.answers.tree import (
+from posttrain.answers.intervals import reals_of, same_reals
+from posttrain.answers.nodes import (
     INFINITY,
     MINUS_INFINITY,
     WHOLE_LINE,
@@ -33,6 +31,8 @@ from posttrain.answers.tree import (
     variables,
     walk,
 )
+from posttrain.answers.numbers import exact, is_close, same_number
+from posttrain.answers.read import read
 from posttrain.answers.units import table
 
 Pairs = Literal["unsure", "points", "intervals"]

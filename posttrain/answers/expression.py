@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
+from posttrain.answers.nodes import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, word_set
 from posttrain.answers.tokens import DEEPEST, Token
-from posttrain.answers.tree import INFINITY, ONE, Call, Const, Node, Num, Unreadable, Var, word_set
 from posttrain.answers.units import ends_expression
 
 GREEK = word_set(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from posttrain.answers.boxes import Found, boxed, boxes
-from posttrain.answers.hedges import (
+from posttrain.answers.denials import (
     CLOSING,
     POLITE,
     are_alternatives,
@@ -17,6 +17,7 @@ from posttrain.answers.hedges import (
     check_line_before,
     check_opening,
 )
+from posttrain.answers.nodes import Unreadable
 from posttrain.answers.sentences import (
     ANSWER,
     first_sentence,
@@ -26,7 +27,6 @@ from posttrain.answers.sentences import (
     with_unit,
     words,
 )
-from posttrain.answers.tree import Unreadable
 
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
 TAIL = 20_000

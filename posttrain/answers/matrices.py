@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from posttrain.answers.runs import name_of, whole
+from posttrain.answers.nodes import Answer, Call, Matrix, Named, Unreadable
+from posttrain.answers.token_runs import name_of, whole
 from posttrain.answers.tokens import tokens
-from posttrain.answers.tree import Answer, Call, Matrix, Named, Unreadable
 
 _MATRIX = re.compile(r"(?P<factor>[^&]{0,80}?)\\begin\{([pb])matrix\}(?P<cells>.*?)\\end\{\2matrix\}\s*\Z", re.DOTALL)
 _ARRAY = re.compile(

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from posttrain.answers.tree import Call, Const, Node, Num, Unreadable, Var, variables, walk
+from posttrain.answers.nodes import Call, Const, Node, Num, Unreadable, Var, variables, walk
 
 MOST_BITS = 20_000
 """Of a number on the way; beyond it, it is unreadable."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from posttrain.answers.runs import HEDGES
-from posttrain.answers.tree import (
+from posttrain.answers.nodes import (
     INFINITY,
     MINUS_INFINITY,
     WHOLE_LINE,
@@ -18,6 +17,7 @@ from posttrain.answers.tree import (
     Span,
     Words,
 )
+from posttrain.answers.token_runs import HEDGES
 
 ZERO = Num.of(0)
 _PHRASES: dict[str, Answer] = {

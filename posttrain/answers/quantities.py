@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from posttrain.answers.expression import Parser, negative
-from posttrain.answers.numbers import exact
-from posttrain.answers.runs import MOST_MEMBERS, Run
-from posttrain.answers.tokens import CURRENCIES, Token
-from posttrain.answers.tree import (
+from posttrain.answers.nodes import (
     Answer,
     Call,
     Items,
@@ -24,6 +21,9 @@ from posttrain.answers.tree import (
     variables,
     walk,
 )
+from posttrain.answers.numbers import exact
+from posttrain.answers.token_runs import MOST_MEMBERS, Run
+from posttrain.answers.tokens import CURRENCIES, Token
 from posttrain.answers.units import PERCENT, table, unit_of
 
 _COMPOUND = ("L", "T", "M", "$", "angle")

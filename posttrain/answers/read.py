@@ -5,25 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from posttrain.answers.intervals import complement, intersection, reals_of, union
 from posttrain.answers.matrices import matrix_of
-from posttrain.answers.phrases import ZERO, described, phrase
-from posttrain.answers.quantities import compound, items, quantity
-from posttrain.answers.relations import RELATIONS, relation
-from posttrain.answers.runs import (
-    OPEN,
-    Run,
-    encloses,
-    is_fenced,
-    name_of,
-    split,
-    top,
-    whole,
-    without_commas,
-    without_label,
-)
-from posttrain.answers.spans import complement, intersection, reals_of, union
-from posttrain.answers.tokens import Token, tokens
-from posttrain.answers.tree import (
+from posttrain.answers.nodes import (
     INFINITY,
     WHOLE_LINE,
     Answer,
@@ -37,6 +21,22 @@ from posttrain.answers.tree import (
     Unreadable,
     Var,
 )
+from posttrain.answers.phrases import ZERO, described, phrase
+from posttrain.answers.quantities import compound, items, quantity
+from posttrain.answers.relations import RELATIONS, relation
+from posttrain.answers.token_runs import (
+    OPEN,
+    Run,
+    encloses,
+    is_fenced,
+    name_of,
+    split,
+    top,
+    whole,
+    without_commas,
+    without_label,
+)
+from posttrain.answers.tokens import Token, tokens
 
 _FENCES = {("(", ")"), ("[", "]"), ("(", "]"), ("[", ")"), ("\\{", "\\}"), ("\\langle", "\\rangle"), ("{", "}")}
 _REALS = {

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from posttrain.answers.numbers import is_close, same_number
-from posttrain.answers.runs import Run, name_of, split, top, whole
-from posttrain.answers.spans import complement, intersection
-from posttrain.answers.tree import (
+from posttrain.answers.intervals import complement, intersection
+from posttrain.answers.nodes import (
     INFINITY,
     MINUS_INFINITY,
     Answer,
@@ -25,6 +23,8 @@ from posttrain.answers.tree import (
     Var,
     variables,
 )
+from posttrain.answers.numbers import is_close, same_number
+from posttrain.answers.token_runs import Run, name_of, split, top, whole
 
 Sets = Callable[[Run], Answer]
 """Reads one side of a relation."""

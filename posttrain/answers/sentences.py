@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from posttrain.answers.hedges import CONDITION, is_denied
+from posttrain.answers.denials import CONDITION, is_denied
+from posttrain.answers.nodes import Unreadable
 from posttrain.answers.tokens import tokens
-from posttrain.answers.tree import Unreadable
 from posttrain.answers.units import unit_of
 
 ANSWER = re.compile(

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from posttrain.answers.tree import Unreadable
+from posttrain.answers.nodes import Unreadable
 
 LONGEST = 1500
 """Characters of an answer; a longer one is not read."""

@@ -9,8 +9,8 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
+from posttrain.answers.nodes import ONE, Call, Const, Node, Num, Unit, Unreadable, word_set
 from posttrain.answers.tokens import Token
-from posttrain.answers.tree import ONE, Call, Const, Node, Num, Unit, Unreadable, word_set
 
 PERCENT = Unit((("percent", 1),), ONE)
 _PREFIXES = {

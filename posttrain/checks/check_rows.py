@@ -18,7 +18,7 @@ from posttrain.evaluate.settings import EvaluateParams
 from posttrain.params.params import PARAMS_FILE, Params, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
 from posttrain.params.user_code import is_import_path
-from posttrain.rewards.reward import Reward, Term
+from posttrain.rewards.reward import Reward, WeightedReward
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.tables.sources import sources_by_key
@@ -78,7 +78,7 @@ class _Named:
 
     where: str
     name: str
-    term: Term
+    term: WeightedReward
     data: str
 
 
@@ -103,13 +103,13 @@ def _typed(settings: Settings) -> Iterator[tuple[str, Params]]:
         yield "evaluate.settings", load(EvaluateParams, "evaluate.settings")
 
 
-def _terms(params: Any) -> Iterator[tuple[str, Term]]:
+def _terms(params: Any) -> Iterator[tuple[str, WeightedReward]]:
     """Yield every reward in a run's settings, those that others are made of among them."""
     values = (
         {name: getattr(params, name) for name in type(params).model_fields} if isinstance(params, BaseModel) else params
     )
     for name, value in values.items():
-        if isinstance(value, Term):
+        if isinstance(value, WeightedReward):
             yield name, value
             yield from _terms(value.options)
         elif isinstance(value, BaseModel | dict):

@@ -33,7 +33,7 @@ from posttrain.pipeline.lock_file import in_conflict
 from posttrain.pipeline.orphaned_outputs import Leftovers, leftovers
 from posttrain.processes.notes import process_notes
 from posttrain.rewards.catalog import REWARDS
-from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Term
+from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.tables.find_files import matches
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, sources_by_key
@@ -260,7 +260,7 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
         for model, named in models.items():
             yield f"{group}.NAME with algorithm {', '.join(named)}", model
     yield "evaluate.settings", EvaluateParams
-    yield f"{REWARD_OPTIONS}: every reward may have these", Term
+    yield f"{REWARD_OPTIONS}: every reward may have these", WeightedReward
     for name, reward in REWARDS.items():
         if reward.options.model_fields:
             yield f"{REWARD_OPTIONS} {name}", reward.options
@@ -269,7 +269,7 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
 def _lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
     choices = dict(choices_of(model))
     for name, field in model.model_fields.items():
-        if model is Term and name not in TERM_KEYS | WORKER_KEYS:
+        if model is WeightedReward and name not in TERM_KEYS | WORKER_KEYS:
             continue
         if name in choices:
             yield from _choice_lines(f"{prefix}{name}", choices[name], field.description or "")

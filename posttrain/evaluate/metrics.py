@@ -17,7 +17,7 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum

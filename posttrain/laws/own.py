@@ -7,9 +7,9 @@ from typing import Any
 
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PairLoss, PreferenceKnobs, UnaryLoss
+from posttrain.algorithms.preference_rows import PairLoss, PreferenceConfig, UnaryLoss
 from posttrain.algorithms.surrogates import Surrogate
 from posttrain.errors import ParamsError
 from posttrain.laws.cases import LONGEST, Shape
@@ -68,10 +68,10 @@ def subjects(module: str) -> dict[str, Callable[[], Objective]]:
 
 
 def _surrogate(path: str) -> Callable[[], Objective]:
-    settings: Any = check(PolicyKnobs, {"surrogate": path}, where=path)
+    settings: Any = check(PolicyConfig, {"surrogate": path}, where=path)
     return lambda: PolicyObjective(settings, LONGEST)
 
 
 def _loss(path: str) -> Callable[[], Objective]:
-    settings: Any = check(PreferenceKnobs, {"loss": path}, where=path)
+    settings: Any = check(PreferenceConfig, {"loss": path}, where=path)
     return lambda: PreferenceObjective(settings)

@@ -110,7 +110,7 @@ def adapter_of(model: Any) -> TrainedAdapter | None:
     return found
 
 
-def twin(model: Any) -> Any:
+def share_tensors(model: Any) -> Any:
     """Another model of the same tensors: it takes no memory, and what is added to one is not in the other."""
     shared: dict[int, Any] = {id(part): part for part in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)

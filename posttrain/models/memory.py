@@ -13,7 +13,7 @@ from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.decoder.step import PREFILL_TOKENS, supports_decoder_step
 from posttrain.models.forward.activations import Activations
 from posttrain.models.forward.norms import has_fused_norms
-from posttrain.models.masters import master_of
+from posttrain.models.master_weights import master_of
 from posttrain.models.nf4 import Nf4Linear
 from posttrain.models.sharding import is_divided
 

@@ -11,12 +11,12 @@ from posttrain.evaluate.intervals import Floats
 from posttrain.online.watch import HeldoutWatch
 from posttrain.params.slots import model_of
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum, scored_by_first
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.distributed import DealtSampler
+from posttrain.sampling.distributed import DistributedSampler
 from posttrain.sampling.sampler import (
     Sampler,
     SamplingParams,
@@ -44,7 +44,7 @@ def heldout_watch(
         return None
     where, sampling = f"{section}.watch", params.rollout.sampling
     rows = read_table(table, "prompts").filter(split="heldout").iter_rows(named=True)
-    prompts = judged_prompts(watch.reward, encode_prompts(text, prompts_of(rows)), str(table))[: watch.prompts]
+    prompts = scorable_prompts(watch.reward, encode_prompts(text, prompts_of(rows)), str(table))[: watch.prompts]
     check_enough_prompts(len(prompts), "heldout", table)
     if len(prompts) < watch.prompts:
         print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
@@ -52,7 +52,9 @@ def heldout_watch(
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
     true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
     measure = HeldoutRewards(
-        DealtSampler(LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")),
+        DistributedSampler(
+            LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")
+        ),
         text,
         prompts,
         sampling,

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_knobs import PolicyKnobs, truncation_refusal
+from posttrain.algorithms.policy_config import PolicyConfig, truncation_refusal
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
@@ -41,7 +41,7 @@ UNKNOWN: Final = {
 """Columns that stored rollouts do not have, and why."""
 
 
-class OfflineRun(TrainingParams, PolicyKnobs):
+class OfflineRun(TrainingParams, PolicyConfig):
     """One run of `offline.runs`: a policy objective on stored rollouts."""
 
     algorithm: str = Field(description="a policy row of docs/algorithms.md; all but dppo_* need a correction")

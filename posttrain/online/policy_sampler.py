@@ -17,7 +17,7 @@ from posttrain.online.rollout_params import RolloutParams
 from posttrain.processes import world
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.distributed import DealtSampler, FirstSampler
+from posttrain.sampling.distributed import DistributedSampler, RankZeroSampler
 from posttrain.sampling.sampler import Sampler
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.tasks.task import load_task
@@ -38,15 +38,15 @@ def policy_sampler(
     """
     policy, runtime = models.policy, models.runtime
     if params.engine == "builtin":
-        yield DealtSampler(LocalSampler(policy, text.stops, runtime, section=f"{section}.sampling"))
+        yield DistributedSampler(LocalSampler(policy, text.stops, runtime, section=f"{section}.sampling"))
         return
     longest = max(len(prompt.ids) for prompt in prompts) + params.sampling.max_tokens
     if any(load_task(prompt.task).has_turns for prompt in prompts):
         longest = context_of(policy.config) or longest * 4
     with whole(policy):  # its layers are run once, which all processes must do
         options = _options(params, policy, longest, runtime)
-    if not world.is_first():
-        yield FirstSampler(policy)
+    if not world.is_rank_zero():
+        yield RankZeroSampler(policy)
         return
     from posttrain.sampling.vllm.client import EngineSampler
     from posttrain.sampling.vllm.process import EngineProcess
@@ -54,7 +54,7 @@ def policy_sampler(
     process = EngineProcess(*options)
     sampler = EngineSampler(policy, folder, text.stops, runtime, process)
     try:
-        yield sampler if world.count() == 1 else FirstSampler(policy, sampler)
+        yield sampler if world.count() == 1 else RankZeroSampler(policy, sampler)
     finally:
         sampler.close()
 

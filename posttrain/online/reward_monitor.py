@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import TrainingError
-from posttrain.rewards.readable import check_readable
-from posttrain.rewards.reward import Term, weights
+from posttrain.rewards.reward import WeightedReward, weights
+from posttrain.rewards.scorable import check_scorable
 from posttrain.rollout import Rollout
 from posttrain.train.step import Batch
 
@@ -43,7 +43,7 @@ class RewardMonitor:
     """Counts over the rounds of one run, saved in its checkpoints."""
 
     def __init__(
-        self, name: str, terms: Mapping[str, Term], *, compares: bool, patience: int | None = PATIENCE
+        self, name: str, terms: Mapping[str, WeightedReward], *, compares: bool, patience: int | None = PATIENCE
     ) -> None:
         """`compares`: whether a group of equal rewards has no gradient; `patience`: None never ends the run."""
         self._name, self._terms, self._compares, self._patience = name, terms, compares, patience
@@ -63,7 +63,7 @@ class RewardMonitor:
             return
         self._unparsed += len(rollouts)
         if self._unparsed >= FIRST_COMPLETIONS:
-            check_readable(self._terms, rollouts, self._name, self._unparsed)
+            check_scorable(self._terms, rollouts, self._name, self._unparsed)
 
     def round(self, groups: Sequence[Batch]) -> None:
         """Look at the groups of a round; raises when the same problem has lasted for the run's patience."""

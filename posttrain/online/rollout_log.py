@@ -26,7 +26,7 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
 from posttrain.tables.columns import COLUMNS, ID_LENGTH, SCORE, TRAINING_TEXT, canonical, digest, with_ids
 from posttrain.tables.store import DECODE_ERRORS, check_table, decode, write_parquet
-from posttrain.train.mapped_rows import list_array
+from posttrain.train.token_cache import list_array
 from posttrain.workspace import atomic_path, format_size, write_json
 
 Stored = Literal["full", "sampled", "none"]

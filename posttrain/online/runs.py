@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field, model_validator
 from posttrain.algorithms.advantages import WinRateOptions
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_knobs import (
-    PolicyKnobs,
+from posttrain.algorithms.policy_config import (
+    PolicyConfig,
     TrpoOptions,
     foreign_refusal,
     group_refusal,
@@ -22,8 +22,8 @@ from posttrain.algorithms.policy_knobs import (
 )
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestKnobs, SampledPairKnobs
-from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunKnobs, LikelihoodObjective
+from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
+from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunConfig, LikelihoodObjective
 from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
@@ -176,7 +176,7 @@ class TextParams(Params):
     window: int = Field(64, ge=2, description="tokens per window")
 
 
-class PolicyRun(OnlineParams, PolicyKnobs):
+class PolicyRun(OnlineParams, PolicyConfig):
     """A policy objective on the policy's own samples."""
 
     corpus: str = table_slot("corpus", description="pretraining text, for ptx", optional=True)
@@ -275,7 +275,7 @@ class SampledRun(OnlineParams):
     corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) read a corpus")
 
 
-class SampledPairRun(SampledRun, SampledPairKnobs):
+class SampledPairRun(SampledRun, SampledPairConfig):
     """A preference objective on pairs of the policy's own samples."""
 
     @model_validator(mode="after")
@@ -306,7 +306,7 @@ class SampledPairRun(SampledRun, SampledPairKnobs):
         return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
 
 
-class SampledBestRun(SampledRun, SampledBestKnobs):
+class SampledBestRun(SampledRun, SampledBestConfig):
     """The likelihood of the policy's own best samples."""
 
     def objective(self) -> Objective:
@@ -318,7 +318,7 @@ class SampledBestRun(SampledRun, SampledBestKnobs):
         return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
-class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
+class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
     """One run of `distill.runs`: a student that learns a teacher's distribution."""
 
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
@@ -368,7 +368,7 @@ class DistillRun(OnlineParams, RowLimit, DistillRunKnobs):
 
 
 def _sampled(model: type[Any]) -> type[OnlineParams]:
-    return SampledPairRun if model is SampledPairKnobs else SampledBestRun
+    return SampledPairRun if model is SampledPairConfig else SampledBestRun
 
 
 ONLINE: dict[str, Algorithm] = {

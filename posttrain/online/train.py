@@ -25,7 +25,7 @@ from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.distributed import DealtSampler
+from posttrain.sampling.distributed import DistributedSampler
 from posttrain.sampling.sampler import Sampler, check_capacity
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingRun, run_training
@@ -69,7 +69,7 @@ class LoadedRun(NamedTuple):
         samples = RolloutSource(
             prompts,
             sampler
-            or DealtSampler(
+            or DistributedSampler(
                 LocalSampler(models.policy, text.stops, models.runtime, section=f"{self.section}.rollout.sampling")
             ),
             reward,
@@ -81,7 +81,7 @@ class LoadedRun(NamedTuple):
             plan=params.sampling_plan(),
             monitor=monitor,
             failures=FailureLimit(reward, params.max_failed, self.section),
-            log=log if world.is_first() else None,
+            log=log if world.is_rank_zero() else None,
             stored=stored,
             name=name,
         )
@@ -111,7 +111,7 @@ def train_on_samples(run: LoadedRun) -> None:
     if watch is not None:
         log.rows.pop()  # the evaluation after the last step
     steps, watched = len(log.rows), {} if watch is None else watch.finish()
-    policy = run.models.alone().policy
+    policy = run.models.gather_on_rank_zero().policy
     stored.finish(rollouts_path(run.name), log.rows)
     shown: dict[str, float] = {key: log.tail(key, 10) for key in params.summary if log.last([key])}
     note(weights_version=f"{run.name} step {watched.get('kept_step', steps)}")

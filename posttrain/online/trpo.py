@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from posttrain.algorithms.policy_knobs import TrpoOptions
+from posttrain.algorithms.policy_config import TrpoOptions
 from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.logp import exact_kl
 from posttrain.processes import world

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from posttrain.evaluate.intervals import Floats
-from posttrain.models.masters import master_of, round_masters
+from posttrain.models.master_weights import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
 from posttrain.online.watch_rules import Evaluation, History, Verdict
 from posttrain.params.params import Params

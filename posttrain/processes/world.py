@@ -34,7 +34,7 @@ def count() -> int:
     return dist.get_world_size() if _connected() else 1
 
 
-def is_first() -> bool:
+def is_rank_zero() -> bool:
     """Return whether this process is the one that writes."""
     return rank() == 0
 
@@ -45,11 +45,11 @@ def connect(number: int, size: int, meeting: str, device: torch.device | str = "
     dist.init_process_group(backend, init_method=meeting, rank=number, world_size=size, timeout=PATIENCE)
 
 
-def leave() -> None:
+def shutdown() -> None:
     """From now on the first process is alone; the others end here."""
     if not _connected():
         return
-    if not is_first():
+    if not is_rank_zero():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -82,11 +82,11 @@ def from_first(make: Callable[[], T]) -> T:
     """Return what the first process makes, which JSON can hold; the others do not call `make`."""
     if not _connected():
         return make()
-    value: T = gathered(make() if is_first() else None)[0]
+    value: T = gathered(make() if is_rank_zero() else None)[0]
     return value
 
 
-def dealt(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
+def split_across_ranks(parts: Sequence[T]) -> Iterator[tuple[T, bool]]:
     """Yield this process's parts, dealt in turn, and whether each counts.
 
     All processes get the same number, so that none waits for another in vain: one without a part repeats the last one,

@@ -15,7 +15,7 @@ from posttrain.params.lazy_table import LazyTable
 from posttrain.params.params import PARAMS_FILE, check, did_you_mean
 from posttrain.params.slots import NONE
 from posttrain.params.user_code import is_import_path, load_object
-from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, Term, weights
+from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, WeightedReward, weights
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
@@ -66,8 +66,8 @@ def _terms(given: Any) -> Any:
     return {name: _term(name, value) for name, value in given.items()}
 
 
-def _term(name: Any, value: Any) -> Term:
-    if isinstance(value, Term):
+def _term(name: Any, value: Any) -> WeightedReward:
+    if isinstance(value, WeightedReward):
         return value
     reward = reward_named(str(name), "reward")
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -85,24 +85,26 @@ def _term(name: Any, value: Any) -> Term:
         raise ValueError(error.what) from error  # the error around it names the file and the fix
     if not reward.in_workers(options) and (unused := sorted(WORKER_KEYS & value.keys() & shared)):
         raise ValueError(f"'{name}' with these options needs no worker process, so it has no {unused[0]}. Remove it")
-    return Term.model_validate({"reward": reward, "options": options, **{k: value[k] for k in value if k in shared}})
+    return WeightedReward.model_validate(
+        {"reward": reward, "options": options, **{k: value[k] for k in value if k in shared}}
+    )
 
 
-Rewards = Annotated[dict[str, Term], BeforeValidator(_terms)]
+Rewards = Annotated[dict[str, WeightedReward], BeforeValidator(_terms)]
 """name -> weight, or name -> {weight, options of the reward}."""
 
 USUAL: Any = {"correct": 1.0, "format": 0.2}
 """What runs learn from where params.yaml says nothing."""
 
 
-def need_a_weight(terms: Mapping[str, Term]) -> Mapping[str, Term]:
+def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:
     """Refuse rewards of which none counts."""
     if not weights(terms):
         raise ValueError("no reward has a weight other than 0. Name one, e.g. {correct: 1.0}")
     return terms
 
 
-def need_reward_model(terms: Mapping[str, Term], reward_model: str) -> None:
+def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) -> None:
     """Refuse a reward model without the reward that reads it, and the other way round."""
     if (LEARNED in _all_names(terms)) != (reward_model != NONE):
         raise ValueError(
@@ -116,7 +118,7 @@ def need_reward_model(terms: Mapping[str, Term], reward_model: str) -> None:
         )
 
 
-def _all_names(terms: Mapping[str, Term]) -> Iterator[str]:
+def _all_names(terms: Mapping[str, WeightedReward]) -> Iterator[str]:
     """Yield the names of rewards, and of those that they are made of."""
     for name, term in terms.items():
         yield name

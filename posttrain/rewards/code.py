@@ -18,7 +18,7 @@ from posttrain.measure.record import note
 from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Examples, Judge, Reward
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.sandbox.box import Limits, Sandbox, SandboxError, SandboxFailed
+from posttrain.sandbox.parent import Limits, Sandbox, SandboxError, SandboxFailed
 from posttrain.sandbox.verdicts import Case, Verdict, run_cases, run_tests
 
 _BLOCK: Final = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)

@@ -9,14 +9,14 @@ from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.params.params import Params
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.readable import why_unjudged
-from posttrain.rewards.reward import Context, Examples, Judge, Reward, Term
+from posttrain.rewards.reward import Context, Examples, Judge, Reward, WeightedReward
+from posttrain.rewards.scorable import why_not_scorable
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
 from posttrain.tasks.task import load_task
 
 
-def _two_or_more(terms: dict[str, Term]) -> dict[str, Term]:
+def _two_or_more(terms: dict[str, WeightedReward]) -> dict[str, WeightedReward]:
     if len(terms) < 2:
         raise ValueError(f"it has {len(terms)} reward. Give two or more, e.g. {{correct: 1.0, model: 1.0}}")
     return terms
@@ -107,12 +107,12 @@ def _credit(scores: Sequence[Score], worth: Sequence[float], *, in_order: bool) 
 
 
 def _unjudged_by_all(prompt: Prompt, options: CascadeOptions) -> str | None:
-    reasons = [why_unjudged(name, term, prompt) for name, term in options.of.items()]
+    reasons = [why_not_scorable(name, term, prompt) for name, term in options.of.items()]
     return reasons[0] if all(reasons) else None
 
 
 def _unjudged_by_one(prompt: Prompt, options: MilestoneOptions) -> str | None:
-    return next((why for name, term in options.of.items() if (why := why_unjudged(name, term, prompt))), None)
+    return next((why for name, term in options.of.items() if (why := why_not_scorable(name, term, prompt))), None)
 
 
 def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:

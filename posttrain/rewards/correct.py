@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from posttrain.answers.choice import chosen
 from posttrain.answers.extract import Form, after_mark, final_answer, gold_answer
-from posttrain.answers.tree import Unreadable
+from posttrain.answers.nodes import Unreadable
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number, missing_number, why_no_number
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score

@@ -16,7 +16,7 @@ from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.store import load_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.text.chat import ChatText

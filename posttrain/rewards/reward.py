@@ -135,7 +135,7 @@ def raised(error: Exception) -> Score:
     return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_workspace(error)}")
 
 
-class Term(Params):
+class WeightedReward(Params):
     """A reward in a sum."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -153,7 +153,7 @@ class Term(Params):
     options: SerializeAsAny[Params] = Field(default_factory=NoOptions, description="the reward's own options")
 
     @model_validator(mode="after")
-    def _gates_are_not_added(self) -> Term:
+    def _gates_are_not_added(self) -> WeightedReward:
         if self.gate and (self.normalise or "weight" in self.model_fields_set):
             raise ValueError("a gate is not added to the sum, so it has no weight and no normalise. Remove them")
         return self
@@ -179,6 +179,6 @@ TERM_KEYS = frozenset({"weight", "gate", "normalise", "shaping"})
 """The keys of every reward in params.yaml in addition to its own options."""
 
 
-def weights(terms: Mapping[str, Term]) -> dict[str, float]:
+def weights(terms: Mapping[str, WeightedReward]) -> dict[str, float]:
     """Return the terms that are added, and their weights."""
     return {name: term.counted for name, term in terms.items() if term.counted}

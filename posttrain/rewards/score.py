@@ -13,8 +13,8 @@ from posttrain.errors import RewardError
 from posttrain.measure.phases import phase
 from posttrain.params.params import Params
 from posttrain.processes import world
-from posttrain.rewards.readable import why_unjudged
-from posttrain.rewards.reward import Context, Judge, Term, guarded
+from posttrain.rewards.reward import Context, Judge, WeightedReward, guarded
+from posttrain.rewards.scorable import why_not_scorable
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Rollout, Score
 from posttrain.tasks.task import load_task
@@ -23,7 +23,7 @@ from posttrain.tasks.task import load_task
 class RewardSum:
     """sum_k weight_k reward_k; each part scores every rollout, with the options of the rollout's task."""
 
-    def __init__(self, terms: Mapping[str, Term], context: Context) -> None:
+    def __init__(self, terms: Mapping[str, WeightedReward], context: Context) -> None:
         self.terms, self._context = dict(terms), context
         self._judges: dict[tuple[str, str], Judge] = {}
 
@@ -81,7 +81,7 @@ class RewardSum:
     def scores(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
         """Score rollouts of one task under one part, without those of prompts that it cannot judge."""
         prompts = {rollout.prompt.id: rollout.prompt for rollout in rollouts}
-        reasons = {key: why_unjudged(name, self.terms[name], prompt) for key, prompt in prompts.items()}
+        reasons = {key: why_not_scorable(name, self.terms[name], prompt) for key, prompt in prompts.items()}
         judged = [rollout for rollout in rollouts if reasons[rollout.prompt.id] is None]
         scores = guarded(lambda: self._judge(name, task)(judged), len(judged)) if judged else []
         if len(scores) != len(judged):
@@ -125,7 +125,7 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
     ]
 
 
-def make_judge(name: str, term: Term, options: Params, context: Context) -> Judge:
+def make_judge(name: str, term: WeightedReward, options: Params, context: Context) -> Judge:
     """Return what scores rollouts with these options, in worker processes if the reward asks for them."""
     if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)

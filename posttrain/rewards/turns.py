@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from posttrain.params.params import Params
-from posttrain.rewards.reward import Term, rule
+from posttrain.rewards.reward import WeightedReward, rule
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.tasks.task import load_task
 
@@ -37,13 +37,13 @@ def discounted(rollout: Rollout, gamma: float) -> Sequence[float]:
     return [gamma**t * reward for t, reward in enumerate(rollout.turn_rewards)]
 
 
-def placed_by_turn(terms: Mapping[str, Term]) -> Term | None:
+def placed_by_turn(terms: Mapping[str, WeightedReward]) -> WeightedReward | None:
     """Return the part whose rewards belong to single turns; None if there is none, or only its sum has a meaning."""
     term = terms.get(NAME)
     return term if term is not None and term.counted and not term.normalise else None
 
 
-def rewards_by_token(term: Term, rollout: Rollout) -> list[float]:
+def rewards_by_token(term: WeightedReward, rollout: Rollout) -> list[float]:
     """Return the weighted reward of each turn on the last sampled token of that turn, 0 on the others."""
     values = [0.0] * len(rollout.logps)
     options: Any = term.options_for(load_task(rollout.prompt.task).reward_options.get(NAME, {}))

@@ -13,7 +13,7 @@ from posttrain.isolation.child import Child, DiedError, TooSlowError
 from posttrain.isolation.pool import Pool
 from posttrain.params.params import Params
 from posttrain.rewards import worker
-from posttrain.rewards.reward import Term
+from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Rollout, Score
 from posttrain.workspace import library_command, library_environment
 
@@ -53,7 +53,7 @@ class Workers:
     Example: `Workers("my_rewards:slow", term, options, "online.runs.grpo")(rollouts)`
     """
 
-    def __init__(self, name: str, term: Term, options: Params, where: str) -> None:
+    def __init__(self, name: str, term: WeightedReward, options: Params, where: str) -> None:
         self._term = term
         setup = {
             "label": f"reward '{name}'",

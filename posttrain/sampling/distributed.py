@@ -16,7 +16,7 @@ from posttrain.sampling.sampler import Capability, Completion, Finish, Mixture, 
 FINISHES: tuple[Finish, ...] = ("stop", "length")
 
 
-class DealtSampler:
+class DistributedSampler:
     """Decodes with the policy of this process: the requests of each prompt go to one process, prompts in turn.
 
     Models that are divided among processes are gathered whole while they decode.
@@ -48,7 +48,7 @@ class DealtSampler:
         """Return a completion of each request."""
         if world.count() == 1:
             return self._local.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
-        places = dealt_places(requests)
+        places = places_of_ranks(requests)
         mine = [requests[place] for place in places[world.rank()]]
         others = [] if mixture is None else [mixture.other]
         with whole(self._local.model, *others):
@@ -59,7 +59,7 @@ class DealtSampler:
         return [completions[place] for place in range(len(requests))]
 
 
-class FirstSampler:
+class RankZeroSampler:
     """An external engine that the first process of a run asks; each process gets all completions."""
 
     def __init__(self, policy: Any, engine: Sampler | None = None) -> None:
@@ -98,7 +98,7 @@ class FirstSampler:
         return _exchanged(done)[0]
 
 
-def dealt_places(requests: Sequence[Request]) -> list[list[int]]:
+def places_of_ranks(requests: Sequence[Request]) -> list[list[int]]:
     """Return the places of each process's requests: those of the same tokens, which share a prefill, stay together."""
     prompts: dict[tuple[int, ...], int] = {}
     numbers = [prompts.setdefault(tuple(request.ids), len(prompts)) for request in requests]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from posttrain.sandbox.box import ISOLATED, Limits, Sandbox, SandboxError, SandboxFailed
+from posttrain.sandbox.parent import ISOLATED, Limits, Sandbox, SandboxError, SandboxFailed
 from posttrain.sandbox.verdicts import run_program
 
 GIVES = {

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from posttrain.sandbox.box import Limits, Process, Sandbox, SandboxFailed, sealed
+from posttrain.sandbox.parent import Limits, Process, Sandbox, SandboxFailed, sealed
 
 SHOWN = 300
 

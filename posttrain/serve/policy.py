@@ -11,7 +11,7 @@ from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Finish, Request, SamplingParams
 from posttrain.workspace import model_path

@@ -33,7 +33,7 @@ from posttrain.params.formats import CHECKPOINTS, check_format
 from posttrain.pipeline.digests import Digests
 from posttrain.pipeline.inputs import confirm
 from posttrain.processes import world
-from posttrain.train.maker import differences, is_maker, maker, read_maker
+from posttrain.train.provenance import differences, is_maker, maker, read_maker
 from posttrain.workspace import (
     DONE,
     HELD,
@@ -189,7 +189,7 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._maker, self._edits = maker(stage), list[str]()
-        if world.is_first():
+        if world.is_rank_zero():
             self._open(key)
         world.wait_for_all()
 
@@ -220,7 +220,7 @@ class Checkpoints:
         training continues; their failure is raised by the next call of `save` or `wait`.
         """
         self.wait()
-        if world.is_first():
+        if world.is_rank_zero():
             confirm()
             self._remove_finished()
         target = self._folder / _name(saved.step)
@@ -228,7 +228,7 @@ class Checkpoints:
         try:
             fresh.mkdir(parents=True, exist_ok=True)
             _write_tensors(fresh, saved.tensors)
-            if not world.is_first():
+            if not world.is_rank_zero():
                 world.wait_for_all()
                 return
             own = {"format": CHECKPOINTS, "step": saved.step, "mark": self._mark}
@@ -283,7 +283,7 @@ class Checkpoints:
             except CheckpointError as error:
                 print(f"checkpoint skipped: {error}", file=sys.stderr)
                 continue
-            if world.is_first():
+            if world.is_rank_zero():
                 (self._folder / ASKED).unlink(missing_ok=True)
             self._edits = edits
             if edits:
@@ -294,7 +294,7 @@ class Checkpoints:
     def finish(self, plot: Path) -> None:
         """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
         self.wait()
-        if self._folder.is_dir() and world.is_first():
+        if self._folder.is_dir() and world.is_rank_zero():
             (self._folder / DONE).write_text(recorded_digest(plot), encoding="utf-8")
 
     def check_space(self, size: int) -> None:
@@ -339,7 +339,7 @@ class Checkpoints:
             return edits
         accepted = read_maker(self._folder / ACCEPTED)
         if accepted is None or differences(accepted, self._maker):
-            if world.is_first():
+            if world.is_rank_zero():
                 write_json(self._folder / ASKED, self._maker)
             stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
             age = format_age(time.time() - folder.stat().st_mtime)
@@ -355,7 +355,7 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write whole tensors in the first process, and this process's rows of those that are divided."""
     divided = {name: part for name, part in tensors.items() if is_divided(part) and writes(part)}
     named = {TENSORS: {name: part for name, part in tensors.items() if not is_divided(part)}}
-    if not world.is_first():
+    if not world.is_rank_zero():
         named = {}
     if divided:
         part, parts = place_of(next(iter(divided.values())))

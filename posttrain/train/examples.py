@@ -13,7 +13,7 @@ from posttrain.errors import DataError
 from posttrain.params.params import Params
 from posttrain.rollout import TokenRow
 from posttrain.train.batch_sources import Example
-from posttrain.train.mapped_rows import Array, Rows
+from posttrain.train.token_cache import Array, Rows
 
 
 class RowLimit(Params):

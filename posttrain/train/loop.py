@@ -23,7 +23,7 @@ from posttrain.models.files.save_dtype import SaveDtype
 from posttrain.models.files.store import save_model
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.compiled import compiled
-from posttrain.models.masters import round_masters
+from posttrain.models.master_weights import round_masters
 from posttrain.models.memory import byte_count
 from posttrain.models.sharding import fill
 from posttrain.params.params import Params
@@ -31,6 +31,7 @@ from posttrain.processes import world
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource
+from posttrain.train.callback import NO_WATCH, Watch
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
 from posttrain.train.examples import Examples
@@ -40,7 +41,6 @@ from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
-from posttrain.train.watch import NO_WATCH, Watch
 from posttrain.workspace import metrics_path, model_path, plot_path, rounded, write_json
 
 ADAPTER_RATE = 10
@@ -239,7 +239,7 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int 
 def train_likelihood(run: TrainingRun, examples: Examples, heldout: Examples, tokenizer: Path) -> None:
     """Train on the likelihood of examples; writes the model, with the tokenizer of a folder, and its metrics."""
     log = run_training(run)
-    models = run.models.alone()
+    models = run.models.gather_on_rank_zero()
 
     save_model(models.policy, model_path(run.name), tokenizer, run.params.save_dtype)
     losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}

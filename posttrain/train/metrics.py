@@ -19,7 +19,7 @@ class MetricsLog:
         self._path = path
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] = []
-        self._writes = world.is_first()
+        self._writes = world.is_rank_zero()
         if self._writes:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)

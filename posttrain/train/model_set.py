@@ -16,15 +16,15 @@ from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
-from posttrain.models.adapters import Attach, twin, weight_counts
+from posttrain.models.adapters import Attach, share_tensors, weight_counts
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_scorer, scorer_of
 from posttrain.models.forward.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, token_logp
-from posttrain.models.masters import compute_in_bf16, master_of, placed
+from posttrain.models.master_weights import compute_in_bf16, master_of, placed
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.processes import world
-from posttrain.processes.world import dealt, leave
+from posttrain.processes.world import shutdown, split_across_ranks
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class ModelSet:
         def copied(*, adapted: bool = True, scores: bool = False) -> Any:
             if attach is None:
                 return place(start(scores=scores).requires_grad_(scores))
-            same = twin(policy)
+            same = share_tensors(policy)
             same = scorer_of(same, type(policy).__name__) if scores else same
             return attach.add(same) if adapted else same
 
@@ -207,7 +207,7 @@ class ModelSet:
         part = next(self.policy.parameters())
         return place_of(part)[1] if is_divided(part) else 1
 
-    def alone(self) -> ModelSet:
+    def gather_on_rank_zero(self) -> ModelSet:
         """Return the first process's models after the training, the policy whole; the other processes end here.
 
         It is gathered weight by weight into the host's memory, where its masters stay.
@@ -216,14 +216,14 @@ class ModelSet:
             return self
         policy = self.policy
         if self.sharded and self.remake is not None:
-            policy = self.remake() if world.is_first() else None
+            policy = self.remake() if world.is_rank_zero() else None
             own = {} if policy is None else dict(policy.named_parameters())
             for name, part in self.policy.named_parameters():
                 whole = full(part)
                 if name in own:
                     with torch.no_grad():
                         own[name].copy_(whole)
-        leave()
+        shutdown()
         models = replace(self, policy=policy, reference=None, critic=None, remake=None)
         models.policy.to(self.runtime.device)  # of weights in bf16 not the masters
         return models
@@ -335,7 +335,7 @@ class ModelSet:
     def _scored_by_all(self, name: str, micros: Sequence[Batch]) -> Tensor:
         """Return a column of micro-batches that are dealt to the processes."""
         sizes = [int(micro.columns.lengths_B.sum()) for micro in micros]
-        mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in dealt(micros)]
+        mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in split_across_ranks(micros)]
         every = world.gathered_tensors(torch.cat(mine).cpu())
         parts = [list(torch.split(part, sizes[nth :: len(every)])) for nth, part in enumerate(every)]
         return torch.cat([parts[nth % len(every)][nth // len(every)] for nth in range(len(micros))])

@@ -75,7 +75,7 @@ class StepRouting:
         if not self._routers.balance or len(parts) < 2:
             return
         chosen = []
-        for packed, counts in world.dealt(parts):
+        for packed, counts in world.split_across_ranks(parts):
             with self._routers.record(packed) as recording:
                 gathered(self._routers.model, partial(packed_states, self._routers.model, packed))
             chosen.append(recording.sums().chosen_LE * counts)

@@ -18,11 +18,11 @@ from posttrain.models.device import repeatable
 from posttrain.models.forward.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.forward.logp import head_of, loss_tiles
 from posttrain.models.forward.routers import Recording
-from posttrain.models.masters import gradient_of, master_of, round_masters, take_gradients
+from posttrain.models.master_weights import gradient_of, master_of, round_masters, take_gradients
 from posttrain.models.sharding import as_divided, full, own_part
 from posttrain.params.params import Params
 from posttrain.processes import world
-from posttrain.processes.world import dealt
+from posttrain.processes.world import split_across_ranks
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows
 from posttrain.train.model_set import ModelSet, on_device
@@ -131,7 +131,7 @@ class StepClosure:
         routing = StepRouting(self.routers, self.tokens)
         if self.routers.balance:
             routing.look_ahead([self.models.packed(micro) for micro in self.models.micro_batches(self.batch)])
-        for micro, counts in dealt([*self.models.micro_batches(self.batch)]):
+        for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]):
             found = self._backward(micro, routing, counts=counts)
             if counts:
                 add_metrics(totals, found)
@@ -156,7 +156,7 @@ class StepClosure:
     def loss(self) -> float:
         """Return the loss at the current weights."""
         total, routing = 0.0, StepRouting(self.routers, self.tokens)
-        for micro, counts in dealt([*self.models.micro_batches(self.batch)]):
+        for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]):
             columns, recording = self._forward(micro, self.models.packed(micro))
             total += float(self.objective.loss(columns).total) * counts
             routing.add(recording, counts=counts)
@@ -164,7 +164,7 @@ class StepClosure:
 
     def micro_batches(self) -> list[Batch]:
         """Return this process's micro-batches."""
-        return [micro for micro, counts in dealt([*self.models.micro_batches(self.batch)]) if counts]
+        return [micro for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]) if counts]
 
     def _forward(self, micro: Batch, packed: PackedRows) -> tuple[Ragged, Recording]:
         """Return one micro-batch's forward pass, and what its routers decided."""

@@ -17,7 +17,7 @@ from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.examples import Examples, RowLimit
-from posttrain.train.mapped_rows import Array, mapped_rows
+from posttrain.train.token_cache import Array, mapped_rows
 from posttrain.train.tokenize_tables import comparisons, demonstrations, documents, feedback
 from posttrain.workspace import model_path, table_path, write_json
 

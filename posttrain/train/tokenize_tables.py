@@ -17,7 +17,7 @@ from posttrain.tables.turns import WEIGHT
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
 from posttrain.train.examples import Examples, RowLimit, make_examples
-from posttrain.train.mapped_rows import Array, MappedRows, mapped_rows
+from posttrain.train.token_cache import Array, MappedRows, mapped_rows
 
 TableRow = Mapping[str, Any]
 

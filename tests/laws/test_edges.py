@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from posttrain.algorithms.corrections import correction_weights
 from posttrain.algorithms.policy import PolicyObjective, doubling_factor
-from posttrain.algorithms.policy_knobs import PolicyKnobs, foreign_refusal
+from posttrain.algorithms.policy_config import PolicyConfig, foreign_refusal
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.surrogates import SURROGATES
 from posttrain.algorithms.surrogates.dppo import NEARLY_CERTAIN, binary_kl
@@ -26,7 +26,7 @@ def t(*numbers: float) -> Tensor:
 
 
 def options_of(name: str, **options: float) -> object:
-    return PolicyKnobs.model_validate({"surrogate": {"type": name, **options}}).surrogate
+    return PolicyConfig.model_validate({"surrogate": {"type": name, **options}}).surrogate
 
 
 def one_row(**tokens: Tensor) -> Ragged:
@@ -82,7 +82,7 @@ def test_the_upper_edge_of_a_correction_is_inside(kind: str, inside: float) -> N
     ratio = t(2.0, 2.0 + 1e-9, 0.5, 0.5 - 1e-9)
     step = Ragged(torch.tensor([4]), {}, {"old_logp": torch.zeros(4).double(), "recomputed_logp": ratio.log()})
     exact = ratio.log().exp()  # the edges as the computation sees them
-    knobs = PolicyKnobs.model_validate({"correction": {"type": kind, "high": float(exact[0]), "low": float(exact[2])}})
+    knobs = PolicyConfig.model_validate({"correction": {"type": kind, "high": float(exact[0]), "low": float(exact[2])}})
     found = correction_weights(step, knobs.correction)
     assert_close(found, t(inside, 0.0, 0.5 if kind == "mask" else 1.0, 0.0))
 

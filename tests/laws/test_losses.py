@@ -15,7 +15,7 @@ from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import to_padded
 from posttrain.laws.cases import LONGEST, Case, Shape, build
@@ -155,7 +155,7 @@ def test_preference_loss_is_the_pipelines(name: str, settings: dict[str, Any], s
 @each_shape
 @pytest.mark.parametrize(("margins", "weight"), [("constant", 0.0), ("column", 0.3)])
 def test_reward_loss_is_the_pipelines(margins: str, weight: float, shape: Shape) -> None:
-    case = build(RewardObjective(RewardKnobs(margins=margins, centring=weight)), shape)
+    case = build(RewardObjective(RewardConfig(margins=margins, centring=weight)), shape)
     side, score = case.step.rows["side"], case.leaves["score"].clone().requires_grad_()
     margin = case.step.rows["margin"][side > 0] if margins == "column" else 0.0
     loss, metrics = reward_loss(score[side > 0], score[side < 0], margin=margin, centring_weight=weight)

@@ -6,9 +6,9 @@ import pytest
 
 from posttrain.algorithms import describe
 from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceConfig
 from posttrain.laws.cases import Shape
 from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects
@@ -23,10 +23,10 @@ POLICY = AlgorithmRow(
         "kl": {"type": "loss", "estimator": "k2", "beta": 0.02},
         "truncated": "mask",
     },
-    PolicyKnobs,
+    PolicyConfig,
 )
 LOSS = {"loss": {"type": "slic", "delta": 0.5}}
-PREFERENCE = AlgorithmRow("hinge_dpo", "made up here", "max(0, delta - (h - l))", LOSS, PreferenceKnobs)
+PREFERENCE = AlgorithmRow("hinge_dpo", "made up here", "max(0, delta - (h - l))", LOSS, PreferenceConfig)
 
 
 @pytest.mark.parametrize("law", list(LAWS))

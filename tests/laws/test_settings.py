@@ -10,11 +10,11 @@ from torch.testing import assert_close
 
 from posttrain.algorithms.advantages import ADVANTAGES
 from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.algorithms.policy_knobs import PolicyKnobs, group_refusal, replay_refusal, reuse_refusal
+from posttrain.algorithms.policy_config import PolicyConfig, group_refusal, replay_refusal, reuse_refusal
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceKnobs
+from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceConfig
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
-from posttrain.algorithms.supervised import DISTILL_ROWS, DistillKnobs
+from posttrain.algorithms.supervised import DISTILL_ROWS, DistillConfig
 from posttrain.algorithms.surrogates import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas import distill
@@ -231,7 +231,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize("name", list(SURROGATES))
 def test_what_has_no_ratio_serves_one_update_and_is_never_replayed(name: str) -> None:
-    settings = PolicyKnobs.model_validate({"surrogate": name})
+    settings = PolicyConfig.model_validate({"surrogate": name})
     refused = [reuse_refusal(settings, 2), replay_refusal(settings, 4)]
     assert all(reason is None for reason in refused) == SURROGATES[name].has_ratio
     assert reuse_refusal(settings, 1) is None and replay_refusal(settings, 0) is None
@@ -239,7 +239,7 @@ def test_what_has_no_ratio_serves_one_update_and_is_never_replayed(name: str) ->
 
 @pytest.mark.parametrize("name", list(ADVANTAGES))
 def test_what_compares_siblings_needs_some(name: str) -> None:
-    settings = PolicyKnobs.model_validate({"advantage": name})
+    settings = PolicyConfig.model_validate({"advantage": name})
     assert (group_refusal(settings, 1) is not None) == ADVANTAGES[name].grouped
     assert group_refusal(settings, 2) is None
 
@@ -251,14 +251,14 @@ def test_the_critics_loss_counts_as_in_the_papers() -> None:
 def test_distillation_names_its_divergence() -> None:
     student, teacher = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
     for name in ("forward_kl", "reverse_kl"):
-        settings = DistillKnobs.model_validate({"divergence": name, "temperature": 2.0})
+        settings = DistillConfig.model_validate({"divergence": name, "temperature": 2.0})
         assert_close(settings.formula()(student, teacher), getattr(distill, name)(student, teacher, 2.0))
-    mixed = DistillKnobs.model_validate({"divergence": {"type": "jensen_shannon", "beta": 0.3}})
+    mixed = DistillConfig.model_validate({"divergence": {"type": "jensen_shannon", "beta": 0.3}})
     assert_close(mixed.formula()(student, teacher), distill.jensen_shannon(student, teacher, 0.3))
 
 
 def test_simpos_defaults_are_its_own() -> None:
-    assert PreferenceKnobs.model_validate({"loss": "simpo"}).loss.model_dump() == {
+    assert PreferenceConfig.model_validate({"loss": "simpo"}).loss.model_dump() == {
         "type": "simpo",
         "beta": 2.0,
         "gamma": 1.0,

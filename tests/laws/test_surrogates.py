@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from posttrain.algorithms.advantages import ADVANTAGES, decoupled, group_zscore, over_mean
 from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_knobs import PolicyKnobs
+from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.policy_rows import POLICY_ROWS
 from posttrain.algorithms.preference_rows import LOSS
 from posttrain.algorithms.surrogates import SURROGATES, sapo
@@ -32,7 +32,7 @@ def t(*numbers: float) -> Tensor:
 
 def term(name: str, ratio: Tensor, old: Tensor, advantage: Tensor, lengths: Tensor, **options: float) -> Tensor:
     """The surrogate of some tokens [N] by their ratio and the sampler's log-probs."""
-    objective = PolicyObjective(PolicyKnobs.model_validate({"surrogate": {"type": name, **options}}), 9)
+    objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": {"type": name, **options}}), 9)
     step = Ragged(lengths, {}, {"old_logp": old, "advantage": advantage})
     return objective._surrogate_terms(objective._surrogate_inputs(step, old + ratio.log()))
 
@@ -46,7 +46,7 @@ def test_everything_built_in_has_its_oracle() -> None:
 def test_a_surrogate_without_an_oracle_is_held_against_all_other_laws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SURROGATES.places, "made_up", SURROGATES.places["sapo"])
     monkeypatch.setitem(sapo.SURROGATES, "made_up", replace(SURROGATES["sapo"]))
-    objective = PolicyObjective(PolicyKnobs.model_validate({"surrogate": "made_up"}), 9)
+    objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": "made_up"}), 9)
     for name, law in LAWS.items():
         error = law.check(objective, SHAPE)
         assert (error is None) == (name in ("value", "gradient", "direction"))
@@ -178,12 +178,12 @@ def test_maxrl_refuses_a_negative_reward() -> None:
 @pytest.mark.parametrize("name", [name for name, one in ADVANTAGES.items() if one.nonnegative or one.by_part])
 def test_what_changes_the_reward_is_refused_where_it_has_no_place(name: str) -> None:
     with pytest.raises(ValueError, match=r"Use kl\.type loss"):
-        PolicyKnobs.model_validate({"advantage": name, "kl": {"type": "reward_sequence", "beta": 0.1}})
+        PolicyConfig.model_validate({"advantage": name, "kl": {"type": "reward_sequence", "beta": 0.1}})
 
 
 @pytest.mark.parametrize("name", [name for name, one in SURROGATES.items() if not one.needs_sequence])
 def test_a_surrogate_of_single_tokens_sees_no_lengths(name: str) -> None:
-    objective = PolicyObjective(PolicyKnobs.model_validate({"surrogate": name}), 9)
+    objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": name}), 9)
     case = build(objective, SHAPE)
     prepared = objective.prepare(case.step, dict(case.state)).step
     whole = objective.loss(with_gradient(prepared, case.leaves)).total

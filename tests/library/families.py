@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.import_model import fetch_model
@@ -207,7 +207,7 @@ def examine(name: str, place: Path) -> Found:
 
 def descend(model: Any, prompt: list[int], completion: list[int]) -> None:
     """One step of gradient descent on an answer, large enough to show in bfloat16."""
-    objective, batch = LikelihoodObjective(LikelihoodKnobs()), make_batch(token_rows([prompt], [completion]), {}, {})
+    objective, batch = LikelihoodObjective(LikelihoodConfig()), make_batch(token_rows([prompt], [completion]), {}, {})
     step = objective.prepare(batch.columns, objective.initial_state()).step
     StepClosure(objective, ModelSet(model, DEVICE), batch.with_prepared(step))()
     with torch.no_grad():

@@ -15,7 +15,7 @@ import torch
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.logp import Head
-from posttrain.rewards.reward import Context, Judge, Reward, Term
+from posttrain.rewards.reward import Context, Judge, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
@@ -132,7 +132,7 @@ def _columns(found: Sequence[Completion]) -> Samples:
 
 def function_reward(judge: Judge) -> RewardSum:
     """A sum of one reward that is a plain function."""
-    term = Term(reward=Reward(lambda options, context: judge))
+    term = WeightedReward(reward=Reward(lambda options, context: judge))
     return RewardSum({"few": term}, Context(Runtime(DeviceParams()), "test"))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
@@ -65,7 +65,7 @@ def test_gradients_are_equal_bit_by_bit(name: str, fused: bool, precision: str, 
 def scored(precision: str) -> StepClosure:
     """Pairs for a model with a scalar head."""
     models = ModelSet(head_on(tiny_model()), runtime(precision), micro_tokens=64)
-    objective = RewardObjective(RewardKnobs())
+    objective = RewardObjective(RewardConfig())
     columns = {"side": torch.tensor([1.0, -1.0] * 6), "margin": torch.zeros(12)}
     batch = make_batch(token_rows(*random_rows(12, seed=4)), columns, {}, torch.arange(12) // 2)
     return StepClosure(objective, models, batch.with_prepared(objective.prepare(batch.columns, {}).step))

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 import posttrain
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
-from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, twin
+from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, share_tensors
 from posttrain.models.decoder.step import backend_of, supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.forward import packed_states, score_tokens
-from posttrain.models.masters import frozen_on, master_of, round_masters
+from posttrain.models.master_weights import frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear, dequantise, quantise, round_model
 from posttrain.params.params import check
 from posttrain.rollout import token_rows
@@ -73,7 +73,7 @@ def dense(linear: Any) -> Tensor:
 
 def merged_twin(model: Any) -> Any:
     """The model with its adapters merged into matrices of its own."""
-    whole = twin(model)
+    whole = share_tensors(model)
     for name, layer in list(adapted_layers(whole)):
         linear = nn.Linear(layer.in_features, layer.out_features, bias=False)
         linear.weight = nn.Parameter(merged_weight(layer))
@@ -140,7 +140,7 @@ def test_a_step_trains_the_adapter_alone(folder: Path) -> None:
     models = adapted(folder, frozenset({"value"}))
     names = set(models.trained_parameters())
     assert names and all("lora_" in name for name in names - {"critic.score.weight"})
-    objective = LikelihoodObjective(LikelihoodKnobs())
+    objective = LikelihoodObjective(LikelihoodConfig())
     batch = make_batch(ROWS)
     step = batch.with_prepared(objective.prepare(batch.columns, {}).step)
     StepClosure(objective, models, step)()
@@ -153,7 +153,7 @@ def test_a_step_trains_the_adapter_alone(folder: Path) -> None:
 def test_gradients_are_those_of_the_merged_weight(folder: Path, kind: str, objective: str) -> None:
     """On both paths of the loss: dB = s dW A^T for LoRA, by autograd through the merged weight for DoRA."""
     models = adapted(folder, frozenset({"ref_logp"}), kind=kind, targets=["down_proj"])
-    one: Any = LikelihoodObjective(LikelihoodKnobs())
+    one: Any = LikelihoodObjective(LikelihoodConfig())
     batch = make_batch(ROWS)
     if objective == "pairs":
         one = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
@@ -389,7 +389,7 @@ def test_gradients_do_not_depend_on_what_is_kept(family: str, activations: Activ
         models = adapted(start)
         set_activations(models.policy, kept)
         models.policy.train()
-        objective, batch = LikelihoodObjective(LikelihoodKnobs()), make_batch(ROWS)
+        objective, batch = LikelihoodObjective(LikelihoodConfig()), make_batch(ROWS)
         step = batch.with_prepared(objective.prepare(batch.columns, {}).step)
         routers = routers_of(models.policy, RouterParams(balance=0.1 if "moe" in family else None), "test")
         StepClosure(objective, models, step, routers)()

@@ -13,10 +13,10 @@ import torch
 
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.forward import PackedAttention, Scoring, score_tokens
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available
 STEPS = 5
 PROMPTS, COMPLETIONS = random_rows(24, seed=4)
 OBJECTIVES = {
-    "tiled": lambda: LikelihoodObjective(LikelihoodKnobs()),
+    "tiled": lambda: LikelihoodObjective(LikelihoodConfig()),
     "grpo": lambda: PolicyObjective(POLICY_ROWS["grpo"].settings(kl="none"), 14),
     "gspo": lambda: PolicyObjective(POLICY_ROWS["gspo"].settings(kl="none"), 14),
 }

@@ -13,17 +13,17 @@ import torch
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
-from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import reverse_kl
-from posttrain.models.adapters import LoraOptions, twin
+from posttrain.models.adapters import LoraOptions, share_tensors
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.lora import add, freeze
-from posttrain.models.masters import frozen_on, master_of
+from posttrain.models.master_weights import frozen_on, master_of
 from posttrain.models.memory import decoding_bytes, draw_bytes, waiting_bytes
 from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import sample_next
@@ -69,7 +69,7 @@ def model_of(family: str, shape: dict[str, Any]) -> Any:
 
 
 def by_tiles(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
-    return LikelihoodObjective(LikelihoodKnobs()), {"policy": model()}
+    return LikelihoodObjective(LikelihoodConfig()), {"policy": model()}
 
 
 def by_autograd(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
@@ -81,17 +81,17 @@ def with_critic(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
 
 
 def with_teacher(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
-    return DistillObjective(DistillKnobs()), {"policy": model(), "teacher": Teacher(model(), reverse_kl)}
+    return DistillObjective(DistillConfig()), {"policy": model(), "teacher": Teacher(model(), reverse_kl)}
 
 
 def with_scores(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
-    return RewardObjective(RewardKnobs()), {"policy": with_scalar_head(model(), "test")}
+    return RewardObjective(RewardConfig()), {"policy": with_scalar_head(model(), "test")}
 
 
 def with_lora(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
     frozen, options = model(), LoraOptions(rank=8)
     freeze(frozen, options)
-    reference = twin(frozen)
+    reference = share_tensors(frozen)
     policy = add(frozen, options, Path(), 0)
     return PreferenceObjective(PREFERENCE_ROWS["dpo"].settings()), {"policy": policy, "reference": reference}
 

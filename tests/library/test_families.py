@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
@@ -90,7 +90,7 @@ def test_families_learn_what_plain_autograd_does(name: str) -> None:
         model = family(name)
         verify_forward(model, name)
         if fast:
-            objective = LikelihoodObjective(LikelihoodKnobs())
+            objective = LikelihoodObjective(LikelihoodConfig())
             batch = make_batch(token_rows(prompts, completions), {}, {})
             step = objective.prepare(batch.columns, objective.initial_state()).step
             StepClosure(objective, ModelSet(model, DEVICE), batch.with_prepared(step))()

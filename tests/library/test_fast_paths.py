@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.supervised import DistillKnobs, DistillObjective, LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
 from posttrain.formulas.distill import reverse_kl
 from posttrain.models.decoder.step import supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.logp import loss_tiles, plain_token_logp
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
@@ -61,13 +61,13 @@ def test_a_gradient_formed_with_its_forward_is_that_of_plain_autograd(
 
 def objectives() -> dict[str, Objective]:
     return {
-        "likelihood": LikelihoodObjective(LikelihoodKnobs()),
+        "likelihood": LikelihoodObjective(LikelihoodConfig()),
         "grpo": PolicyObjective(POLICY_ROWS["grpo"].settings(kl={"beta": 0.1}), 14),
         "rloo": PolicyObjective(POLICY_ROWS["rloo"].settings(), 14),
         "entropy bonus": PolicyObjective(POLICY_ROWS["dapo"].settings(entropy=0.1), 14),
         "gspo": PolicyObjective(POLICY_ROWS["gspo"].settings(), 14),
         "old": PolicyObjective(POLICY_ROWS["grpo"].settings(penalty={"type": "exact", "beta": 0.3}), 14),
-        "teacher": DistillObjective(DistillKnobs()),
+        "teacher": DistillObjective(DistillConfig()),
     }
 
 

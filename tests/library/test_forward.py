@@ -140,7 +140,7 @@ def test_hidden_states_of_a_packed_layout_have_one_row_per_token() -> None:
 
 
 def test_bf16_forward_and_gradient_stay_near_float32() -> None:
-    from posttrain.models.masters import compute_in_bf16
+    from posttrain.models.master_weights import compute_in_bf16
 
     prompts, completions = random_rows(12, seed=2)
     found = []

@@ -19,8 +19,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params, check
 from posttrain.pipeline.code_manifest import Library
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.readable import judged_prompts
 from posttrain.rewards.reward import Context
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Score
 from tests.library.models import rollout_of
@@ -109,9 +109,9 @@ def test_the_schema_of_each_prompt() -> None:
     assert [one.value for one in scored(RIGHT[0], WRONG[0], info={"schema": json.dumps(PERSON)})] == [1.0, 0.0]
     terms = summed().terms
     prompts = [Prompt(f"p{n}", [], [], info=info) for n, info in enumerate([{}, {"schema": PERSON}, {"schema": 3}])]
-    assert [one.id for one in judged_prompts(terms, prompts, "here")] == ["p1"]
+    assert [one.id for one in scorable_prompts(terms, prompts, "here")] == ["p1"]
     with pytest.raises(DataError, match="no schema"):
-        judged_prompts(terms, [replace(prompts[0], answer="{}")], "here")
+        scorable_prompts(terms, [replace(prompts[0], answer="{}")], "here")
 
 
 @pytest.mark.parametrize("find", ["whole", "block"])

@@ -11,7 +11,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.decoder.step import CachedDecoder
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.masters import frozen_on
+from posttrain.models.master_weights import frozen_on
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from tests.library.families import FAMILIES

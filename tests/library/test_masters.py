@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import posttrain
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
 from posttrain.models.device import FLOAT32_ONLY, DeviceParams, Runtime
 from posttrain.models.files.store import load_model, save_model
 from posttrain.models.forward.forward import packed_states, score_tokens
-from posttrain.models.masters import computing, frozen_on, master_of, round_masters
+from posttrain.models.master_weights import computing, frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear
 from posttrain.models.self_check import verify_forward
 from posttrain.online.watch import HeldoutWatch, WatchParams
@@ -354,7 +354,7 @@ def test_every_family_learns_and_samples_in_bf16(name: str) -> None:
     for runtime in (FP32, BF16):
         model = family(name)
         verify_forward(model, name)
-        step = closure(LikelihoodObjective(LikelihoodKnobs()), ModelSet(model, runtime))
+        step = closure(LikelihoodObjective(LikelihoodConfig()), ModelSet(model, runtime))
         step()
         gradients.append(torch.cat([part.grad.flatten() for part in model.parameters() if part.grad is not None]))
     assert float(torch.nn.functional.cosine_similarity(*gradients, dim=0)) > ROUTED.get(name, 0.99)

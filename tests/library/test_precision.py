@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.logp import AnyHead, Head, ModuleHead, loss_tiles, token_logp
-from posttrain.models.masters import compute_in_bf16
+from posttrain.models.master_weights import compute_in_bf16
 from tests.library.test_fast_paths import closure, models_of, objectives
 
 BF16 = DeviceParams(device="cpu", precision="bf16", threads=1)

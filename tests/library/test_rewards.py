@@ -18,8 +18,8 @@ from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
-from posttrain.rewards.readable import check_readable, judged_prompts
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.reward import Context, Reward, WeightedReward
+from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, Status
 from posttrain.sampling.sample_preferences import _prefers
@@ -69,7 +69,7 @@ def test_an_answer_is_right_when_it_is_the_same_number(text: str, answer: str, r
     assert right(text, answer) == reward
 
 
-def terms(**given: Any) -> dict[str, Term]:
+def terms(**given: Any) -> dict[str, WeightedReward]:
     """Rewards as params.yaml names them, with the miniature's mark."""
     marked = {
         name: {"weight": weight, "after": "####"} if name in ("correct", "format") else weight
@@ -105,7 +105,7 @@ def kept(found: list[Prompt]) -> set[str]:
 )
 def test_answers_none_of_which_can_be_read_are_refused_with_an_example(answer: str, reason: str) -> None:
     with pytest.raises(DataError) as caught:
-        judged_prompts(terms(correct=1.0, format=0.2), numbered("", answer, answer), "data/prompts.parquet")
+        scorable_prompts(terms(correct=1.0, format=0.2), numbered("", answer, answer), "data/prompts.parquet")
     for part in ("data/prompts.parquet: ", "3 of 3 answers", repr(answer), reason, "prompt p1", "docs/rewards.md"):
         assert part in str(caught.value)
     assert expected_number(answer, "####") is None
@@ -113,38 +113,40 @@ def test_answers_none_of_which_can_be_read_are_refused_with_an_example(answer: s
 
 def test_a_mark_in_front_of_the_answers_is_pointed_out() -> None:
     with pytest.raises(DataError, match=r"set after: '####'"):
-        judged_prompts(check(Settings, {"reward": {"correct": 1.0}}, where="x").reward, numbered(GSM8K), "here")
+        scorable_prompts(check(Settings, {"reward": {"correct": 1.0}}, where="x").reward, numbered(GSM8K), "here")
 
 
 def test_prompts_whose_answer_cannot_be_read_are_left_out_aloud(capsys: pytest.CaptureFixture[str]) -> None:
     answers = numbered("7", "B", "")
-    assert kept(judged_prompts(terms(correct=1.0, format=1.0), answers, "here")) == {"p0"}
+    assert kept(scorable_prompts(terms(correct=1.0, format=1.0), answers, "here")) == {"p0"}
     told = capsys.readouterr().err
     assert "2 of 3 answers" in told and "'B' (a choice letter; prompt p1): 2 prompts are left out" in told
-    assert kept(judged_prompts(terms(correct=1.0, model=1.0), answers, "here")) == {"p0", "p1", "p2"}
+    assert kept(scorable_prompts(terms(correct=1.0, model=1.0), answers, "here")) == {"p0", "p1", "p2"}
     assert "only the other rewards judge them" in capsys.readouterr().err
-    assert kept(judged_prompts(terms(correct=1.0), numbered("7", GSM8K), "here")) == {"p0", "p1"}
+    assert kept(scorable_prompts(terms(correct=1.0), numbered("7", GSM8K), "here")) == {"p0", "p1"}
     assert capsys.readouterr().err == ""
 
 
 def test_a_reward_that_nobody_can_win_is_refused() -> None:
     with pytest.raises(DataError, match="no prompt has one"):
-        judged_prompts(terms(correct=1.0, format=0.2), numbered("", ""), "data/prompts.parquet")
-    assert kept(judged_prompts(terms(model=1.0), numbered("", "B"), "")) == {"p0", "p1"}
-    assert kept(judged_prompts(terms(correct=0.0, format=1.0), numbered(""), "")) == {"p0"}
+        scorable_prompts(terms(correct=1.0, format=0.2), numbered("", ""), "data/prompts.parquet")
+    assert kept(scorable_prompts(terms(model=1.0), numbered("", "B"), "")) == {"p0", "p1"}
+    assert kept(scorable_prompts(terms(correct=0.0, format=1.0), numbered(""), "")) == {"p0"}
 
 
-def scored(given: dict[str, Term], *texts: str, truncated: bool = False) -> list[Rollout]:
+def scored(given: dict[str, WeightedReward], *texts: str, truncated: bool = False) -> list[Rollout]:
     """Completions as the rewards scored them; a learned reward gives 0."""
     zero: Reward[Any] = Reward(lambda options, context: lambda rollouts: [0.0] * len(rollouts))
-    stand = {name: Term(reward=zero, weight=one.weight) if name == "model" else one for name, one in given.items()}
+    stand = {
+        name: WeightedReward(reward=zero, weight=one.weight) if name == "model" else one for name, one in given.items()
+    }
     context = Context(Runtime(DeviceParams()), "test")
     return RewardSum(stand, context).score([rollout_of(text, "7", truncated=truncated) for text in texts])
 
 
 def test_completions_none_of_which_can_be_read_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    def checked(given: dict[str, Term], *texts: str, truncated: bool = False) -> None:
-        check_readable(given, scored(given, *texts, truncated=truncated), "pairs")
+    def checked(given: dict[str, WeightedReward], *texts: str, truncated: bool = False) -> None:
+        check_scorable(given, scored(given, *texts, truncated=truncated), "pairs")
 
     unread = "It is seven.", "7"
     with pytest.raises(DataError, match=r"none of 2 completions can be read by 'correct': .*`#### N`;.*'It is"):

@@ -15,7 +15,7 @@ from benchmarks.mixture import SEEDS, measure
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
@@ -98,7 +98,7 @@ def test_training_adds_the_gradient_of_the_balance_loss_of_the_whole_step(path: 
     if path == "rows":
         run_in_rows(model)
     runtime = Runtime(CPU, fused=path != "autograd")
-    step = closure(model, runtime, LikelihoodObjective(LikelihoodKnobs()), micro_tokens, WEIGHT)
+    step = closure(model, runtime, LikelihoodObjective(LikelihoodConfig()), micro_tokens, WEIGHT)
     assert (len([*step.micro_batches()]) == 1) == (micro_tokens > 64)
     metrics = step()
     found = {key: part.grad for key, part in model.named_parameters()}
@@ -137,7 +137,7 @@ def test_layers_that_are_computed_again_in_the_backward_pass_are_counted_once() 
         if again:
             model.activation_checkpointing_enable()
             assert model.is_activation_checkpointing
-        metrics = closure(model, Runtime(CPU), LikelihoodObjective(LikelihoodKnobs()), 64, WEIGHT)()
+        metrics = closure(model, Runtime(CPU), LikelihoodObjective(LikelihoodConfig()), 64, WEIGHT)()
         gradients.append(torch.cat([part.grad.flatten() for part in model.parameters()]))
         assert metrics["balance_loss"] == pytest.approx(float(plain_balance(model).detach()), rel=1e-5)
     assert torch.equal(*gradients)
@@ -148,7 +148,7 @@ def test_the_routers_of_every_family_are_found_and_balanced(name: str) -> None:
     model = mixture(name)
     routers = find_routers(model)
     assert routers, "a family whose routers nobody watches"
-    step = closure(model, Runtime(CPU), LikelihoodObjective(LikelihoodKnobs()), 64, WEIGHT)
+    step = closure(model, Runtime(CPU), LikelihoodObjective(LikelihoodConfig()), 64, WEIGHT)
     found = step()
     experts = routers[0].weight.shape[0]
     assert 0 < found["router_entropy"] <= math.log(experts) + 1e-5
@@ -170,7 +170,7 @@ def test_a_weight_for_a_dense_model_is_refused() -> None:
 
 
 def test_a_dense_model_has_no_such_metrics() -> None:
-    found = closure(tiny_model(), Runtime(CPU), LikelihoodObjective(LikelihoodKnobs()), 64, None)()
+    found = closure(tiny_model(), Runtime(CPU), LikelihoodObjective(LikelihoodConfig()), 64, None)()
     assert not {"balance_loss", "router_entropy", "expert_load_max", "expert_load_min"} & found.keys()
 
 

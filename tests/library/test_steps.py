@@ -23,7 +23,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.reward import Context, Term
+from posttrain.rewards.reward import Context, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.turns import TurnsOptions, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, TokenRow
@@ -130,7 +130,7 @@ def drawn(sampler: Recorder, text: ChatText, name: str, samples: int = 4) -> lis
 
 
 def reward_of(options: TurnsOptions | None = None, weight: float = 1.0) -> RewardSum:
-    term = Term(reward=REWARDS["turns"], weight=weight, options=options or TurnsOptions())
+    term = WeightedReward(reward=REWARDS["turns"], weight=weight, options=options or TurnsOptions())
     return RewardSum({"turns": term}, Context(None, "here"))
 
 
@@ -248,7 +248,7 @@ def test_a_table_has_the_rewards_of_turns_and_refuses_another_mask(sampler: Reco
 
 
 def test_rewards_of_turns_are_on_the_last_token_of_their_turn(sampler: Recorder, text: ChatText) -> None:
-    term = Term(reward=REWARDS["turns"], weight=2.0, options=TurnsOptions(gamma=0.5))
+    term = WeightedReward(reward=REWARDS["turns"], weight=2.0, options=TurnsOptions(gamma=0.5))
     row = TokenRow([1, 2], [3, 4, 9, 9, 5, 9, 6], [True, True, False, False, True, False, True])
     one = Rollout(Prompt("p", [], [1, 2]), 0, row, [-1.0] * 4, "", "stop", turn_rewards=(1.0, 4.0, 8.0))
     assert rewards_by_token(term, one) == [0.0, 2.0, 4.0, 4.0]

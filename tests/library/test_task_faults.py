@@ -13,7 +13,7 @@ from posttrain.errors import DataError
 from posttrain.evaluate.metrics import evaluation_metrics
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.formats import read_yaml
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.tasks.task import load_task, task_tables
 from tests.library.models import rollout_of
@@ -51,7 +51,7 @@ def _task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def scored(task: str) -> Callable[[], Any]:
     one: Reward[Any] = Reward(lambda options, context: lambda rollouts: [1.0] * len(rollouts))
-    reward = RewardSum({"one": Term(reward=one)}, Context(Runtime(DeviceParams()), "test"))
+    reward = RewardSum({"one": WeightedReward(reward=one)}, Context(Runtime(DeviceParams()), "test"))
     rollouts = reward.score([rollout_of("a", task=task), rollout_of("b", task=task)])
     return lambda: evaluation_metrics(reward, rollouts, rollouts, 0)
 

@@ -16,10 +16,10 @@ from posttrain.rollout import TokenRow
 from posttrain.tables.columns import from_rows
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.train import mapped_rows as mapped
+from posttrain.train import token_cache as mapped
 from posttrain.train.batch_sources import EpochSource
 from posttrain.train.examples import Examples, RowLimit, make_examples
-from posttrain.train.mapped_rows import mapped_rows
+from posttrain.train.token_cache import mapped_rows
 from posttrain.train.tokenize_tables import comparisons, demonstrations, feedback, rankings, windows
 from tests.library.models import TEXTS
 from tests.tables.samples import assistant, user

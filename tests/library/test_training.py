@@ -15,17 +15,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from posttrain.algorithms.policy_knobs import TrpoOptions
+from posttrain.algorithms.policy_config import TrpoOptions
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, BestAgainstWorst
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
-from posttrain.models.masters import master_of
+from posttrain.models.master_weights import master_of
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
@@ -34,7 +34,7 @@ from posttrain.online.trpo import Trpo
 from posttrain.params.params import check, merge
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.distributed import DealtSampler
+from posttrain.sampling.distributed import DistributedSampler
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
@@ -146,7 +146,7 @@ def groups(
 ) -> RolloutSource:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
-    sampler = DealtSampler(LocalSampler(models.policy, text.stops, models.runtime))
+    sampler = DistributedSampler(LocalSampler(models.policy, text.stops, models.runtime))
     reward = function_reward(few_numbers)
     params = params or RolloutParams.model_validate(ROLLOUT)
     return RolloutSource(
@@ -208,7 +208,7 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     update: Update
     source: Any
     if name == "sft":
-        objective = LikelihoodObjective(LikelihoodKnobs())
+        objective = LikelihoodObjective(LikelihoodConfig())
         models = ModelSet.load(DEVICE, folder, objective.needs, trained)
         source = EpochSource(items(folder, "plain"), 4, 2, 0)
     elif name in PREFERENCE_ROWS:
@@ -563,7 +563,7 @@ def test_judged_answers_of_a_prompt_are_ranked_together(folder: Path) -> None:
     (item,) = rankings(text, frame, RowLimit(), "judged")
     assert list(item.columns["rank"]) == [0.0, 1.0, 1.0], "a prompt whose answers all agree teaches nothing"
     models = ModelSet(load_scorer(folder), DEVICE)
-    objective = RewardObjective(RewardKnobs(compare="ranks"))
+    objective = RewardObjective(RewardConfig(compare="ranks"))
     run_update = AdamW({"policy": (models.policy, 1e-2)}, OPTIMIZER, 40)
     source = EpochSource([item], 1, 40, 0)
     for step in range(source.steps):

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer
 from posttrain.rollout import token_rows
@@ -87,7 +87,7 @@ def slow_adam(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def objective_of(name: str) -> Any:
     if name == "sft":
-        return LikelihoodObjective(LikelihoodKnobs())
+        return LikelihoodObjective(LikelihoodConfig())
     if name in PREFERENCE_ROWS:
         return PreferenceObjective(PREFERENCE_ROWS[name].settings())
     return settings_of(name).objective()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.measure.record import write_record
-from posttrain.train.maker import differences, maker
+from posttrain.train.provenance import differences, maker
 from tests.cpu import HOSTILE, ISA
 from tests.workspace import ROOT
 

@@ -26,10 +26,10 @@ def work(size: int, rounds: int, fault: str = "", rank: str = "0", at: str = "0"
         if number == int(at) and (fault == "same" or world.rank() == int(rank)):
             _fail(fault)
         assert world.gathered(number) == [number] * size
-        if world.is_first():
+        if world.is_rank_zero():
             Path("round").write_text(str(number))
         time.sleep(0.02)
-    world.leave()
+    world.shutdown()
 
 
 def _fail(fault: str) -> None:

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import save_file
 
 from posttrain.algorithms.objective import Objective, columns_before_prepare
-from posttrain.algorithms.policy_knobs import TrpoOptions
+from posttrain.algorithms.policy_config import TrpoOptions
 from posttrain.formulas.distill import reverse_kl
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
-from posttrain.models.masters import frozen_on, placed
+from posttrain.models.master_weights import frozen_on, placed
 from posttrain.models.sharding import full, mesh_of
 from posttrain.online.trpo import Trpo
 from posttrain.processes import world
@@ -129,7 +129,7 @@ def main() -> None:
     for name in chosen or names():
         own, metrics[name] = run(name, getattr(torch, kind), int(shards) or None)
         weights |= own
-    if world.is_first():
+    if world.is_rank_zero():
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         save_file({name: part.clone() for name, part in weights.items()}, str(place / "weights.safetensors"))

@@ -31,7 +31,7 @@ def main() -> None:
         train(run, Checkpoints(name, {}, []), Path(place) / f"{name}.csv", last)
         tensors = {key: full(part.detach()) for key, part in run.models.trained_parameters().items()}
         tensors |= {f"update.{key}": full(part) for key, part in run.update.state_dict().items()}
-        if world.is_first():
+        if world.is_rank_zero():
             Path(out).mkdir(parents=True, exist_ok=True)
             save_file({key: part.contiguous().clone() for key, part in tensors.items()}, f"{out}/{name}.safetensors")
     world.wait_for_all()

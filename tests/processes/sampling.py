@@ -19,7 +19,7 @@ from posttrain.models.sharding import gathered, mesh_of, shard
 from posttrain.processes import world
 from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.distributed import DealtSampler, FirstSampler
+from posttrain.sampling.distributed import DistributedSampler, RankZeroSampler
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
 from posttrain.sampling.vllm.weights import write_weights
 from posttrain.text.packing import pack
@@ -35,7 +35,7 @@ def main() -> None:
     model = tiny_model()
     if int(size) > 1:
         shard(model, mesh_of(runtime.device, None), bf16=False)
-    sampler = DealtSampler(LocalSampler(model, Stops((5, 9), lambda ids: " ".join(map(str, ids))), runtime))
+    sampler = DistributedSampler(LocalSampler(model, Stops((5, 9), lambda ids: " ".join(map(str, ids))), runtime))
     prompts, _ = random_rows(9)
     requests = [Request(prompt, f"{nth}:{sample}") for nth, prompt in enumerate(prompts) for sample in range(3)]
     rows = pack([TokenRow(prompt, (3, 4)) for prompt in prompts])
@@ -50,9 +50,9 @@ def main() -> None:
     backward()  # some processes have run no prompt since the last one
     every = world.gathered([[one.ids, one.logps, one.finish] for one in done])
     assert all(one == every[0] for one in every), "all processes get the same completions"
-    if world.is_first():
+    if world.is_rank_zero():
         Path(out).write_text(json.dumps(every[0]), encoding="utf-8")
-    first = FirstSampler(model, _Engine(Path(out).with_suffix("")) if world.is_first() else None)
+    first = RankZeroSampler(model, _Engine(Path(out).with_suffix("")) if world.is_rank_zero() else None)
     for version in ("one", "two"):  # twice: the model is divided again in between
         first.sync(model, version)
         assert len(first.generate(few, SamplingParams(max_tokens=4), 7)) == 1

@@ -9,7 +9,7 @@ import pytest
 from posttrain.answers.choice import chosen
 from posttrain.answers.equal import Pairs, same_answer, why_unreadable
 from posttrain.answers.extract import Form, final_answer
-from posttrain.answers.tree import Unreadable
+from posttrain.answers.nodes import Unreadable
 
 SAME = [
     ("1/2", "0.5"),

@@ -11,7 +11,7 @@ import pytest
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.reward import Context, Examples, NoOptions, Term, rule
+from posttrain.rewards.reward import Context, Examples, NoOptions, WeightedReward, rule
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 
@@ -24,7 +24,7 @@ def examples(prompt: Prompt, options: NoOptions) -> Examples:
 
 def checked(function: Callable[[Rollout, Any], Any]) -> None:
     reward = rule(NoOptions, examples=examples)(function)
-    terms = {"mine": Term(reward=reward)}
+    terms = {"mine": WeightedReward(reward=reward)}
     check_canaries(RewardSum(terms, Context(Runtime(DeviceParams()), "test")), PROMPTS, "online.runs.a")
 
 

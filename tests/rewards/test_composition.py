@@ -10,8 +10,8 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.readable import judged_prompts
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.reward import Context, Reward, WeightedReward
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from tests.library.models import rollout_of
@@ -25,13 +25,13 @@ class Settings(Params):
     reward: Rewards
 
 
-def fixed(*scores: Score | float, **settings: Any) -> Term:
+def fixed(*scores: Score | float, **settings: Any) -> WeightedReward:
     """A reward that gives the n-th of these scores to the completion `n`."""
     reward: Reward[Any] = Reward(lambda options, context: lambda rollouts: [scores[int(one.text)] for one in rollouts])
-    return Term(reward=reward, **settings)
+    return WeightedReward(reward=reward, **settings)
 
 
-def summed(terms: dict[str, Term], count: int) -> tuple[RewardSum, list[Rollout]]:
+def summed(terms: dict[str, WeightedReward], count: int) -> tuple[RewardSum, list[Rollout]]:
     judged = RewardSum(terms, CONTEXT)
     return judged, judged.score([rollout_of(str(i)) for i in range(count)])
 
@@ -115,6 +115,6 @@ def test_prompts_that_one_part_of_a_cascade_can_judge_are_kept() -> None:
     prompts = [Prompt("a", [], [], "7"), Prompt("b", [], [], "seven")]
     rule = {"correct": {"after": "####"}}
     mixed = check(Settings, {"reward": {"cascade": {"of": {**rule, "format": 1.0}}}}, where="x").reward
-    assert [one.id for one in judged_prompts(mixed, prompts, "here")] == ["a", "b"]
+    assert [one.id for one in scorable_prompts(mixed, prompts, "here")] == ["a", "b"]
     both = check(Settings, {"reward": {"milestones": {"of": {**rule, "format": 1.0}}}}, where="x").reward
-    assert [one.id for one in judged_prompts(both, prompts, "here")] == ["a"]
+    assert [one.id for one in scorable_prompts(both, prompts, "here")] == ["a"]

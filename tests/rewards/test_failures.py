@@ -13,7 +13,7 @@ from posttrain.errors import RewardError
 from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.reward import Context, Reward, Term
+from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.tables.columns import with_ids
@@ -26,7 +26,7 @@ FAILED = Score(1.0, "infrastructure", "no server")
 def reward_of(score: Callable[[Rollout], Score | float], **terms: Any) -> RewardSum:
     """A reward `one` with these scores."""
     reward: Reward[Any] = Reward(lambda options, context: lambda rollouts: [score(one) for one in rollouts])
-    return RewardSum({"one": Term(reward=reward, **terms)}, Context(Runtime(DeviceParams()), "test"))
+    return RewardSum({"one": WeightedReward(reward=reward, **terms)}, Context(Runtime(DeviceParams()), "test"))
 
 
 def by_text(rollout: Rollout) -> Score | float:

@@ -9,8 +9,8 @@ import pytest
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params
-from posttrain.rewards.readable import judged_prompts
-from posttrain.rewards.reward import Context, NoOptions, Reward, Term, rule
+from posttrain.rewards.reward import Context, NoOptions, Reward, WeightedReward, rule
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from tests.library.models import rollout_of
@@ -40,12 +40,12 @@ def rollouts() -> list[Rollout]:
     return [known, unknown, known, unknown]
 
 
-def sum_of(**terms: Term) -> RewardSum:
+def sum_of(**terms: WeightedReward) -> RewardSum:
     return RewardSum(terms, Context(Runtime(DeviceParams()), "online.runs.a"))
 
 
 def test_other_rewards_score_such_a_prompt_and_nothing_is_lost() -> None:
-    reward = sum_of(own=Term(reward=by_answer), other=Term(reward=always, weight=0.5))
+    reward = sum_of(own=WeightedReward(reward=by_answer), other=WeightedReward(reward=always, weight=0.5))
     scored = reward.score(rollouts())
     assert [one.scores["own"] for one in scored][::2] == [Score(1.0)] * 2
     why = Score(0.0, "unparseable", "it does not judge this prompt: it has no answer")
@@ -58,11 +58,11 @@ def test_a_prompt_that_some_reward_judges_stays_and_one_that_a_gate_cannot_judge
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     prompts = [one.prompt for one in rollouts()[:2]]
-    terms = {"own": Term(reward=by_answer), "other": Term(reward=always)}
-    assert judged_prompts(terms, prompts, "x") == prompts
+    terms = {"own": WeightedReward(reward=by_answer), "other": WeightedReward(reward=always)}
+    assert scorable_prompts(terms, prompts, "x") == prompts
     assert "only the other rewards judge them" in capsys.readouterr().err
-    gated = {"other": Term(reward=always), "own": Term(reward=by_answer, gate=True)}
-    assert judged_prompts(gated, prompts, "x") == prompts[:1]
+    gated = {"other": WeightedReward(reward=always), "own": WeightedReward(reward=by_answer, gate=True)}
+    assert scorable_prompts(gated, prompts, "x") == prompts[:1]
     assert "1 prompts are left out" in capsys.readouterr().err
 
 
@@ -72,4 +72,4 @@ def test_an_unjudged_that_raises_is_named() -> None:
 
     reward: Reward[Params] = rule(Params, broken)(lambda rollout, options: 1.0)
     with pytest.raises(RewardError, match=r"reward 'own', prompt known: its `unjudged` raised KeyError: '7'.*Return a"):
-        judged_prompts({"own": Term(reward=reward)}, [rollouts()[0].prompt], "x")
+        scorable_prompts({"own": WeightedReward(reward=reward)}, [rollouts()[0].prompt], "x")

@@ -36,7 +36,7 @@ def main() -> None:
     package = types.ModuleType("posttrain")
     package.__path__ = [str(Path(__file__).resolve().parents[2] / "posttrain")]
     sys.modules["posttrain"] = package
-    from posttrain.sandbox.box import Limits, Sandbox, SandboxError
+    from posttrain.sandbox.parent import Limits, Sandbox, SandboxError
     from posttrain.sandbox.verdicts import run_program
 
     request = json.load(sys.stdin)

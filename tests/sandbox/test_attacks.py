@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.sandbox.box import Limits, Sandbox
+from posttrain.sandbox.parent import Limits, Sandbox
 from posttrain.sandbox.verdicts import run_program
 from tests.sandbox.attacks import ATTACKS, HELD_BY_THE_KERNEL, OUTSIDE, PARENT, PORT, Attack
 
@@ -104,7 +104,7 @@ def test_programs_see_nothing_of_each_other(box: Sandbox) -> None:
 
 def test_the_end_of_the_parent_ends_all() -> None:
     code = (
-        "import os, sys, threading, time\nfrom posttrain.sandbox.box import *\n"
+        "import os, sys, threading, time\nfrom posttrain.sandbox.parent import *\n"
         "from posttrain.sandbox.verdicts import *\n"
     )
     code += "box = Sandbox()\nprint(box._process.pid, flush=True)\n"

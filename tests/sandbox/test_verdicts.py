@@ -8,7 +8,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from posttrain.sandbox.box import Limits, Sandbox, SandboxFailed
+from posttrain.sandbox.parent import Limits, Sandbox, SandboxFailed
 from posttrain.sandbox.verdicts import Case, run_cases, run_program, run_tests
 
 MARKER = "SECRET-42"

@@ -16,7 +16,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, save_model
 from posttrain.models.forward.activations import Activations
 from posttrain.models.forward.forward import score_tokens
-from posttrain.models.masters import computing
+from posttrain.models.master_weights import computing
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack

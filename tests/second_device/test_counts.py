@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.decoder import step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.logp import Head, loss_tiles
-from posttrain.models.masters import compute_in_bf16, frozen_on, gradient_of
+from posttrain.models.master_weights import compute_in_bf16, frozen_on, gradient_of
 from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import sample_next
 from posttrain.sampling.sampler import SamplingParams
@@ -212,7 +212,7 @@ def test_an_update_waits_once_and_packs_what_the_kernel_reads(
 ) -> None:
     """The host runs ahead through all micro-batches, the clipping and the norm."""
     policy, device = new_model(CONFIG_MAPPING["qwen3"](**{**SHAPE, **EVERY["qwen3"]}), 0).to(CUDA).train(), runtime()
-    batch, objective = make_batch(token_rows(*random_rows(16))), LikelihoodObjective(LikelihoodKnobs())
+    batch, objective = make_batch(token_rows(*random_rows(16))), LikelihoodObjective(LikelihoodConfig())
     models, packs = ModelSet(policy, device, micro_tokens=micro_tokens), list[PackedRows]()
     plain = ModelSet.packed
     monkeypatch.setattr(ModelSet, "packed", lambda *args: packs.append(plain(*args)) or packs[-1])

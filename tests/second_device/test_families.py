@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.forward import score_tokens
@@ -35,7 +35,7 @@ def trained(model: Any, device: Any) -> tuple[Tensor, Samples]:
     """What a model says of rows after an update, and what it samples."""
     runtime = Runtime(DeviceParams(device=device, precision="fp32"))
     policy = model.to(runtime.device).eval()  # without dropout
-    objective, batch = LikelihoodObjective(LikelihoodKnobs()), make_batch(ROWS)
+    objective, batch = LikelihoodObjective(LikelihoodConfig()), make_batch(ROWS)
     prepared = objective.prepare(batch.columns, objective.initial_state()).step
     update = AdamW({"policy": (policy, 1e-3)}, OptimizerParams(), 2)
     update.step(StepClosure(objective, ModelSet(policy, runtime), batch.with_prepared(prepared)), 0.5)

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from posttrain.algorithms.objective import step_metrics
-from posttrain.algorithms.reward import RewardKnobs, RewardObjective
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api import load_model, train_model
 from posttrain.errors import ModelError
 from posttrain.measure.record import noted
@@ -23,7 +23,7 @@ from posttrain.models.device import DeviceParams, Runtime, in_segments
 from posttrain.models.files.store import new_model
 from posttrain.models.forward.forward import PackedAttention, Scoring, score_tokens
 from posttrain.models.forward.varlen import kernel
-from posttrain.models.masters import frozen_on, master_of
+from posttrain.models.master_weights import frozen_on, master_of
 from posttrain.models.nf4 import dequantise, level_pairs, quantise_model
 from posttrain.models.scratch import ScratchParams, scratch_config
 from posttrain.processes import world
@@ -32,8 +32,8 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
-from posttrain.train.maker import differences, maker
 from posttrain.train.model_set import ModelSet, on_device
+from posttrain.train.provenance import differences, maker
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, _of_all, make_batch
 from tests.library.families import EVERY, SHAPE
 from tests.library.models import random_rows, sample, tiny_folder, tiny_model
@@ -64,7 +64,7 @@ def masters_after_updates(*, deterministic: bool) -> str:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(97, (6, LONG), generator=draw).tolist()
     batch = make_batch(token_rows([row[:4] for row in ids], [row[4:] for row in ids]))
-    models, objective = ModelSet(policy, device), LikelihoodObjective(LikelihoodKnobs())
+    models, objective = ModelSet(policy, device), LikelihoodObjective(LikelihoodConfig())
     update = AdamW({"policy": (policy, 0.1)}, OptimizerParams(), 3)  # a change of a bit is not lost
     for step in range(3):
         prepared = objective.prepare(batch.columns, objective.initial_state()).step
@@ -184,7 +184,7 @@ def test_a_run_knows_its_gpu_and_its_memory() -> None:
 
 
 def test_comparisons_of_a_reward_model_are_found_on_the_host() -> None:
-    objective = RewardObjective(RewardKnobs())
+    objective = RewardObjective(RewardConfig())
     prompts, completions = random_rows(4)
     columns = {"side": torch.tensor([1.0, -1.0, 1.0, -1.0])}
     batch = make_batch(token_rows(prompts, completions), columns, items=torch.tensor([0, 0, 1, 1]))

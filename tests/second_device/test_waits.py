@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.masters import MASTER, frozen_on
+from posttrain.models.master_weights import MASTER, frozen_on
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.loop import TrainingParams

@@ -21,7 +21,7 @@ from posttrain.params.stage_table import STAGES, group_of
 from posttrain.pipeline.digests import Digests
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
 from posttrain.train.loop import RUNS_ON, checkpoint_settings
-from posttrain.train.maker import differences, maker, read_maker
+from posttrain.train.provenance import differences, maker, read_maker
 from posttrain.workspace import DONE, HELD, checkpoint_path, format_age, format_size, is_locked, remove_unlocked
 
 LIST = "`python -m posttrain checkpoints` lists them"

@@ -10,13 +10,13 @@ from typing import Any
 
 from posttrain.algorithms.preference import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
-from posttrain.algorithms.supervised import LikelihoodKnobs, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.checks.meta_models import config_of, shape_of
 from posttrain.checks.params_schema import settings_of
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.files.text import context_of
-from posttrain.models.masters import compute_in_bf16
+from posttrain.models.master_weights import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes
 from posttrain.online.policy_sampler import OWN_BYTES, engine_bytes
 from posttrain.online.rollout_log import most_bytes
@@ -176,7 +176,7 @@ def _needs(group: str, params: Any) -> frozenset[str]:
             return frozenset(params.objective(1).needs)
         case "online.runs" | "distill.runs":
             return frozenset(params.objective().needs | ({"ref_logp"} if params.sampling_plan().mixture else set()))
-    return LikelihoodObjective(LikelihoodKnobs()).needs
+    return LikelihoodObjective(LikelihoodConfig()).needs
 
 
 def _step_tokens(group: str, params: Any, prompt: int) -> int:

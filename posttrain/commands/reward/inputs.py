@@ -13,7 +13,7 @@ from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean
 from posttrain.params.slots import model_of
 from posttrain.params.user_code import is_import_path, load_object, place_in_workspace
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.reward import Context, Examples, Term
+from posttrain.rewards.reward import Context, Examples, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
 from posttrain.tasks.task import load_task
@@ -34,7 +34,7 @@ class Subject:
     """A reward with its options, and its context in addition to the rollouts."""
 
     name: str
-    term: Term
+    term: WeightedReward
     context: Context
 
     @property
@@ -89,7 +89,7 @@ def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
     return Subject(name, _term(name, given, run, PARAMS_FILE), _context(run, settings))
 
 
-def _term(name: str, given: Mapping[str, Any], where: str, file: str) -> Term:
+def _term(name: str, given: Mapping[str, Any], where: str, file: str) -> WeightedReward:
     return check(_Settings, {"reward": {name: given}}, where=where, file=file).reward[name]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from posttrain.errors import ModelError
 from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
 from posttrain.models.files.weights import TensorFile, digest
-from posttrain.models.masters import master_of
+from posttrain.models.master_weights import master_of
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from posttrain.models.adapters import adapter_of
 from posttrain.models.files.adapter_files import whole_model
 from posttrain.models.files.weights import WeightFiles, has_weights, kind, open_weights
-from posttrain.models.masters import keeps_float32, master_of, round_masters
+from posttrain.models.master_weights import keeps_float32, master_of, round_masters
 from posttrain.models.sharding import is_sharded
 
 MAX_UNDONE = 0.1

@@ -20,7 +20,7 @@ from posttrain.errors import ModelError
 from posttrain.models.device import HEAD_STEP
 from posttrain.models.forward.logp import AnyHead, head_of, token_logp
 from posttrain.models.forward.varlen import Segments, attend_segments, segments_of, supports
-from posttrain.models.masters import MASTER, gradient_of
+from posttrain.models.master_weights import MASTER, gradient_of
 from posttrain.text.packing import PackedRows
 
 NAME = "posttrain"

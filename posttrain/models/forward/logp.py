@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from posttrain.errors import ModelError
 from posttrain.models.device import unsorted
-from posttrain.models.masters import gradient_of
+from posttrain.models.master_weights import gradient_of
 
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 """What configs call a soft cap of the logits."""

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ZYGOTE: Final = "posttrain.sandbox.zygote"
+ZYGOTE: Final = "posttrain.sandbox.fork_server"
 START: Final = """
 import importlib, sys, types
 package = types.ModuleType("posttrain")  # without its __init__, which needs packages that programs must not see

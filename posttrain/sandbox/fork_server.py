@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from posttrain.sandbox import inside, landlock, linux, namespaces, seccomp
+from posttrain.sandbox import child, landlock, linux, namespaces, seccomp
 
 READY = b"ready\n"
 """What a process reports when it is isolated and about to run the program."""
@@ -100,7 +100,7 @@ def _child(request: dict[str, Any], files: dict[str, int], isolation: Isolation)
     os.write(files["report"], READY)
     if request["kind"] != "tests":
         os.close(files["report"])  # a program has nothing to report
-    status, report = inside.run(request["kind"], source, connection)
+    status, report = child.run(request["kind"], source, connection)
     if report:
         os.write(files["report"], report.encode())
     os._exit(status)

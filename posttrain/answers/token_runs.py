@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from posttrain.answers.expression import Parser
+from posttrain.answers.nodes import Node, Unreadable, Var, word_set
 from posttrain.answers.tokens import Token
-from posttrain.answers.tree import Node, Unreadable, Var, word_set
 
 Run = Sequence[Token]
 MOST_MEMBERS = 60

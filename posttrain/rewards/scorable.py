@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from posttrain.errors import DataError, PosttrainError, RewardError
 from posttrain.params.user_code import place_in_workspace
-from posttrain.rewards.reward import Term, weights
+from posttrain.rewards.reward import WeightedReward, weights
 from posttrain.rollout import Prompt, Rollout
 from posttrain.tasks.task import load_task
 
 
-def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
+def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
     """Return the prompts that a reward can judge by more than their form, and every gate; say how many are left out."""
     counted = {name: terms[name] for name in weights(terms)} or dict(terms)
     judging = [name for name, term in counted.items() if term.outcome] or list(counted)
@@ -20,7 +20,7 @@ def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: 
     unjudged: dict[str, list[tuple[Prompt, str]]] = {}
     for name in dict.fromkeys([*judging, *gates]):
         unreadable = [
-            (prompt, why) for prompt in prompts if (why := why_unjudged(name, terms[name], prompt)) is not None
+            (prompt, why) for prompt in prompts if (why := why_not_scorable(name, terms[name], prompt)) is not None
         ]
         if unreadable:
             unjudged[name] = unreadable
@@ -43,7 +43,7 @@ def judged_prompts(terms: Mapping[str, Term], prompts: Sequence[Prompt], where: 
     return [prompt for prompt in prompts if prompt.id not in lost]
 
 
-def why_unjudged(name: str, term: Term, prompt: Prompt) -> str | None:
+def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:
     """Say why a reward cannot judge the answers to a prompt; None: it can."""
     options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
     try:
@@ -56,8 +56,8 @@ def why_unjudged(name: str, term: Term, prompt: Prompt) -> str | None:
         raise RewardError(what=f"{what}{place_in_workspace(error)}", where=where, fix=fix) from error
 
 
-def check_readable(
-    terms: Mapping[str, Term], rollouts: Sequence[Rollout], where: str, count: int | None = None
+def check_scorable(
+    terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout], where: str, count: int | None = None
 ) -> None:
     """Refuse completions (`count` in all) that no reward can read; if only some rewards cannot, print which."""
     counted = weights(terms)

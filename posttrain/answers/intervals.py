@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posttrain.answers.numbers import less, same_number
-from posttrain.answers.tree import (
+from posttrain.answers.nodes import (
     INFINITY,
     MINUS_INFINITY,
     WHOLE_LINE,
@@ -18,6 +17,7 @@ from posttrain.answers.tree import (
     Unreadable,
     variables,
 )
+from posttrain.answers.numbers import less, same_number
 
 MOST_SPANS = 20
 

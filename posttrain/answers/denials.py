@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posttrain.answers.tree import Unreadable
+from posttrain.answers.nodes import Unreadable
 
 _POLITE_STARTS = (
     "(?:let me know|i hope|hope (?:this|that|it)|feel free|(?:i'm |i am )?happy to|good luck|would you like|"

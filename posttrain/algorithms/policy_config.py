@@ -97,7 +97,7 @@ SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, "ppo_clip", own=(Surrogate,), re
 ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, "group_zscore")
 
 
-class PolicyKnobs(Params):
+class PolicyConfig(Params):
     """The settings of a policy objective."""
 
     renamed: ClassVar[Mapping[str, str]] = keys(POLICY)
@@ -148,7 +148,7 @@ class PolicyKnobs(Params):
         return overlong
 
     @model_validator(mode="after")
-    def _meaningful(self) -> PolicyKnobs:
+    def _meaningful(self) -> PolicyConfig:
         refused = refusal(self)
         if refused and not self.allow_unsupported:
             raise ValueError(f"{refused}, or allow_unsupported: true")
@@ -165,7 +165,7 @@ class PolicyKnobs(Params):
         return SURROGATE.entry(self.surrogate.type)
 
 
-def refusal(knobs: PolicyKnobs) -> str | None:
+def refusal(knobs: PolicyConfig) -> str | None:
     """Return why a combination of valid settings is refused, with the fix; None if it is not."""
     for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
         reason = check(knobs)
@@ -174,7 +174,7 @@ def refusal(knobs: PolicyKnobs) -> str | None:
     return None
 
 
-def group_refusal(knobs: PolicyKnobs, group_size: int) -> str | None:
+def group_refusal(knobs: PolicyConfig, group_size: int) -> str | None:
     """Return why the advantage cannot be computed from groups of this size; None if it can."""
     if knobs.advantage_entry.grouped and group_size < 2:
         return (
@@ -184,7 +184,7 @@ def group_refusal(knobs: PolicyKnobs, group_size: int) -> str | None:
     return None
 
 
-def reuse_refusal(knobs: PolicyKnobs, updates: int) -> str | None:
+def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
     """Return why samples cannot be used for this many updates; None if they can."""
     if not knobs.surrogate_entry.has_ratio and updates > 1:
         return (
@@ -194,7 +194,7 @@ def reuse_refusal(knobs: PolicyKnobs, updates: int) -> str | None:
     return None
 
 
-def replay_refusal(knobs: PolicyKnobs, groups: int) -> str | None:
+def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
     """Return why samples of earlier rounds cannot be used; None if they can."""
     if not groups:
         return None
@@ -222,7 +222,7 @@ def truncation_refusal(top_p: float, top_k: int | None) -> str | None:
     )
 
 
-def foreign_refusal(knobs: PolicyKnobs, *, foreign: bool) -> str | None:
+def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
     """Why samples of another engine, or of the weights of a round before, need a correction; None if they have one."""
     if not foreign or knobs.correction.type != "none" or knobs.surrogate_entry.of_sampler:
         return None
@@ -236,7 +236,7 @@ def _with_ratio() -> str:
     return ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.has_ratio)
 
 
-def _sequence_refusal(knobs: PolicyKnobs) -> str | None:
+def _sequence_refusal(knobs: PolicyConfig) -> str | None:
     if not knobs.surrogate_entry.per_sequence:
         return None
     name = knobs.surrogate.type
@@ -253,7 +253,7 @@ def _sequence_refusal(knobs: PolicyKnobs) -> str | None:
     return None
 
 
-def _correction_refusal(knobs: PolicyKnobs) -> str | None:
+def _correction_refusal(knobs: PolicyConfig) -> str | None:
     if knobs.surrogate_entry.of_sampler and knobs.correction.type != "none":
         return (
             f"surrogate '{knobs.surrogate.type}' bounds the distance to the sampler itself, so a correction would "
@@ -262,7 +262,7 @@ def _correction_refusal(knobs: PolicyKnobs) -> str | None:
     return None
 
 
-def _kl_refusal(knobs: PolicyKnobs) -> str | None:
+def _kl_refusal(knobs: PolicyConfig) -> str | None:
     kl, advantage = knobs.kl, knobs.advantage.type
     if isinstance(kl, LossKlOptions) and kl.estimator == "k1":
         return (
@@ -285,7 +285,7 @@ def _kl_refusal(knobs: PolicyKnobs) -> str | None:
     return None
 
 
-def _update_refusal(knobs: PolicyKnobs) -> str | None:
+def _update_refusal(knobs: PolicyConfig) -> str | None:
     if knobs.update.type == "trpo" and knobs.surrogate.type != "importance":
         return "trpo bounds the step by its KL, not by a clip. Use surrogate importance"
     if knobs.update.type == "trpo" and knobs.penalty.type != "none":
