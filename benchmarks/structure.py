@@ -1,0 +1,73 @@
+"""Count the house: `python -m benchmarks.structure` prints lines, files, rooms, arrows, commands, pages and words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from benchmarks import ROOT
+from posttrain.commands.line import DOES
+from tests.architecture.sources import home, modules, own_imports
+
+APART = ("posttrain.answers", "posttrain.sandbox")
+"""Rooms that import nothing of the library, counted by themselves."""
+
+
+def main() -> None:
+    """Print a table of what is counted."""
+    for name, count in counts().items():
+        print(f"| {name} | {count:,} |")
+
+
+def counts() -> dict[str, int]:
+    """Return each figure by its name."""
+    library = {name: file for name, file in modules().items() if name.startswith("posttrain")}
+    inside = {name: file for name, file in library.items() if home(name) not in APART}
+    arrows = room_arrows()
+    pages = list((ROOT / "docs").glob("*.md"))
+    return {
+        "lines of the library": _lines(inside.values()),
+        "lines of answers and sandbox": _lines(library.values()) - _lines(inside.values()),
+        "files of the library": len(library),
+        "files at its top": len(list((ROOT / "posttrain").glob("*.py"))),
+        "rooms (library, stages, flows)": len(arrows),
+        "arrows between rooms": sum(map(len, arrows.values())),
+        "levels": max(_level(room) for room in arrows),
+        "files that the miniature's GRPO run depends on": len(_code("online/grpo")),
+        "commands": len(DOES),
+        "pages to read": len(pages),
+        "words on them": sum(len(page.read_text(encoding="utf-8").split()) for page in pages),
+        "lines of tests": _lines((ROOT / "tests").rglob("*.py")),
+    }
+
+
+@cache
+def room_arrows() -> Mapping[str, frozenset[str]]:
+    """Return room -> the rooms that it imports; a room is a folder or a single file of the library."""
+    found: dict[str, set[str]] = {}
+    for module in modules():
+        found.setdefault(_room(module), set()).update(_room(other) for other in own_imports(module))
+    return {room: frozenset(others - {room}) for room, others in found.items()}
+
+
+@cache
+def _level(room: str) -> int:
+    return 1 + max((_level(other) for other in room_arrows()[room]), default=0)
+
+
+def _room(module: str) -> str:
+    return home(module) if module.startswith("posttrain") else module.partition(".")[0]
+
+
+def _lines(files: Iterable[Path]) -> int:
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def _code(run: str) -> list[str]:
+    return list(json.loads((ROOT / f"code/{run}.json").read_bytes())["files"])
+
+
+if __name__ == "__main__":
+    main()
