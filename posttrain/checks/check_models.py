@@ -20,7 +20,6 @@ from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import OnlineParams
 from posttrain.params.params import PARAMS_FILE, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
-from posttrain.processes.hosts import check_hosts
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.process import engine_command
@@ -94,11 +93,10 @@ def _machine_faults(typed: Mapping[str, TrainingParams]) -> list[str]:
     """Return what this machine lacks or has set wrong, each once with the runs that need it."""
     runs: dict[str, list[str]] = {}
     for where, params in typed.items():
-        for check in (_check_engine, lambda params: check_hosts(params.processes)):
-            try:
-                check(params)
-            except PosttrainError as error:
-                runs.setdefault(str(error).removeprefix(f"{PARAMS_FILE}: "), []).append(where)
+        try:
+            _check_engine(params)
+        except PosttrainError as error:
+            runs.setdefault(str(error).removeprefix(f"{PARAMS_FILE}: "), []).append(where)
     return [f"{', '.join(where)}: {fault}" for fault, where in runs.items()]
 
 

@@ -22,7 +22,6 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "checkpoints": "list the checkpoints of unfinished runs; resume or restart them",
         "accept": "keep the results of stages although their code changed, because you know that it computes the same",
         "replay": "train a finished run again on its stored rollouts, and compare each step with the run's own",
-        "join": "give this host's processes to a run that another host starts",
     },
     "results": {
         "show": "show results, timings or token counts; write the report",

@@ -29,12 +29,12 @@ FOLDER: Final = Path("code")
 UNCOUNTED: Final = (
     "posttrain.measure",
     "posttrain.pipeline.package_pin",
+    "posttrain.processes.agreement",
     "posttrain.processes.children",
-    "posttrain.processes.hosts",
-    "posttrain.processes.join",
+    "posttrain.processes.elsewhere",
     "posttrain.processes.launch",
     "posttrain.processes.notes",
-    "posttrain.processes.others",
+    "posttrain.processes.schedulers",
     "posttrain.train.hint",
 )
 """Modules that no result depends on: they measure, show progress, start processes, or word a final error."""

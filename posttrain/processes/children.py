@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import IO, Final
 
 from posttrain.errors import PipelineError
+from posttrain.processes.schedulers import LOCAL, MEETING, RANK, SIZE, is_ranked, is_scheduled, read_slurm
 from posttrain.workspace import library_environment
 
-RANK, SIZE, LOCAL, MEETING, PARENT = (
-    f"POSTTRAIN_{name}" for name in ("RANK", "PROCESSES", "LOCAL_RANK", "RENDEZVOUS", "PARENT")
-)
-"""Environment of the processes that another one starts: its number, how many there are, its number on this host, where
-they meet (file:///... on one host, tcp://host:port between hosts), and the process that started it."""
+PARENT: Final = "POSTTRAIN_PARENT"
+"""Environment of a process of a run: the process that started it."""
 POLL_S: Final = 0.2
 """How often a process looks whether the others live."""
 GRACE_S: Final = 1.5
@@ -34,8 +32,6 @@ TAIL: Final = 40
 """Lines of a process's output that are shown if it ended without an error line."""
 CRASHES: Final = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals by which a process ends itself, mostly after it has printed why."""
-GLOO: Final = "GLOO_SOCKET_IFNAME"
-"""The variable that names the network interface by which torch's gloo talks."""
 FOLDER: Final = f"posttrain-run-{os.getuid()}-"
 LOST: Final = re.compile(r"gloo|NCCL|(connection|socket).{0,20}(closed|reset|refused)|broken pipe", re.I)
 """How torch words that another process is gone."""
@@ -45,20 +41,20 @@ RESUME: Final = "The next run resumes from the last checkpoint, where there is o
 MEMORY: Final = "The system may have killed it because memory ran out"
 
 
-def is_worker() -> bool:
-    """Return whether this process was started by another one of its run."""
-    return os.environ.get(RANK, "0") != "0"
-
-
 def follow() -> None:
-    """End when the process that started this one ends; signals to the whole group are for that one to answer.
+    """End when the process that started this one of several ends.
 
-    `stages` calls it before torch is imported, so that a run that is killed while it starts leaves nothing either.
+    Signals to the whole group are for the stage's own process to answer, unless a scheduler sends them. `stages` calls
+    it before torch is imported, so that a run that is killed while it starts leaves nothing either.
     """
-    if not is_worker() or any(thread.name == PARENT for thread in threading.enumerate()):
+    read_slurm()
+    if not is_ranked() or any(thread.name == PARENT for thread in threading.enumerate()):
         return
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)
+    if is_scheduled():
+        os.environ[PARENT] = str(os.getppid())
+    else:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name=PARENT, daemon=True).start()
     atexit.register(remove_after_parent)
 
@@ -76,7 +72,7 @@ def _has_parent() -> bool:
 
 def remove_after_parent() -> None:
     """Remove the run's folder if its first process was killed, which this one may have noticed by a lost connection."""
-    if not is_worker():
+    if not is_ranked():
         return
     until = time.monotonic() + POLL_S
     while _has_parent():
@@ -105,16 +101,12 @@ class Death:
 class Children:
     """The processes of a run that this process has started."""
 
-    def __init__(
-        self, command: Sequence[str], size: int, numbers: range, meeting: str, network: Mapping[str, str]
-    ) -> None:
-        """`numbers`: those of this host's processes; 0 is the process of the stage. `network`: more environment."""
+    def __init__(self, command: Sequence[str], size: int, meeting: str, network: Mapping[str, str]) -> None:
+        """Start all but the first, which is the process of the stage; `network`: more environment."""
         self._started: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
         self._size = size
-        for number in numbers:
-            if number == 0:
-                continue
-            place = {RANK: number, SIZE: size, LOCAL: number - numbers.start, MEETING: meeting, PARENT: os.getpid()}
+        for number in range(1, size):
+            place = {RANK: number, SIZE: size, LOCAL: number, MEETING: meeting, PARENT: os.getpid()}
             env = library_environment() | {name: str(value) for name, value in place.items()}
             env |= {"POSTTRAIN_PROFILE": "0", **network}
             output = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the child, and without a name

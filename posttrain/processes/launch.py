@@ -20,30 +20,25 @@ from typing import Any, Final
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.processes.children import (
     FOLDER,
-    GLOO,
     GRACE_S,
     LEAVING_S,
-    LOCAL,
     LOST,
-    MEETING,
     POLL_S,
-    RANK,
-    SIZE,
+    RESUME,
     Children,
     Death,
     follow,
-    is_worker,
     remove,
     remove_after_parent,
 )
-from posttrain.processes.hosts import place, share
-from posttrain.processes.others import Others
+from posttrain.processes.schedulers import GLOO, LOCAL, MEETING, RANK, check_size, is_ranked, is_scheduled, network
 from posttrain.workspace import HELD, PARAMS_FILE, hold, library_command, remove_unlocked
 
 STALE_S: Final = 60.0
 """The age from which a folder that no process holds counts as left by a killed run."""
+AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
+"""With this variable of torchrun, the groups of a process that a run starts, as vLLM's, would use torchrun's store."""
 LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
-FAILED: Final = "it failed there, and its output there says why"
 
 
 class _Run:
@@ -52,13 +47,10 @@ class _Run:
     def __init__(self, name: str) -> None:
         self.name = name
         self.children: Children | None = None
-        self.others: Others | None = None
         self.folder = Path()
         self.over = threading.Event()
-        self.error: str | None = FAILED
         self.reporting = threading.Lock()
         """Held by the one thread that reports why the run ends."""
-        self._looking = threading.Lock()
 
     def watch(self) -> None:
         """Report the death of a process although the main thread may wait for it for hours."""
@@ -68,7 +60,6 @@ class _Run:
         self.settle()
         if not self.over.is_set() and self.reporting.acquire(blocking=False):
             error = self.reason()
-            self.error = str(error)
             print(f"error: {error}", file=sys.stderr, flush=True)
             for save in _ON_DEATH:
                 save(str(error))
@@ -82,9 +73,8 @@ class _Run:
             pass
 
     def deaths(self) -> list[Death]:
-        """Return the processes and hosts that ended before the run."""
-        with self._looking:
-            return [*(self.children.deaths() if self.children else ()), *(self.others.deaths() if self.others else ())]
+        """The processes that ended before the run."""
+        return self.children.deaths() if self.children else []
 
     def reason(self, most: int = 2) -> PipelineError | None:
         """The likeliest of the deaths as an error, with what the process printed; `most` leaves out some kinds."""
@@ -96,10 +86,6 @@ class _Run:
     def end(self) -> None:
         """End all other processes, at once."""
         self.over.set()
-        with self._looking:
-            others, self.others = self.others, None
-        if others:
-            others.end(self.error)
         if self.children:
             self.children.kill()
         remove(self.folder)
@@ -107,46 +93,51 @@ class _Run:
 
 _RUN: list[_Run] = []
 _ON_DEATH: list[Callable[[str], Any]] = []
-_STAGE: list[str] = []
 
 
-def of_stage(stage: str, on_death: Callable[[str], Any]) -> None:
-    """Name the stage that this process runs, and what is called with the error if another process ends."""
-    _STAGE[:], _ON_DEATH[:] = [stage], [on_death]
+def on_death(save: Callable[[str], Any]) -> None:
+    """Call `save` with the error if another process of the run ends."""
+    _ON_DEATH[:] = [save]
 
 
 def start(name: str, processes: int, device: str) -> None:
-    """Start the other processes of the run and meet them; in one of those, meet the first one."""
+    """Start the other processes of the run and meet them; in one that was started as one of several, meet those."""
+    check_size(name, processes)
     if processes == 1:
+        return
+    if is_ranked():
+        follow()
+        _meet(name, processes, _device(device, int(os.environ.get(LOCAL, "0"))))
         return
     from posttrain.processes.world import connect
 
-    if is_worker():
-        follow()
-        number, size, local = (int(os.environ[one]) for one in (RANK, SIZE, LOCAL))
-        connect(number, size, os.environ[MEETING], _device(device, local))
-        return
-    at = place()
-    numbers = share(processes, at) if at else range(processes)
-    device = _device(device, 0, len(numbers))
+    device = _device(device, 0, processes)
     _RUN.append(run := _Run(name))
     atexit.register(abandon)
-    if at:
-        run.others = Others(name, _STAGE[0] if _STAGE else name, at, processes)
-        meeting, network = run.others.meeting, run.others.start()
-    else:
-        run.folder = _folder()
-        meeting, network = f"file://{run.folder / 'meeting'}", {GLOO: os.environ.get(GLOO, LOOPBACK)}
-    run.children = Children(_command(), processes, numbers, meeting, network)
+    run.folder = _folder()
+    meeting, loopback = f"file://{run.folder / 'meeting'}", {GLOO: os.environ.get(GLOO, LOOPBACK)}
+    run.children = Children(own_command(), processes, meeting, loopback)
     threading.Thread(target=run.watch, daemon=True).start()
-    os.environ |= network
+    os.environ |= loopback
     connect(0, processes, meeting, device)
+
+
+def _meet(name: str, processes: int, device: str) -> None:
+    """Meet the other processes, which another process or a scheduler has started as it has this one."""
+    from posttrain.processes.agreement import check_hosts
+    from posttrain.processes.world import connect
+
+    scheduled = is_scheduled()
+    os.environ |= network() if scheduled else {}
+    connect(int(os.environ[RANK]), processes, os.environ.get(MEETING, "env://"), device)
+    os.environ.pop(AGENT_STORE, None)
+    if scheduled:
+        check_hosts(name)
 
 
 def end() -> None:
     """The run is done: wait a moment for its other processes, and end what is left of them."""
     for run in _RUN:
-        run.error = None
         if run.children:
             run.children.ended(LEAVING_S)
         run.end()
@@ -161,7 +152,7 @@ def abandon() -> None:
 
 def end_failed(error: BaseException) -> None:
     """End this process at once if it shares a run: torch's own end takes seconds, in which a process looks alive."""
-    if not _RUN and not is_worker():
+    if not _RUN and not is_ranked():
         return
     code = error.code if isinstance(error, SystemExit) else 1
     if not isinstance(error, SystemExit):
@@ -174,17 +165,18 @@ def end_failed(error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def explained_deaths() -> Iterator[None]:
-    """An error of the work that comes from the death of another process becomes that death."""
+def explained_deaths(stage: str) -> Iterator[None]:
+    """Turn an error of the work that comes from the death of another process into that death."""
     try:
         yield
     except BaseException as error:
         for run in _RUN:
             _claim(run)
-            death = _behind(error, run)
-            run.error = str(death or error) or FAILED
-            if death:
+            if death := _behind(error, run):
                 raise death from error
+        if is_scheduled() and _is_loss(error):
+            what = "another process of the run has ended, and what started them says which and why"
+            raise PipelineError(what=what, where=stage, fix=RESUME) from error
         raise
     for run in _RUN:
         _claim(run)
@@ -201,10 +193,15 @@ def _behind(error: BaseException, run: _Run) -> PipelineError | None:
     """The death that an error comes from; an error that a person can fix is its own reason, unless one was killed."""
     if isinstance(error, PosttrainError):
         return run.reason(most=0)
-    if not isinstance(error, Exception) or not LOST.search(str(error)):
+    if not _is_loss(error):
         return None
     run.settle()
     return run.reason()
+
+
+def _is_loss(error: BaseException) -> bool:
+    """Say whether torch has lost another process."""
+    return isinstance(error, Exception) and not isinstance(error, PosttrainError) and bool(LOST.search(str(error)))
 
 
 def _device(device: str, local: int, count: int = 1) -> str:
@@ -223,20 +220,19 @@ def _device(device: str, local: int, count: int = 1) -> str:
             what = f"the run has {count} processes on this host, and {torch.cuda.device_count()} GPUs are shown to it"
             fix = "Lower processes, raise meta.gpus in dvc.yaml if a flow runs it, or set device: cpu"
             raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
-        torch.cuda.set_device(local)
+        torch.cuda.set_device(local % torch.cuda.device_count())  # srun may show each its own alone
     return device
 
 
-def _command() -> list[str]:
-    """Return the command of this process; a profile is made of the first process only."""
+def own_command() -> list[str]:
+    """The command of this process."""
     main = sys.modules["__main__"]
-    words = [one for one in sys.argv[1:] if one != "--profile"]
     if main.__spec__:
-        return library_command(main.__spec__.name, *words)
+        return library_command(main.__spec__.name, *sys.argv[1:])
     if not sys.argv[0]:
         fix = "Write it to a file and run that"
         raise PipelineError(what="other processes cannot run what was typed", where="processes", fix=fix)
-    return [sys.executable, sys.argv[0], *words]
+    return [sys.executable, *sys.argv]
 
 
 def _folder() -> Path:

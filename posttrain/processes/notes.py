@@ -9,7 +9,7 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.params.stage_table import STAGES
 from posttrain.pipeline import inputs
-from posttrain.processes.hosts import on_each_host
+from posttrain.processes.schedulers import LAUNCH
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:
@@ -23,14 +23,13 @@ def process_notes(typed: Mapping[str, Any]) -> list[str]:
 
 def _notes(where: str, params: Any) -> Iterator[str]:
     processes = getattr(params, "processes", 1)
-    if processes == 1:
+    if processes == 1 or LAUNCH in os.environ:  # they run elsewhere
         return
-    here = on_each_host(processes)
-    shown = f"processes = {processes}" + (f" ({here} on each host)" if here < processes else "")
+    shown = f"processes = {processes}"
     gpus, cores = _gpus(params.device.device), os.cpu_count() or 1
-    if gpus is not None and here > gpus:
+    if gpus is not None and processes > gpus:
         yield f"{shown}: this host has {gpus} GPUs, and each process needs one"
-    if gpus is None and here * params.device.threads > cores:
+    if gpus is None and processes * params.device.threads > cores:
         yield f"{shown}, each with device.threads = {params.device.threads}: this host has {cores} CPU cores"
     group, _, run = where.rpartition(".")
     stage = next(one.name for one in STAGES if one.group == group)
@@ -39,7 +38,7 @@ def _notes(where: str, params: Any) -> Iterator[str]:
     except PosttrainError:  # the check itself reports it
         return
     reserved = declared.meta.get("gpus") if declared else None
-    if isinstance(reserved, int) and 0 < reserved < here:
+    if isinstance(reserved, int) and 0 < reserved < processes:
         yield f"{shown}: meta.gpus = {reserved} of the stage {stage} in dvc.yaml, so a flow shows it no more GPUs"
 
 

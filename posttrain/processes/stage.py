@@ -27,8 +27,9 @@ from posttrain.pipeline import inputs
 from posttrain.pipeline.check_inputs import check_input_names
 from posttrain.pipeline.lock_check import check_and_sync, note_finished
 from posttrain.pipeline.repair_dvc import follow_move
-from posttrain.processes.children import is_worker
-from posttrain.processes.launch import abandon, end, end_failed, explained_deaths, of_stage
+from posttrain.processes.elsewhere import start_elsewhere
+from posttrain.processes.launch import abandon, end, end_failed, explained_deaths, on_death
+from posttrain.processes.schedulers import LOCAL, check_size, is_scheduled, is_worker, processes_of
 from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
 
 ORPHAN_CHECK_S = 0.5
@@ -60,14 +61,14 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
     """Run the work; its outputs count only if its inputs are still the same at the end."""
     if is_worker():  # the first process of the run does the rest
-        work()
+        _help(stage, work)
         return
     check_input_names(stage)
     follow_move(Path.cwd())
     lock_stage(stage)
     start_log(stage)
     inputs.fix(stage)
-    with _watched(stage, arguments), explained_deaths():
+    with _watched(stage, arguments), explained_deaths(stage):
         work()
     inputs.check_imports()
     write_record(stage, inputs.used())
@@ -75,6 +76,16 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     inputs.sync_outputs()
     note_finished(record_path(stage))
     report_timings(stage)
+
+
+def _help(stage: str, work: Callable[[], None]) -> None:
+    """Run the work in a process that writes no outputs; the first of a host has read the inputs, to compare them."""
+    if is_scheduled():
+        check_size(stage, processes_of(stage))
+        if os.environ.get(LOCAL, "0") == "0":
+            inputs.fix(stage)
+    with explained_deaths(stage):
+        work()
 
 
 def checked_name(name: str) -> str:
@@ -126,6 +137,9 @@ def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
     """Run the work; an error that a person can fix is one clear line and exit code 1, without a traceback."""
     try:
         if not is_worker():
+            _end_with_dvc()
+            if start_elsewhere(stage):
+                return
             _prepare(stage)
         work()
     except PosttrainError as error:
@@ -149,11 +163,10 @@ def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
 
 
 def _prepare(stage: str) -> None:
-    """What comes before each stage: watch DVC, and remove what earlier runs left."""
+    """Do what comes before each stage: check what DVC recorded, and remove what earlier runs left."""
     failure_path(stage).unlink(missing_ok=True)
-    of_stage(stage, partial(_save_failure, stage))
+    on_death(partial(_save_failure, stage))
     if "DVC_ROOT" in os.environ:
-        threading.Thread(target=_end_with, args=(_dvc_process(),), daemon=True).start()
         check_and_sync(Path())  # before the checkpoints of recorded runs are removed
     remove_committed()
 
@@ -173,6 +186,13 @@ def _fail(stage: str, line: str, status: int) -> None:
         traceback.print_exc()
     print(f"error: {masked(line)}", file=sys.stderr)
     raise SystemExit(status) from None
+
+
+def _end_with_dvc() -> None:
+    """Watch the DVC process that started this stage; what a scheduler started has none above itself."""
+    dvc = _dvc_process() if "DVC_ROOT" in os.environ else None
+    if dvc or ("DVC_ROOT" in os.environ and not is_scheduled()):
+        threading.Thread(target=_end_with, args=(dvc,), daemon=True).start()
 
 
 def _dvc_process() -> psutil.Process | None:

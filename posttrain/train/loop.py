@@ -125,10 +125,10 @@ class TrainingParams(Params):
 
 def share_run(name: str, params: TrainingParams) -> None:
     """Start the other processes of the run, if it has any, and meet them."""
-    if params.processes > 1:
-        from posttrain.processes.launch import start
+    from posttrain.processes.launch import start
 
-        start(name, params.processes, params.device.device)
+    start(name, params.processes, params.device.device)
+    if params.processes > 1:
         _note_processes(str(params.processes))
         print(f"{name}: {params.processes} processes share the run", flush=True)
 

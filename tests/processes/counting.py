@@ -45,7 +45,7 @@ def main() -> None:
     """Run, and end as a stage does."""
     size, rounds, *fault = sys.argv[1:]
     try:
-        with explained_deaths():
+        with explained_deaths("sft@main"):
             work(int(size), int(rounds), *fault)
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)

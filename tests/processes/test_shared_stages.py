@@ -14,9 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.processes.hosts import ADDRESS, HOST, HOSTS, WAIT
-from tests.processes.test_launch import ENDED_S, alive, came_true, free_port
-from tests.workspace import dvc, environment
+from tests.processes.test_launch import ENDED_S, alive, came_true
+from tests.workspace import ROOT, dvc, environment
 
 STAGE = "sft@main"
 
@@ -55,12 +54,12 @@ class Repro:
             )
 
     def processes(self) -> list[psutil.Process]:
-        """DVC, the stage's own process and the other one, once there is a checkpoint."""
+        """Return DVC, the process of rank 0 and the other one, once there is a checkpoint."""
         step = lambda: bool(list((self.folder / "checkpoints/sft/main").glob("*/step-*")))  # noqa: E731
         assert came_true(lambda: step() or self.process.poll() is not None, 120), self.log.read_text()
         assert self.process.poll() is None, self.log.read_text()
         below = psutil.Process(self.process.pid).children(recursive=True)
-        ranks = {one.environ().get("POSTTRAIN_RANK", "0"): one for one in below if "stages.sft" in one.cmdline()}
+        ranks = {one.environ().get("RANK", "0"): one for one in below if "stages.sft" in one.cmdline()}
         return [psutil.Process(self.process.pid), ranks["0"], ranks["1"]]
 
     def kill(self) -> None:
@@ -136,14 +135,45 @@ def test_the_run_after_a_death_ends_with_the_same_bytes(
     assert result(run.folder) == expected
 
 
+SCHEDULERS = {
+    "torchrun": f"{sys.executable} -m torch.distributed.run --no-python --nproc-per-node={{processes}}",
+    "srun": f"{sys.executable} {ROOT}/tests/processes/srun.py --ntasks={{processes}}",
+}
+
+
 @pytest.mark.slow
-def test_two_hosts_train_what_one_trains(repro: Callable[..., Repro], expected: dict[str, bytes]) -> None:
-    hosts = {HOSTS: 2, ADDRESS: f"127.0.0.1:{free_port()}", WAIT: 120}
-    first = repro(**hosts, **{HOST: 0})
-    command = [sys.executable, "-m", "posttrain", "join", "sft/main"]
-    env = environment() | {name: str(value) for name, value in hosts.items()} | {HOST: "1"}
-    joined = subprocess.run(command, cwd=first.folder, env=env, capture_output=True, text=True, check=False)
-    assert joined.returncode == 0, joined.stderr + first.log.read_text()
-    assert joined.stdout.endswith(f"{STAGE}: joined as host 1 with processes 2 to 2 of 2\n{STAGE}: the run is done\n")
-    assert first.process.wait(60) == 0, first.log.read_text()
-    assert result(first.folder) == expected
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_processes_of_a_scheduler_train_what_our_own_train(
+    repro: Callable[..., Repro], expected: dict[str, bytes], scheduler: str
+) -> None:
+    run = repro(POSTTRAIN_LAUNCH=SCHEDULERS[scheduler])
+    assert run.process.wait(300) == 0, run.log.read_text()
+    assert run.log.read_text().count("2 processes share the run") == 2, "each process says it"
+    assert result(run.folder) == expected
+    done = dvc(run.folder, "status", STAGE)
+    assert "up to date" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [*VICTIMS, "waiting"])
+def test_a_death_among_processes_of_a_scheduler_ends_all(
+    repro: Callable[..., Repro], expected: dict[str, bytes], victim: str
+) -> None:
+    """`waiting`: the stage's own process, which waits for the scheduler."""
+    run = repro(POSTTRAIN_LAUNCH=SCHEDULERS["torchrun"])
+    processes = run.processes()
+    everything = psutil.Process(run.process.pid).children(recursive=True)
+    waiting = next(one for one in everything if "stages.sft" in one.cmdline())
+    if victim == "all":
+        os.killpg(run.process.pid, signal.SIGKILL)
+    else:
+        (waiting if victim == "waiting" else processes[VICTIMS.index(victim)]).kill()
+    assert came_true(lambda: not alive(everything), ENDED_S), alive(everything)
+    assert run.process.wait(30) != 0
+    if victim == "another process":
+        assert "rank      : 1" in (log := run.log.read_text()) and "Signal 9 (SIGKILL)" in log, log
+        assert (run.folder / f".dvc/tmp/failures/{STAGE}.txt").read_text().startswith(f"{STAGE}: ")
+    again = repro()
+    assert again.process.wait(300) == 0, again.log.read_text()
+    assert "resumes from the checkpoint" in again.log.read_text()
+    assert result(run.folder) == expected

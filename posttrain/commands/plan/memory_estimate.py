@@ -24,7 +24,6 @@ from posttrain.online.runs import DistillRun, OnlineParams
 from posttrain.params.params import at, check, merge
 from posttrain.params.slots import NONE
 from posttrain.params.stage_table import Settings
-from posttrain.processes.hosts import on_each_host
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
@@ -141,7 +140,7 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
     demand = Demand(free_bytes(runtime.device), states, parts, processes=params.processes, once=once)
     if runtime.device.type == "cpu":
-        demand.in_one_memory = on_each_host(params.processes)
+        demand.in_one_memory = params.processes
     demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
     if isinstance(params, OnlineParams):
         rollout = params.rollout
