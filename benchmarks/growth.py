@@ -1,4 +1,4 @@
-"""How the time of commands grows with the runs of a project and with the rows of a table; writes docs/growth.md.
+"""How the time of commands grows with the runs of a project and with the rows of a table; writes docs/reports/growth.md.
 
 python -m benchmarks.growth                              10, 100, 300 runs and 1e4, 1e5, 1e6 rows (about 8 minutes)
 python -m benchmarks.growth --runs 10 30 --rows --show   fewer, on the terminal alone
@@ -28,7 +28,7 @@ from benchmarks.overhead.pipelines import finished, locked
 from posttrain.params.formats import read_yaml
 from tests.workspace import environment
 
-PAGE: Final = ROOT / "docs" / "growth.md"
+PAGE: Final = ROOT / "docs" / "reports" / "growth.md"
 COMMANDS: Final = {
     "`posttrain check`": ["-m", "posttrain", "check"],
     "`dvc status`": ["-m", "dvc", "status"],
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def page(by_runs: Found, by_rows: Found, used: str) -> str:
-    """docs/growth.md."""
+    """docs/reports/growth.md."""
     tables = [*page_table("runs", by_runs), "", *page_table("rows", by_rows)]
     return "\n".join([HEAD, f"Machine: {used}.", "", *tables, TAIL])
 

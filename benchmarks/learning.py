@@ -1,7 +1,7 @@
 """Does each algorithm learn? All are trained from one SFT model, over seeds, and measured on the test prompts.
 
 python -m benchmarks.learning --search   choose each learning rate on the held-out prompts (writes learning_rates.json)
-python -m benchmarks.learning            run what is missing, then write docs/learning.md
+python -m benchmarks.learning            run what is missing, then write docs/reports/learning.md
 python -m benchmarks.learning --table    write the page from the results that are there
 """
 
@@ -192,7 +192,7 @@ def main(arguments: list[str]) -> int:
         run_all(place, "final")
         run_all(place, "final-distill")
         rewards(place)
-    write_page(place, ROOT / "docs" / "learning.md", subjects())
+    write_page(place, ROOT / "docs" / "reports" / "learning.md", subjects())
     return 0
 
 

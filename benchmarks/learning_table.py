@@ -1,4 +1,4 @@
-"""docs/learning.md from the trials' results."""
+"""docs/reports/learning.md from the trials' results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESAMPLES = 4000
 
 HEAD = """# Does each objective learn?
 
-Every row of [algorithms.md](algorithms.md) but `context_distill`, trained from one SFT model of
+Every row of [algorithms.md](../reference/algorithms.md) but `context_distill`, trained from one SFT model of
 `recipes/smoke.yaml` and measured on 120 test prompts, 8 samples each at temperature 1. `gain` is the difference in
 pass@1 to the start model, paired by prompt; its 95 % interval resamples seeds and prompts. A row *improves* if the
 interval is above 0, is *worse* if it is below; else we *cannot tell*.

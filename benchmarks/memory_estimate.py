@@ -1,6 +1,6 @@
 """The memory estimate at the sizes of real models, next to the bytes of all tensors of a training step.
 
-python -m benchmarks.memory_estimate              measures and writes its table into docs/memory.md (16 GB of memory)
+python -m benchmarks.memory_estimate              measures and writes its table into docs/reports/memory.md (16 GB of memory)
 python -m benchmarks.memory_estimate SHAPE RUN    one of them, as JSON
 
 Weights are random, embedding and head one matrix. The 8B shape has 4 of its 36 layers, which are all alike, so that it
@@ -40,7 +40,7 @@ from posttrain.workspace import write_json, write_text
 from tests.library.live import LiveBytes
 
 KEPT = RESULTS / "memory-estimate.json"
-PAGE = ROOT / "docs/memory.md"
+PAGE = ROOT / "docs/reports/memory.md"
 BEGIN, END = "<!-- estimate:begin -->", "<!-- estimate:end -->"
 GB = 1e9
 ROWS = 4

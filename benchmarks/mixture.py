@@ -20,7 +20,7 @@ from tests.workspace import ROOT, dvc, make_workspace
 SEEDS = (1, 2, 3)
 RECIPE = ROOT / "recipes/mixture.yaml"
 KEPT = ROOT / "benchmarks/results/mixture.json"
-PAGE = ROOT / "docs/models.md"
+PAGE = ROOT / "docs/reports/studies.md"
 BEGIN, END = "<!-- mixture:begin -->", "<!-- mixture:end -->"
 RUNS = {"with": "balanced", "without": "free"}
 STEPS = 20

@@ -1,6 +1,6 @@
 """A policy that exploits its reward model: the alarm, and two cures; and what watching costs.
 
-python -m benchmarks.over_optimisation            run what is missing in .learning, then write docs/over-optimisation.md
+python -m benchmarks.over_optimisation            run what is missing in .learning, then write docs/reports/over-optimisation.md
 python -m benchmarks.over_optimisation --table    write the page and its plot from the results that are there
 """
 
@@ -25,7 +25,7 @@ from posttrain.compare.statistics import ALPHA, difference
 from posttrain.params.params import merge
 
 RESULTS = ROOT / "benchmarks" / "results" / "over-optimisation.json"
-PAGE, FIGURE = ROOT / "docs" / "over-optimisation.md", ROOT / "docs" / "over-optimisation.svg"
+PAGE, FIGURE = ROOT / "docs" / "reports" / "over-optimisation.md", ROOT / "docs" / "reports" / "over-optimisation.svg"
 SEEDS = (1, 2, 3)
 SHARED: dict[str, Any] = {
     "algorithm": "grpo",

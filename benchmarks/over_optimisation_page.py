@@ -1,4 +1,4 @@
-"""docs/over-optimisation.md and its plot, from the results of benchmarks.over_optimisation."""
+"""docs/reports/over-optimisation.md and its plot, from the results of benchmarks.over_optimisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGE = """# Over-optimisation
 
 A reward model is a proxy: a policy that learns from it alone finds answers that the model likes and that are wrong.
 Here GRPO learns from the miniature's reward model, without a KL penalty. `watch` measures the true reward, correct
-answers, on held-out prompts meanwhile ([watching.md](watching.md)).
+answers, on held-out prompts meanwhile ([watching.md](../watching.md)).
 
 ![Proxy and true reward over the steps](over-optimisation.svg)
 

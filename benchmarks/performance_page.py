@@ -1,4 +1,4 @@
-"""docs/performance.md from all measured results; each benchmark writes it when it is done."""
+"""docs/reports/performance.md from all measured results; each benchmark writes it when it is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.data.page import data_lines
 from benchmarks.overhead.page import overhead_lines
 from benchmarks.speed.page import speed_lines
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "reports" / "performance.md"
 
 
 def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:

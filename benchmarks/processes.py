@@ -1,6 +1,6 @@
 """Seconds of an optimizer step (SFT) by two processes of one thread, against one process with two threads.
 
-python -m benchmarks.processes [--pairs 3] [--shapes S smollm2]     prints a table (docs/processes.md)
+python -m benchmarks.processes [--pairs 3] [--shapes S smollm2]     prints a table (docs/reports/studies.md)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`make real` and `make real-quick`: an estimate of the time and memory, and the table of results (docs/real.md).
+"""`make real` and `make real-quick`: an estimate of the time and memory, and the table of results (docs/reports/real.md).
 
 python -m benchmarks.real estimate real-quick
 python -m benchmarks.real table           in the folder where it ran
-python -m benchmarks.real write .real     from the checkout: the table into README.md and docs/real.md, and a plot
+python -m benchmarks.real write .real     from the checkout: the table into README.md and docs/reports/real.md, and a plot
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from posttrain.report.results import read_summary
 from posttrain.workspace import write_text
 
 THREADS = 2
-PAGES, FIGURE = (Path("README.md"), Path("docs/real.md")), Path("docs/real.svg")
+PAGES, FIGURE = (Path("README.md"), Path("docs/reports/real.md")), Path("docs/reports/real.svg")
 BEGIN, END = "<!-- real:begin -->", "<!-- real:end -->"
 MATRICES = 2_000, 576, 1_536
 """A product of the model's feed-forward layer, by which machines are compared."""
@@ -136,7 +136,7 @@ def _cost() -> str:
 
 
 def write(folder: Path) -> str:
-    """Write the table of the run in a folder into README.md and docs/real.md, and its plot into docs/."""
+    """Write the table of the run in a folder into README.md and docs/reports/real.md, and its plot into docs/."""
     here = Path.cwd()
     os.chdir(folder)
     try:

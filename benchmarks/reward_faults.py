@@ -1,6 +1,6 @@
 """What failures of a reward do to a run: GRPO with a reward that fails in several ways, left out or counted as 0.
 
-python -m benchmarks.reward_faults            run what is missing in .reward-faults, then write docs/reward-faults.md
+python -m benchmarks.reward_faults            run what is missing in .reward-faults, then write docs/reports/reward-faults.md
 python -m benchmarks.reward_faults --table    write the page from the results that are there
 """
 
@@ -25,7 +25,7 @@ from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
 from posttrain.compare.statistics import ALPHA, difference
 
-PAGE = ROOT / "docs" / "reward-faults.md"
+PAGE = ROOT / "docs" / "reports" / "reward-faults.md"
 SEEDS = (1, 2, 3)
 REWARD = '''
 """The rule `correct`, and what goes wrong with it: chosen by a hash of the completion, so a run can be repeated."""
@@ -156,7 +156,7 @@ def page(place: Path) -> str:
         "",
         "GRPO on the miniature's task with a reward that fails for some completions. A failed call is repeated where",
         "that can help; scores that stay unknown leave their group, its baseline and every denominator",
-        "([rewards.md](rewards.md#the-status-of-a-score)). For contrast two cases count them as 0. pass@1 on 120 test",
+        "([rewards.md](../rewards.md#the-status-of-a-score)). For contrast two cases count them as 0. pass@1 on 120 test",
         "prompts with 8 samples, mean of seeds; the difference from the run without failures has a 95 % interval over",
         "prompts and seeds.",
         "",

@@ -1,6 +1,6 @@
 """What storing the rollouts of a run costs: the same rounds with and without it, in turns, in one process.
 
-python -m benchmarks.rollouts            in a workspace whose pipeline has run; prints a table (docs/rollouts.md)
+python -m benchmarks.rollouts            in a workspace whose pipeline has run; prints a table (docs/reports/studies.md)
 """
 
 from __future__ import annotations

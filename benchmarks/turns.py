@@ -1,6 +1,6 @@
 """Learning of tasks with several turns: base from scratch, SFT, then GRPO on whole episodes, over three seeds.
 
-python -m benchmarks.turns    runs what benchmarks/results/turns.json has not, and writes docs/multi-turn.md
+python -m benchmarks.turns    runs what benchmarks/results/turns.json has not, and writes docs/reports/studies.md
 
 Remove turns.json to measure again.
 """
@@ -19,7 +19,7 @@ from tests.workspace import ROOT, dvc, make_workspace
 
 SEEDS = (1, 2, 3)
 KEPT = ROOT / "benchmarks/results/turns.json"
-PAGE = ROOT / "docs/multi-turn.md"
+PAGE = ROOT / "docs/reports/studies.md"
 BEGIN, END = "<!-- turns:begin -->", "<!-- turns:end -->"
 GAINS = {"calculator": ("calling", "right_given_call"), "guess": ("guesses", "wasted")}
 """Task -> the figures that show how it is learned."""

@@ -2,7 +2,7 @@
 
     python examples/read_rollouts.py rollouts/online/grpo
 
-docs/rollouts.md has the columns. Nothing of posttrain is imported, so this runs wherever polars is installed.
+docs/watching.md has the columns. Nothing of posttrain is imported, so this runs wherever polars is installed.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example: python -m flows.sweep kl -S online.runs.grpo.kl.beta=0.02,0.5 --seeds 1,2,3\n\n"
-        "Afterwards `posttrain compare NAME` says which setting is better. More in docs/compare.md.",
+        "Afterwards `posttrain compare NAME` says which setting is better. More in docs/results.md.",
     )
     parser.add_argument("name", metavar="NAME", help="the sweep's name; without -S the file sweeps/NAME.yaml is read")
     parser.add_argument(

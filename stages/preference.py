@@ -30,7 +30,7 @@ from posttrain.workspace import metrics_path, model_path, rounded, table_path, w
 class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
-    algorithm: str = Field(description="a row of docs/algorithms.md")
+    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
     start: str = model_slot("the model it starts from")
     data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
     epochs: float = Field(1.0, gt=0, description="times through the data")

@@ -1,6 +1,6 @@
 """Time and memory to read, check, deduplicate, split and tokenize a million rows, compared with `datasets`.
 
-python -m benchmarks.data                        measure, then write docs/performance.md
+python -m benchmarks.data                        measure, then write docs/reports/performance.md
 python -m benchmarks.data --rows 100000 --show   fewer rows, on the terminal alone
 """
 

@@ -1,4 +1,4 @@
-"""What docs/performance.md says of a million rows, from the measured results."""
+"""What docs/reports/performance.md says of a million rows, from the measured results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The pipeline's own cost: a stage before its first step, idle `dvc repro`, an idle flow, and checks of tables.
 
-python -m benchmarks.overhead            measure, then write docs/performance.md
+python -m benchmarks.overhead            measure, then write docs/reports/performance.md
 python -m benchmarks.overhead -n 1 --show  one turn, on the terminal alone
 """
 

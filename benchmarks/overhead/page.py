@@ -1,4 +1,4 @@
-"""What docs/performance.md says of the pipeline's own cost, from the measured results."""
+"""What docs/reports/performance.md says of the pipeline's own cost, from the measured results."""
 
 from __future__ import annotations
 

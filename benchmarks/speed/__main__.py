@@ -1,6 +1,6 @@
 """Speed and memory compared with TRL and with loops written by hand.
 
-python -m benchmarks.speed                       everything that is not measured yet, then docs/performance.md
+python -m benchmarks.speed                       everything that is not measured yet, then docs/reports/performance.md
 python -m benchmarks.speed --case sft/T -n 1     one workload on one model, nothing kept
 python -m benchmarks.speed --page                write the page from the results that are there
 """

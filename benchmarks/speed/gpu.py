@@ -1,6 +1,6 @@
 """Speed on a GPU: a Qwen3-0.6B with random weights compared with TRL, and SFT's share of the device's peak.
 
-python -m benchmarks.speed.gpu [-n 5] [--peak 989]    writes docs/performance-gpu.md
+python -m benchmarks.speed.gpu [-n 5] [--peak 989]    writes docs/reports/performance-gpu.md
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.speed.case import Row, Shape, batches
 from benchmarks.speed.cases import GPU
 from benchmarks.speed.run import Reports, alternate, median, ratios
 
-PAGE = ROOT / "docs" / "performance-gpu.md"
+PAGE = ROOT / "docs" / "reports" / "performance-gpu.md"
 H100_PEAK = 989.0
 """Dense bf16 teraflops that NVIDIA states for an H100 SXM; the H200's are the same."""
 SIDES = {

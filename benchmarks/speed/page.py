@@ -1,4 +1,4 @@
-"""The section of docs/performance.md about speed and memory, from the measured results."""
+"""The section of docs/reports/performance.md about speed and memory, from the measured results."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ HEAD = """# Speed and memory
 
 The cost of a step on one CPU core, next to TRL and to loops written by hand for one model and machine (the
 *bound*). Made by `make bench` (`python -m benchmarks.speed`; `--page` writes only this page) from the reports in
-`benchmarks/results`. No figure is from a GPU
-(`make bench-gpu` writes its own page).
+`benchmarks/results`. No figure is from a GPU: [what has never run on one](../gpu.md).
 
 ## How it is measured
 
@@ -56,62 +55,15 @@ Models: T is a Llama of 4 layers, width 128, 64 tokens; S has 8 layers, width 51
 samples 4 prompts x 8 completions of at most 64 tokens, S 2 x 8 of 128; each round is two updates.
 """
 
-UNMEASURED = """## Not measured
-
-**Nothing has run on a GPU.** `make test-second-device` runs the code for one on a stand-in for CUDA, whose tensors have
-real values and which refuses what a GPU refuses (tests/second_device; `make test` runs its quick part). It shows no
-speed, no rounding of CUDA's, no races of streams, no NCCL, no Triton and no vLLM. `make gpu` waits for a GPU: the tests
-that need one, a run that is killed and resumed, and one turn of `make bench-gpu`, resumable and in about 25 minutes (an
-estimate). `make bench-gpu` writes its own page with these targets for one H200: SFT of a 0.6B model at 30 % of the
-device's peak, DPO at 25 %, GRPO twice as fast as TRL with generate and 0.67 of TRL with vLLM, SFT and DPO with LoRA of
-an 8B model within 60 GB, a row of 32,768 tokens with 152,000 words, `device.deterministic` within 15 %. Also
-open, the whole list:
-
-- bf16 weights with float32 masters, the head's bf16 products, and their speed.
-- `activations: recompute` and `offload`: time and memory. The memory estimate of `plan` next to what CUDA allocates:
-  at small shapes it is one tile of the head (about 0.5 GB) above the stand-in's peak.
-- Attention in 16 bits by torch's `varlen_attn`, which attends a shared prompt once (models/forward/varlen.py). Its
-  index algebra equals the CPU path to 1e-6, with gradients. float32, the CPU, soft caps and sinks gather whole rows:
-  there a shared prompt is attended once for each row, and on a GPU keys and values are repeated for grouped heads.
-- `device.deterministic`: backward passes ask for attention's deterministic kernels, and end with an error where torch
-  has none. What these kernels cost, and that they are enough, is open.
-- QLoRA's four launches a matrix, decoding's attention scores in float32, and torch's `expandable_segments`.
-- Offloaded inputs on a stream of their own, fetched one layer ahead: whether the copies hide, and its waits between
-  streams (the stand-in has one). Keys written without the sort of deterministic kernels. What a GPU's sort holds for
-  `top_p` beyond the tensors that the estimate counts. Weights read and hashed by four threads.
-- `device.cuda_graphs`: off by default, and removed unless a GPU shows 1.3 times a round's speed. `compile: true`.
-- LoRA, DoRA and QLoRA; mixtures of experts; checkpoints and saving from a GPU.
-- [Several processes](processes.md#not-measured) with NCCL, and [vLLM](engines.md#never-run) on CUDA.
-
-### Run on the second device
-
-`make test-second-device`; `-m "not slow"` is the part of `make test`. Each row is held by a test, which compares with
-the CPU on the same machine.
-
-| what | how many | equal to the CPU within |
-|---|---|---|
-| stages in float32: sft, qlora with `offload`, reward, dpo, grpo | 5 | 1e-5, each loss |
-| stages in bf16: sft, dpo | 2 | 5e-2, each loss |
-| objectives of tests/processes/every_objective.py in float32, two steps | 70 | 3e-5, each loss |
-| the same in bf16, without clip_cov | 67 | 2e-2, each loss |
-| adapters x activations x objectives x number formats: train, sample, save, load | 72 | 1e-4, losses in float32 |
-| families of tests/library/families.py: a step, log-probs, samples | 82 | 1e-4, log-probs; the same samples |
-| FSDP2 over two ranks (threads): sft, grpo, grpo of a mixture | 3 | 1e-6, weights, of one rank |
-
-Adapters: none, LoRA, DoRA, QLoRA; activations: keep, recompute, offload, which give the same bits; objectives: SFT,
-DPO, GRPO. clip_cov drops the tokens of the largest covariance, whose order rounding to bf16 may change. The host waits
-for the device once in an update, once in 8 tokens of decoding, and at load at most once for each tensor.
-"""
-
 COMPILED = """## Compiled layers
 
 `compile: true` in a run that trains compiles each decoder layer around its attention (torch.compile) before the first
 step. That takes about half a minute of CPU time on a CPU, a few seconds once torch has it in its cache
 (`TORCHINDUCTOR_CACHE_DIR`), and needs a C++ compiler. It pays in long runs alone. Gradients differ from those of
 uncompiled layers by rounding, so it names a run's checkpoints; the bytes are
-[the same each time](reproducibility.md). Sampling, frozen models and log-probs without a gradient are not compiled.
+[the same each time](../reproducibility.md). Sampling, frozen models and log-probs without a gradient are not compiled.
 Mixtures of experts, models that run over padded rows, `adapter: qlora`, `update: trpo` and `processes` above 1 are
-refused. **Never run on a GPU.**
+refused.
 
 | case | tokens per CPU second, compiled / not, each turn | peak MB, not and compiled |
 |---|---|---|
@@ -137,8 +89,8 @@ CONTROL = (
 
 
 def speed_lines(results: Path) -> list[str]:
-    """Return the section; a case without results is named."""
-    lines = [HEAD, _machine(results), "", UNMEASURED, COMPILED, "## Next to TRL and the bound", ""]
+    """The section; a case without results is named."""
+    lines = [HEAD, _machine(results), "", COMPILED, "## Next to TRL and the bound", ""]
     lines += [HEADER, "|---|---|---|---|---|---|---|---|---|"]
     found = {case: reports for case in COMPARED if (reports := load(case, results)).get("trl")}
     lines += [_row(case, reports) for case, reports in found.items()]

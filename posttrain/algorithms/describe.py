@@ -1,4 +1,4 @@
-"""The algorithm tables as text: for `posttrain params [NAME]`, and as docs/algorithms.md.
+"""The algorithm tables as text: for `posttrain params [NAME]`, and as docs/reference/algorithms.md.
 
 `python -m posttrain.algorithms.describe` renews the page; what is written by hand outside the marks stays.
 """
@@ -22,7 +22,7 @@ from posttrain.errors import ParamsError
 from posttrain.params.choices import choices_of
 from posttrain.params.params import Params, did_you_mean
 
-PAGE = Path("docs/algorithms.md")
+PAGE = Path("docs/reference/algorithms.md")
 BEGIN = "<!-- made by python -m posttrain.algorithms.describe: do not edit below -->"
 END = "<!-- end of what is made -->"
 

@@ -37,7 +37,7 @@ def conclusion(found: Comparison) -> str:
     if not significant:
         seeds = min(mean.seeds for mean in found.means)
         fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
-        return f"Cannot tell which setting is better: {fix}; run more seeds (docs/compare.md)."
+        return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
     rest = [label for nth, label in enumerate(labels) if nth not in beaten]
     if len(rest) == 1:
         weights = next(mean.weights for mean in found.means if mean.label == rest[0])

@@ -36,7 +36,7 @@ def check_module(module: str) -> str:
     text = "\n".join(lines)
     if failed:
         print(text)
-        fix = "docs/own-code.md says what each law asks for"
+        fix = "docs/algorithms.md says what each law asks for"
         what = "1 law fails" if failed == 1 else f"{failed} laws fail"
         raise ParamsError(what=what, where=f"{module}.py", fix=fix)
     return text
@@ -62,7 +62,7 @@ def subjects(module: str) -> dict[str, Callable[[], Objective]]:
     }
     named = {name: one for name, one in defined.items() if type(one) in kinds}
     if not named:
-        fix = f"Define one: {', '.join(kind.__name__ for kind in kinds)} (docs/own-code.md)"
+        fix = f"Define one: {', '.join(kind.__name__ for kind in kinds)} (docs/algorithms.md)"
         raise ParamsError(what="it defines no surrogate and no loss", where=f"{module}.py", fix=fix)
     return {f"{module}:{name}": kinds[type(one)](f"{module}:{name}") for name, one in named.items()}
 

@@ -44,7 +44,7 @@ UNKNOWN: Final = {
 class OfflineRun(TrainingParams, PolicyConfig):
     """One run of `offline.runs`: a policy objective on stored rollouts."""
 
-    algorithm: str = Field(description="a policy row of docs/algorithms.md; all but dppo_* need a correction")
+    algorithm: str = Field(description="a policy row of docs/reference/algorithms.md; all but dppo_* need a correction")
     start: str = model_slot("the model it starts from")
     data: str = rollouts_slot("the run whose rollouts it learns from")
     groups: int = Field(16, ge=1, description="groups of rollouts (draws of a prompt) in each optimizer step")

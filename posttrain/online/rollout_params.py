@@ -32,7 +32,7 @@ class RolloutParams(Params):
     )
 
     engine: Literal["builtin", "vllm"] = Field(
-        "builtin", description="what samples: the decoder of posttrain, or a server of vLLM (docs/engines.md)"
+        "builtin", description="what samples: the decoder of posttrain, or a server of vLLM (docs/sampling.md)"
     )
     ahead: Literal[0, 1] = Field(
         0, description="1: a round is sampled with the weights of one round before, with vllm while that one is trained"

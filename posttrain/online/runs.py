@@ -56,7 +56,7 @@ class OnlineParams(TrainingParams):
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")
     """Metrics whose last values go into the metrics file."""
 
-    algorithm: str = Field(description="a row of docs/algorithms.md")
+    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
     start: str = model_slot("the model it starts from")
     data: str = table_slot("prompts", description="the prompts it samples for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True)

@@ -113,7 +113,7 @@ class OneOf(Generic[E]):
             raise ValueError(f"'{name}': {error.what}. {error.fix}") from error
         if not isinstance(found, self.own):
             wanted = " or ".join(kind.__name__ for kind in self.own)
-            what = f"'{name}' is a {type(found).__name__}. It has to be a {wanted} (docs/own-code.md)"
+            what = f"'{name}' is a {type(found).__name__}. It has to be a {wanted} (docs/algorithms.md)"
             raise ValueError(what)  # noqa: TRY004
         return cast("Entry", found)
 

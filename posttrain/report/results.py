@@ -32,7 +32,7 @@ from posttrain.report.summary import (
 )
 from posttrain.workspace import write_text
 
-README, FIGURE = Path("README.md"), Path("docs/learning.svg")
+README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 WRITTEN_BY = "<!-- Written by `posttrain show readme` from report/summary.json; do not edit. -->"
 WIDTH = 100

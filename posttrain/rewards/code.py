@@ -1,4 +1,4 @@
-"""The reward `code`: a completion's program is run with the prompt's tests, isolated (docs/sandbox.md)."""
+"""The reward `code`: a completion's program is run with the prompt's tests, isolated (docs/rewards.md)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs programs that nobody has read: isolated by the Linux kernel, judged by another process (docs/sandbox.md)."""
+"""Runs programs that nobody has read: isolated by the Linux kernel, judged by another process (docs/rewards.md)."""

@@ -289,5 +289,5 @@ def _refusal(why: str) -> SandboxError:
     return SandboxError(
         what=f"this machine cannot isolate programs ({why})",
         fix="Use Linux 6.2 or newer, or allow user namespaces; or set `sandbox: none` if you trust the programs "
-        "(docs/sandbox.md)",
+        "(docs/rewards.md)",
     )

@@ -61,7 +61,7 @@ class TrainingParams(Params):
         "offload: with the inputs in host memory (memory, not results)",
     )
     compile: bool = Field(
-        False, description="compile the layers before the first step (docs/performance.md; results differ by rounding)"
+        False, description="compile the layers before the first step (docs/memory.md; results differ by rounding)"
     )
     checkpoint_every: int = Field(50, ge=1, description="optimizer steps between checkpoints")
     limits: LimitParams = Field(default_factory=LimitParams)

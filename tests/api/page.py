@@ -1,4 +1,4 @@
-"""docs/api.md from the docstrings of the public names: `python -m tests.api.page` writes it."""
+"""docs/reference/api.md from the docstrings of the public names: `python -m tests.api.page` writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from posttrain import api, losses, rewards, tasks
 
-PAGE = Path("docs/api.md")
+PAGE = Path("docs/reference/api.md")
 HEAD = """# posttrain in Python
 
 <!-- Written by `python -m tests.api.page` from the docstrings; do not edit. -->

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from posttrain.params.other_names import OURS
 from posttrain.params.params import _has, check
 from posttrain.train.step import OptimizerParams
 from tests.library.models import tiny_folder
+from tests.workspace import ROOT
 
 INPUTS = {"start": "sft/main", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
 
@@ -67,6 +69,15 @@ def test_every_name_of_the_table_is_a_setting_of_some_run() -> None:
     runs = [*MODELS.values(), *(of.model for table in ALGORITHMS.values() for of in table.values())]
     unknown = {place for places in OURS.values() for place in places if not any(_has(run, place) for run in runs)}
     assert not unknown
+
+
+def test_the_page_for_those_who_come_from_another_library_has_the_whole_table() -> None:
+    page = (ROOT / "docs/trl.md").read_text(encoding="utf-8").split("## Keys")[1]
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", page, re.MULTILINE)
+    found = {
+        name: tuple(re.findall(r"`(.*?)`", ours)) for ours, theirs in rows for name in re.findall(r"`(.*?)`", theirs)
+    }
+    assert found == OURS
 
 
 def test_an_input_that_is_null_is_answered_with_what_to_write() -> None:

@@ -1,4 +1,4 @@
-"""The pages name only what exists: links and their anchors, paths, and commands."""
+"""The pages name only what exists: links and their anchors, paths, commands, names of files, and public imports."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import pytest
 from posttrain.commands.line import DOES
 from tests.architecture.sources import ROOT
 
-PAGES = [page for where in ("*.md", "docs/*.md", "custom/*.md", "posttrain/template/*.md") for page in ROOT.glob(where)]
+PAGES = [
+    page for where in ("*.md", "docs/**/*.md", "custom/*.md", "posttrain/template/*.md") for page in ROOT.glob(where)
+]
+READING = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
 OWN = ("posttrain/", "flows/", "stages/", "tests/", "benchmarks/", "recipes/", "examples/")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+PUBLIC = ("posttrain", "posttrain.losses", "posttrain.rewards", "posttrain.tasks")
 
 
 def text(page: Path) -> str:
@@ -43,34 +46,76 @@ def leads_nowhere(page: Path, target: str) -> bool:
     return not to.exists() or (name != "" and name not in anchors(to))
 
 
-@each_page
-def test_no_page_has_a_merge_conflict_in_it(page: Path) -> None:
-    assert not re.search(r"^(<<<<<<<|>>>>>>>|\|\|\|\|\|\|\|) ", page.read_text(encoding="utf-8"), re.MULTILINE)
+def wrong_marks(page: Path) -> list[str]:
+    return re.findall(r"^(?:<<<<<<<|>>>>>>>|\|\|\|\|\|\|\|) .*$", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-@each_page
-def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def wrong_links(page: Path) -> list[str]:
     links = re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8")))
-    assert not [link for link in links if not re.match(r"\w+:", link) and leads_nowhere(page, link)]
+    return [link for link in links if not re.match(r"\w+:", link) and leads_nowhere(page, link)]
 
 
-@each_page
-def test_every_path_of_the_project_exists(page: Path) -> None:
+def wrong_paths(page: Path) -> list[str]:
     words = [word for quoted in re.findall(r"`([^`\n]+)`", FENCE.sub("", text(page))) for word in quoted.split()]
     paths = {word.split("::")[0].rstrip(",;:.") for word in words if word.startswith(OWN)}
-    assert not [path for path in sorted(paths) if not any(ROOT.glob(path.rstrip("/")))]
+    return [path for path in sorted(paths) if not any(ROOT.glob(path.rstrip("/")))]
 
 
-@each_page
-def test_every_command_exists(page: Path) -> None:
+def wrong_commands(page: Path) -> list[str]:
     named = set(re.findall(r"(?:`|^|\$ |-m |\()posttrain ([a-z][\w-]*)", text(page), re.MULTILINE))
-    assert named <= set(DOES)
+    return sorted(named - set(DOES))
 
 
-def test_the_contents_list_every_page() -> None:
+def wrong_names(page: Path) -> list[str]:
+    """The names that are not in the file named before them, as in: `rewards/score.py` `RewardSum.score`."""
+    wrong = []
+    for path, name in re.findall(r"`([\w/]+\.py)` `([A-Za-z_][\w.]*)`", text(page)):
+        file = next((file for file in (ROOT / path, ROOT / "posttrain" / path) if file.is_file()), None)
+        if file is None or name not in names_in(file):
+            wrong.append(f"{path} has no {name}")
+    return wrong
+
+
+def wrong_imports(file: Path) -> list[tuple[str, str]]:
+    """The imports of ours that users see and that are not public."""
+    shown = re.findall(r"^ *from (posttrain[\w.]*) import ([\w, ]+)", text(file), re.MULTILINE)
+    names = [(module, name.strip()) for module, listed in shown for name in listed.split(",")]
+    return [name for name in names if name[0] not in PUBLIC or name[1] not in import_module(name[0]).__all__]
+
+
+CHECKS = (wrong_marks, wrong_links, wrong_paths, wrong_commands, wrong_names, wrong_imports)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_only_what_exists(page: Path) -> None:
+    assert {check.__name__: found for check in CHECKS if (found := check(page))} == {}
+
+
+def test_examples_import_only_what_is_public() -> None:
+    files = [*ROOT.glob("examples/*.py"), *ROOT.glob("custom/*.py"), *ROOT.glob("posttrain/template/*.py")]
+    assert files and not [(file.name, found) for file in files if (found := wrong_imports(file))]
+
+
+def test_the_contents_and_the_site_list_every_page() -> None:
     contents = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    names = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
-    assert len(names) > 20 and not [name for name in sorted(names) if f"]({name})" not in contents]
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    every = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
+    assert len(READING) > 20 and not [name for name in sorted(READING) if f"]({name})" not in contents]
+    assert not [name for name in sorted(every) if f" {name}\n" not in site]
+
+
+def test_a_report_is_linked_from_the_page_that_says_how_we_know() -> None:
+    page = (ROOT / "docs/how-we-know.md").read_text(encoding="utf-8")
+    assert not [file.name for file in ROOT.glob("docs/reports/*.md") if f"](reports/{file.name})" not in page]
+
+
+def test_every_page_that_code_and_errors_name_exists() -> None:
+    """The pages that benchmarks and tests write may still have to be written."""
+    folders = ("posttrain", "stages", "flows", "recipes", "examples", "custom")
+    files = [file for folder in folders for ending in ("py", "yaml") for file in ROOT.glob(f"{folder}/**/*.{ending}")]
+    page = re.compile(r"\bdocs/[\w./-]*\.md(?:#[\w-]+)?")
+    named = {target for file in files for target in page.findall(file.read_text(encoding="utf-8"))}
+    assert len(named) > 15 and not [target for target in named if leads_nowhere(ROOT / "README.md", target)]
 
 
 def names_in(file: Path) -> set[str]:
@@ -90,28 +135,6 @@ def _defined(node: ast.stmt) -> set[str]:
         return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-@each_page
-def test_every_name_after_a_path_is_in_that_file(page: Path) -> None:
-    """As in: `rewards/score.py` `RewardSum.score`."""
-    wrong = []
-    for path, name in re.findall(r"`([\w/]+\.py)` `([A-Za-z_][\w.]*)`", text(page)):
-        file = next((one for one in (ROOT / path, ROOT / "posttrain" / path) if one.is_file()), None)
-        if file is None or name not in names_in(file):
-            wrong.append(f"{path} has no {name}")
-    assert not wrong
-
-
-PUBLIC = ("posttrain", "posttrain.losses", "posttrain.rewards", "posttrain.tasks")
-SHOWN = [*PAGES, *ROOT.glob("examples/*.py"), *ROOT.glob("custom/*.py"), *ROOT.glob("posttrain/template/*.py")]
-
-
-@pytest.mark.parametrize("file", SHOWN, ids=lambda file: str(file.relative_to(ROOT)))
-def test_every_import_of_ours_that_users_see_is_public(file: Path) -> None:
-    shown = re.findall(r"^ *from (posttrain[\w.]*) import ([\w, ]+)", text(file), re.MULTILINE)
-    names = [(module, name.strip()) for module, listed in shown for name in listed.split(",")]
-    assert not [one for one in names if one[0] not in PUBLIC or one[1] not in import_module(one[0]).__all__]
 
 
 def test_ci_calls_the_two_commands_as_the_readme_prints_them() -> None:

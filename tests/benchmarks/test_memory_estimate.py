@@ -1,4 +1,4 @@
-"""The memory estimate at the size of a real model; the other sizes are in docs/memory.md."""
+"""The memory estimate at the size of a real model; the other sizes are in docs/reports/memory.md."""
 
 from __future__ import annotations
 

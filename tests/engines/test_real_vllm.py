@@ -1,7 +1,7 @@
 """vLLM itself, in its own environment: what the client was proved for with a server of ours holds there.
 
 The environment is .venv-vllm, or the one whose Python $POSTTRAIN_VLLM names. On a machine without a GPU it needs a CPU
-build of vLLM (docs/engines.md).
+build of vLLM (docs/sampling.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A refusal is clear when the stage ends with status 1 and one line that begins with 'error:' and names the place,
 without a traceback, and when it has written nothing but the rejected rows next to a table. What may be
-accepted is listed with its reason; everything else is a fault of the library. Writes docs/fuzz.md.
+accepted is listed with its reason; everything else is a fault of the library. Writes docs/reports/fuzz.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.faults.kills import prepared
 from tests.faults.processes import Ended, Server
 from tests.workspace import ROOT, dvc, make_workspace
 
-PAGE = ROOT / "docs/fuzz.md"
+PAGE = ROOT / "docs/reports/fuzz.md"
 PATIENCE_S = 60.0
 LONGEST = 6000
 GONE_WRONG = re.compile(r"at step \d+|the weights|not finite")

@@ -1,4 +1,4 @@
-"""Runs the faults and writes docs/faults.md from what was measured.
+"""Runs the faults and writes docs/reports/faults.md from what was measured.
 
     python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
@@ -29,7 +29,7 @@ from tests.faults.processes import Server
 from tests.faults.trials import TRIALS, tables, tried
 from tests.workspace import ROOT, dvc, make_workspace
 
-RESULTS, PAGE = ROOT / ".faults/results.json", ROOT / "docs/faults.md"
+RESULTS, PAGE = ROOT / ".faults/results.json", ROOT / "docs/reports/faults.md"
 PARTS = ("stages", "dvc", "damage", *TRIALS)
 Results = dict[str, dict[str, Any]]
 
@@ -41,7 +41,7 @@ HEAD = """# Faults
 
 Written by `make faults`; do not edit. Everything is killed, edited, damaged or cut off from power at seeded random
 moments, then run again. *Wrong* is: other bytes than an undisturbed run, an incomplete or left-over file, an error
-of more than one clear line, or unnoticed damage. [reproducibility.md](reproducibility.md) has the promises.
+of more than one clear line, or unnoticed damage. [reproducibility.md](../reproducibility.md) has the promises.
 
 Machine: {machine}. `python -m tests.faults.report PART --kills N` measures one part again.
 """

@@ -1,4 +1,4 @@
-"""docs/conformance.md: every row by every law, with the worst error seen over fixed cases.
+"""docs/reports/conformance.md: every row by every law, with the worst error seen over fixed cases.
 
 python -m tests.laws.report
 """
@@ -14,7 +14,7 @@ from tests.laws import test_expectations as enumerated
 from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects
 
-PAGE = Path("docs/conformance.md")
+PAGE = Path("docs/reports/conformance.md")
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(24)]
 
 
@@ -54,7 +54,7 @@ def page() -> str:
     lines = [
         "# Conformance",
         "",
-        "Made by `python -m tests.laws.report`. Each [algorithm](algorithms.md) is checked against each",
+        "Made by `python -m tests.laws.report`. Each [algorithm](../reference/algorithms.md) is checked against each",
         f"law on {len(SHAPES)} fixed cases (hypothesis draws others in `tests/laws`).",
         "A cell bounds the worst error, relative to the larger of 1 and the number. `–`: the law does not apply.",
         "Bold: a failure.",

@@ -22,8 +22,8 @@ HEAD = "import torch\nfrom posttrain.algorithms.surrogates import Options, Surro
 
 
 def blocks(language: str) -> list[str]:
-    """The code of docs/own-code.md in one language."""
-    page = (ROOT / "docs" / "own-code.md").read_text(encoding="utf-8")
+    """The code of docs/algorithms.md in one language."""
+    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8").split("## Your own surrogate or loss")[1]
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 

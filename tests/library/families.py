@@ -1,6 +1,6 @@
 """Families of transformers models: small ones as the Hub has them, taken through everything that training does to them.
 
-python -m tests.library.families        # writes the table of docs/models.md
+python -m tests.library.families        # writes the table of docs/reports/families.md
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ HUB_SHAPE = {**SHAPE, "vocab_size": 320}
 DEVICE = Runtime(DeviceParams(device="cpu", threads=1))
 TEXTS = ["Ann has 2 coins and finds 3 more.", "She has 2+3=5 coins. #### 5", "Bob counts 12 apples."] * 20
 MARK = "<!-- the table: python -m tests.library.families -->"
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reports" / "families.md"
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ def described(folder: Path) -> str:
 
 
 def main() -> None:
-    """Write the table into docs/models.md."""
+    """Write the table into docs/reports/families.md."""
     page = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
     PAGE.write_text(f"{page}{MARK}\n\n{table()}", encoding="utf-8")
 

@@ -15,7 +15,7 @@ from tests.workspace import ROOT, Finished, make_workspace, run
 
 
 def block(language: str) -> str:
-    text = (ROOT / "docs/multi-turn.md").read_text(encoding="utf-8")
+    _, text = (ROOT / "docs/tasks.md").read_text(encoding="utf-8").split("\n## A task of your own\n")
     found: str = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)[0]
     return found
 

@@ -1,6 +1,6 @@
 """How far the weights and metrics of several processes are from those of one.
 
-python -m tests.processes.differences     the table of docs/processes-table.md
+python -m tests.processes.differences     the table of docs/reports/processes-table.md
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.processes.launched import launch
 
-PAGE = Path("docs/processes-table.md")
+PAGE = Path("docs/reports/processes-table.md")
 COLUMNS = ((2, "float64"), (4, "float64"), (2, "float32"), (4, "float32"))
 
 

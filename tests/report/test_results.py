@@ -175,6 +175,6 @@ def test_every_suggested_command_works_in_a_project(reported: Path) -> None:
 
 
 def test_docs_name_every_figure(reported: Path) -> None:
-    text = (ROOT / "docs/report.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     for name in read_summary()[0]["grpo"]:
         assert f"`{name}`" in text

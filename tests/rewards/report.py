@@ -1,4 +1,4 @@
-"""Measures the reward `correct` on the adversarial cases, and writes the table of docs/answers.md."""
+"""Measures the reward `correct` on the adversarial cases, and writes the table of docs/reports/answers.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.rewards.judged import CASES, DIALECTS, FRESH, Case, Count, cases, count, interval, judged
 
-PAGE = Path(__file__).parents[2] / "docs" / "answers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reports" / "answers.md"
 HEAD = [
     "| dialect | cases | right | false positives | 95 % interval | false negatives | 95 % interval |",
     "|---|---|---|---|---|---|---|",
