@@ -1,4 +1,4 @@
-"""How the time of commands grows with the runs of a project and with the rows of a table; writes docs/reports/growth.md.
+"""How the time of commands grows with the runs of a project and with the rows of a table; writes reports/growth.md.
 
 python -m benchmarks.growth                              10, 100, 300 runs and 1e4, 1e5, 1e6 rows (about 8 minutes)
 python -m benchmarks.growth --runs 10 30 --rows --show   fewer, on the terminal alone

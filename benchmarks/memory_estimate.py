@@ -1,6 +1,6 @@
 """The memory estimate at the sizes of real models, next to the bytes of all tensors of a training step.
 
-python -m benchmarks.memory_estimate              measures and writes its table into docs/reports/memory.md (16 GB of memory)
+python -m benchmarks.memory_estimate              measures and writes its table into reports/memory.md (16 GB of memory)
 python -m benchmarks.memory_estimate SHAPE RUN    one of them, as JSON
 
 Weights are random, embedding and head one matrix. The 8B shape has 4 of its 36 layers, which are all alike, so that it

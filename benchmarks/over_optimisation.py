@@ -1,6 +1,6 @@
 """A policy that exploits its reward model: the alarm, and two cures; and what watching costs.
 
-python -m benchmarks.over_optimisation            run what is missing in .learning, then write docs/reports/over-optimisation.md
+python -m benchmarks.over_optimisation            run what is missing in .learning, then write reports/over-optimisation.md
 python -m benchmarks.over_optimisation --table    write the page and its plot from the results that are there
 """
 

@@ -1,8 +1,8 @@
-"""`make real` and `make real-quick`: an estimate of the time and memory, and the table of results (docs/reports/real.md).
+"""`make real` and `make real-quick`: an estimate of the time and memory, and the table of results (reports/real.md).
 
 python -m benchmarks.real estimate real-quick
 python -m benchmarks.real table           in the folder where it ran
-python -m benchmarks.real write .real     from the checkout: the table into README.md and docs/reports/real.md, and a plot
+python -m benchmarks.real write .real     from the checkout: the table into README.md and reports/real.md, and a plot
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What failures of a reward do to a run: GRPO with a reward that fails in several ways, left out or counted as 0.
 
-python -m benchmarks.reward_faults            run what is missing in .reward-faults, then write docs/reports/reward-faults.md
+python -m benchmarks.reward_faults            run what is missing in .reward-faults, then write reports/reward-faults.md
 python -m benchmarks.reward_faults --table    write the page from the results that are there
 """
 
@@ -156,8 +156,8 @@ def page(place: Path) -> str:
         "",
         "GRPO on the miniature's task with a reward that fails for some completions. A failed call is repeated where",
         "that can help; scores that stay unknown leave their group, its baseline and every denominator",
-        "([rewards.md](../rewards.md#the-status-of-a-score)). For contrast two cases count them as 0. pass@1 on 120 test",
-        "prompts with 8 samples, mean of seeds; the difference from the run without failures has a 95 % interval over",
+        "([rewards.md](../rewards.md#the-status-of-a-score)). For contrast two cases count them as 0. pass@1 on 120",
+        "test prompts with 8 samples, mean of seeds; the difference from the run without failures has a 95 % interval over",
         "prompts and seeds.",
         "",
         "| reward | pass@1 | difference from no failures |",

@@ -134,7 +134,7 @@ def train_model(
 ) -> list[dict[str, float]]:
     """Train the model in place on rows in memory; returns the metrics of each step. Of a peft model: its adapters.
 
-    algorithm: sft, or a preference algorithm (dpo, simpo, kto, ...: docs/reference/algorithms.md), with `settings` of it. rows of
+    algorithm: sft, or a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md), with `settings` of it. rows of
     sft: `messages`, or `prompt` and `completion`; of pairs: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`,
     `completion`, `label`. A turn is a string or a list of messages.
 

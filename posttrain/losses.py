@@ -6,7 +6,7 @@
     loss.backward()
 
 Axes: B rows, T tokens, V vocabulary, D hidden size. `mask` [B, T] is true (or 1) at the tokens that are trained;
-padding may be on either side. Names of algorithms and their `settings` are those of docs/reference/algorithms.md; `settings`
+padding may be on either side. Names of algorithms and their `settings` are those of docs/algorithms.md; `settings`
 replaces some, e.g. `{"kl": {"type": "loss", "beta": 0.1}}`. A loss is that of a whole optimizer step: to add up
 micro-batches, multiply each one's loss by its share of the step's rows, or of its tokens where `aggregation` is
 token_mean.

@@ -1,4 +1,4 @@
-"""Brings the files beside docs/ that pages link to into the site, and turns links of the repository into links of the site."""
+"""Brings files that pages link to into the site, and turns links of the repository into links of the site."""
 
 from __future__ import annotations
 

@@ -111,7 +111,9 @@ class HeldoutWatch:
         since = f"since step {verdict.best.step} the true reward of held-out prompts changed by {verdict.true}"
         if self.history.over_optimised_at == step:  # said once
             what = f"OVER-OPTIMISATION at step {step}: {since}, while the reward that is learned from changed by "
-            fix = "Raise kl.beta, set watch.keep: best, or learn from a better reward (docs/reports/over-optimisation.md)"
+            fix = (
+                "Raise kl.beta, set watch.keep: best, or learn from a better reward (docs/reports/over-optimisation.md)"
+            )
             print(f"{self._where}: {what}{verdict.proxy}. {fix}", file=sys.stderr)
             self.ended = self._params.over_optimisation == "stop"
         patience = self._params.patience

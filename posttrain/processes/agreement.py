@@ -21,7 +21,7 @@ MOST: Final = 4
 def check_hosts(stage: str) -> None:
     """Refuse hosts that differ; the first process of each says what it has."""
     mark = checkpoint_path(".held") / world.from_first(lambda: secrets.token_hex(8))
-    if world.is_first():
+    if world.is_rank_zero():
         write_text(mark, "")
     world.wait_for_all()
     used = inputs.used() or {"params": {PARAMS_FILE: read_yaml(PARAMS_FILE)}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
 import signal
@@ -12,8 +13,10 @@ from posttrain.errors import PipelineError
 from posttrain.processes.children import RESUME
 from posttrain.processes.launch import own_command
 from posttrain.processes.schedulers import LAUNCH, is_scheduled, processes_of
-from posttrain.sandbox.linux import PR_SET_PDEATHSIG, prctl
 from posttrain.workspace import failure_path, library_environment
+
+PR_SET_PDEATHSIG = 1
+"""Of <linux/prctl.h>: the signal that a process gets when its parent ends."""
 
 
 def start_elsewhere(stage: str) -> bool:
@@ -47,4 +50,4 @@ def _words(template: str) -> list[str]:
 
 def _end_with_parent() -> None:
     if sys.platform == "linux":
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

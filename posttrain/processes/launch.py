@@ -73,7 +73,7 @@ class _Run:
             pass
 
     def deaths(self) -> list[Death]:
-        """The processes that ended before the run."""
+        """Return the processes that ended before the run."""
         return self.children.deaths() if self.children else []
 
     def reason(self, most: int = 2) -> PipelineError | None:
@@ -225,7 +225,7 @@ def _device(device: str, local: int, count: int = 1) -> str:
 
 
 def own_command() -> list[str]:
-    """The command of this process."""
+    """Return the command of this process."""
     main = sys.modules["__main__"]
     if main.__spec__:
         return library_command(main.__spec__.name, *sys.argv[1:])

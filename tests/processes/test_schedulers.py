@@ -20,7 +20,6 @@ from posttrain.errors import PosttrainError
 from posttrain.processes.agreement import differences
 from posttrain.processes.schedulers import ADDRESS, LOCAL, PORT, RANK, SIZE, check_size, first_node, read_slurm
 from tests.processes.test_launch import ENDED_S, LONG, Start, alive, came_true
-from tests.processes.test_launch import start  # noqa: F401 - a fixture
 from tests.workspace import ROOT, stage
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
@@ -40,14 +39,8 @@ def hosts(request: pytest.FixtureRequest) -> Iterator[tuple[list[str], list[str]
         pytest.skip("this machine makes no network namespaces")
     place = ["--nnodes=2", f"--master-addr={f'{NETWORK}.1' if two else '127.0.0.1'}", f"--master-port={port}"]
     first, second = ([*TORCHRUN, *place, f"--node-rank={one}", "--nproc-per-node=2"] for one in range(2))
-    yield (
-        (["ip", "netns", "exec", HOSTS[0], *first], ["ip", "netns", "exec", HOSTS[1], *second])
-        if two
-        else (
-            first,
-            second,
-        )
-    )
+    inside = [["ip", "netns", "exec", name] if two else [] for name in HOSTS]
+    yield [*inside[0], *first], [*inside[1], *second]
     if two:
         _disconnect()
 
