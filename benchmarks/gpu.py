@@ -1,6 +1,6 @@
 """The first half hour on a GPU: tests, a run that is killed and resumed, and one turn of the benchmark.
 
-python -m benchmarks.gpu [--minutes 25]    writes benchmarks/results/gpu.json as it goes, then reports/performance-gpu.md
+python -m benchmarks.gpu [--minutes 25]  writes benchmarks/results/gpu.json as it goes, then reports/performance-gpu.md
 
 What is in the file is not done again, so a stopped run goes on. 25 minutes are an estimate: it has never run on a GPU.
 """

@@ -1,7 +1,7 @@
 """A policy that exploits its reward model: the alarm, and two cures; and what watching costs.
 
-python -m benchmarks.over_optimisation            run what is missing in .learning, then write reports/over-optimisation.md
-python -m benchmarks.over_optimisation --table    write the page and its plot from the results that are there
+python -m benchmarks.over_optimisation         run what is missing in .learning, then write reports/over-optimisation.md
+python -m benchmarks.over_optimisation --table write the page and its plot from the results that are there
 """
 
 from __future__ import annotations

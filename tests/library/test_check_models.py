@@ -16,7 +16,6 @@ from posttrain.__main__ import main
 from posttrain.checks import check_models as module
 from posttrain.checks.check_models import check_models
 from posttrain.errors import EngineError, ParamsError
-from posttrain.processes.hosts import ADDRESS, HOST, HOSTS
 from posttrain.sampling.vllm.process import PYTHON, engine_command
 from posttrain.sampling.vllm.server import VERSION
 from tests.library.models import tiny_folder
@@ -127,24 +126,6 @@ def test_a_missing_package_is_named_with_its_command(checked: Check, monkeypatch
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "peft" else object())
     with pytest.raises(ParamsError, match=r"adapter = lora: it needs the package peft\. Install the extra `lora`"):
         checked("base/far", adapter={"type": "lora", "rank": 4})
-
-
-def test_wrong_settings_of_hosts_are_named(checked: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOSTS, "3")
-    checked()
-    with pytest.raises(
-        ParamsError, match=r"sft\.runs\.tried: POSTTRAIN_HOST: POSTTRAIN_HOSTS = 3, and this host has no"
-    ):
-        checked(processes=3)
-    monkeypatch.setenv(HOST, "0")
-    with pytest.raises(ParamsError, match=r"sft\.runs\.tried: POSTTRAIN_ADDRESS: '' is no address"):
-        checked(processes=3)
-    monkeypatch.setenv(ADDRESS, "node-0:29500")
-    checked(processes=3)
-    with pytest.raises(
-        ParamsError, match=r"sft\.runs\.tried: processes = 4 cannot be divided among POSTTRAIN_HOSTS = 3"
-    ):
-        checked(processes=4)
 
 
 def test_an_environment_without_vllm_is_named_once_with_its_runs(

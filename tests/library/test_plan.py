@@ -126,8 +126,6 @@ def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pyt
         monkeypatch.setattr("posttrain.commands.plan.memory_estimate.free_bytes", lambda _, free=free: free)
         table = plan(["sft@main"], None, 512)
         assert f"each of 4 processes{' (!)' if mark else '  '}" in table and "of N processes: " in table
-    monkeypatch.setenv("POSTTRAIN_HOSTS", "2")
-    assert demand_of("sft.runs", "main", read(), 512, None).fits, "two of the processes are on another host"
     assert "processes" not in plan(["preference@dpo"], None, 512)
 
 
