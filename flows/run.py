@@ -72,7 +72,10 @@ class StageRunner:
     def run(self, name: str) -> State[Any]:
         """Bring one stage up to date; Prefect records the returned state."""
         stage = self.stages[name]
-        outcome = self._run_once(stage) if name in self.to_run else Outcome("Cached", message="dvc.lock is current")
+        try:
+            outcome = self._run_once(stage) if name in self.to_run else Outcome("Cached", message="dvc.lock is current")
+        except Exception as error:  # noqa: BLE001  whatever fails around a stage is a failure of the stage
+            outcome = Outcome("Failed", message=f"{name}: {type(error).__name__}: {error}")
         earlier = self.outcomes[name].seconds if name in self.outcomes else 0.0
         self.outcomes[name] = Outcome(outcome.state, earlier + outcome.seconds, outcome.message)
         if outcome.state == "Failed":

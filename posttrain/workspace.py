@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -92,20 +93,23 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH")]))
 
 
-def write_json(path: Path, data: object) -> None:
+def write_json(path: Path, data: object, *, shared: bool = False) -> None:
     """Write plain data as a JSON file, completely or not at all."""
-    write_text(path, json.dumps(data, indent=2) + "\n")
+    write_text(path, json.dumps(data, indent=2) + "\n", shared=shared)
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
     """A temporary path whose file or folder replaces `path` at the end; an error leaves `path` as it was.
+
+    `shared`: several processes or threads may write it at the same time.
 
     Example: `with atomic_path(file) as temporary: temporary.write_bytes(data)`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # One fixed name, so that the next attempt overwrites what a killed process left.
-    temporary = path.with_name(f".{path.name}.tmp")
+    own = f"-{os.getpid()}-{threading.get_ident()}" if shared else ""
+    temporary = path.with_name(f".{path.name}.tmp{own}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         yield temporary
@@ -137,9 +141,9 @@ def fsync(path: Path) -> None:
         os.close(handle)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, shared: bool = False) -> None:
     """Write a text file, completely or not at all."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, shared=shared) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +20,10 @@ def parse(words: Sequence[str]) -> Namespace:
         fix = f"It is `posttrain {RENAMED[words[0]]}` now"
         raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
     named = words[0] if words and words[0] in DOES else None
+    if words and named is None and not words[0].startswith("-"):
+        near = get_close_matches(words[0], DOES, n=1)
+        fix = f"Did you mean '{near[0]}'?" if near else "`posttrain --help` lists the commands"
+        raise ParamsError(what=f"unknown command '{words[0]:.80}'", where="posttrain", fix=fix)
     arguments = parser(named).parse_args(words)
     if arguments.command is None:
         print(overview())

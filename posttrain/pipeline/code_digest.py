@@ -109,7 +109,7 @@ class Outlines:
             for file, (found, outline) in self._known.items()
             if now - max(found[2:]) > SETTLED_NS
         }
-        write_text(KEPT, json.dumps({"of": _version(), "files": files}))
+        write_text(KEPT, json.dumps({"of": _version(), "files": files}), shared=True)
         self._new = False
 
 

@@ -27,6 +27,7 @@ CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
 UNCOUNTED: Final = (
+    "posttrain.commands",
     "posttrain.measure",
     "posttrain.pipeline.package_pin",
     "posttrain.processes.agreement",
@@ -37,7 +38,7 @@ UNCOUNTED: Final = (
     "posttrain.processes.schedulers",
     "posttrain.train.hint",
 )
-"""Modules that no result depends on: they measure, show progress, start processes, or word a final error."""
+"""Modules that no result depends on: they measure, start processes, declare commands, or word a final error."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),

@@ -72,7 +72,7 @@ class Digests:
         if (self._root / KEPT).parent.is_dir():
             now = time.time_ns()
             old = {path: one for path, one in self._known.items() if _settled(max(one[2:4]), now)}
-            write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)})
+            write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)}, shared=True)
 
     @cached_property
     def _known(self) -> dict[str, list[Any]]:

@@ -32,7 +32,7 @@ def sync_cache(root: Path = Path()) -> None:
     cache, stamp = cache_folder(root), root / SYNCED
     if not (root / ".dvc").is_dir():
         return
-    with atomic_path(stamp) as fresh:  # its time is from the clock of the objects' times
+    with atomic_path(stamp, shared=True) as fresh:  # its time is from the clock of the objects' times
         fresh.write_text(boot(), encoding="utf-8")
         since = _synced(stamp, fresh)
         objects = {

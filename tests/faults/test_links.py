@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,11 @@ def test_only_new_objects_are_written_to_the_disk_again(own_workspace: Path, mon
     os.replace(new.with_suffix(".new"), new)
     sync_cache(own_workspace)
     assert {file for file in synced if file.is_relative_to(cache) and file.is_file()} == {new}
+
+
+def test_several_processes_may_sync_at_the_same_time(own_workspace: Path) -> None:
+    """As the stages of a flow do, each at its start, and the flow after each."""
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(5):
+            list(threads.map(lambda _: (sync_cache(own_workspace), Digests(own_workspace).keep()), range(16)))
+    assert not list((own_workspace / ".dvc/tmp").glob(".*.tmp*"))

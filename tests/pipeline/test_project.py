@@ -49,7 +49,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_the_stages_run_in_a_project_and_read_every_example(project: Path) -> None:
     params = project / "params.yaml"
     text = params.read_text(encoding="utf-8")

@@ -163,7 +163,7 @@ def test_a_readme_without_markers_is_not_changed(reported: Path, text: str) -> N
 def test_every_suggested_command_works_in_a_project(reported: Path) -> None:
     shown = results_table({}).partition("Next")[2]
     assert "docs/" not in shown
-    words = re.search(r"python -m (posttrain results --help)", shown)
+    words = re.search(r"(posttrain show results --help)", shown)
     assert words
     done = subprocess.run(
         [sys.executable, "-m", *words[1].split()],

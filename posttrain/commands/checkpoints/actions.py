@@ -1,4 +1,4 @@
-"""`python -m posttrain checkpoints`: lists, resumes, restarts and removes the checkpoints of unfinished runs."""
+"""`posttrain checkpoints`: lists, resumes, restarts and removes the checkpoints of unfinished runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from posttrain.train.loop import RUNS_ON, checkpoint_settings
 from posttrain.train.provenance import differences, maker, read_maker
 from posttrain.workspace import DONE, HELD, checkpoint_path, format_age, format_size, is_locked, remove_unlocked
 
-LIST = "`python -m posttrain checkpoints` lists them"
+LIST = "`posttrain checkpoints` lists them"
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,9 @@ def init(folder: Path, recipe: str) -> str:
         [
             f"wrote a project with the recipe {recipe} to {folder}. Next:",
             f"  cd {folder}",
-            "  python -m posttrain check      # checks params.yaml, runs nothing",
+            "  posttrain check                # checks params.yaml, runs nothing",
             "  dvc repro                      # runs it, in about a minute",
-            "  python -m posttrain results    # the figures",
+            "  posttrain show results         # the figures",
             "  git add --all && git commit",
         ]
     )
@@ -91,7 +91,7 @@ def upgrade(mode: str) -> str:
     lines = upgrade_project(mode)
     if not lines:
         return f"{PINNED} names the installed package: nothing to upgrade"
-    end = "Written. Then: dvc repro" if mode == "write" else "To write it: python -m posttrain upgrade --yes"
+    end = "Written. Then: dvc repro" if mode == "write" else "To write it: posttrain init --upgrade --yes"
     return "\n".join([*lines, end])
 
 
@@ -133,7 +133,7 @@ def _stale() -> Iterator[str]:
 
 def _current() -> dict[str, str]:
     """Return the files of a project that the package decides: the checkout's own graph with other commands."""
-    graph = re.sub(r"python -m stages\.(\w+)", r"python -m posttrain run \1", _read("graph.yaml"))
+    graph = re.sub(r"python -m stages\.(\w+)", r"posttrain run \1", _read("graph.yaml"))
     own = {"dvc.yaml": graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
     return own | {name: _read(source) for name, source in OURS.items()}
 

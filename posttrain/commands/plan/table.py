@@ -1,4 +1,4 @@
-"""`python -m posttrain plan`: what stages take, from params.yaml and config.json, before any weights are loaded."""
+"""`posttrain plan`: what stages take, from params.yaml and config.json, before any weights are loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m posttrain preview`: rows on the terminal or as a page, with trained text in colour."""
+"""`posttrain preview`: rows on the terminal or as a page, with trained text in colour."""
 
 from __future__ import annotations
 

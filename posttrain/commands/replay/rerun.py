@@ -1,4 +1,4 @@
-"""`python -m posttrain replay RUN`: train again on the stored rollouts, and compare each step with the run's own."""
+"""`posttrain replay RUN`: train again on the stored rollouts, and compare each step with the run's own."""
 
 from __future__ import annotations
 
@@ -134,4 +134,4 @@ def _reason(name: str) -> str:
     changed = [f"{key} {then[key]} -> {now[key]}" for key in now if key in then and then[key] != now[key]]
     if changed:
         return f"It was made with other packages or CPU instructions: {', '.join(changed)}"
-    return "`python -m posttrain status` names changed code, parameters and inputs; another CPU may round differently"
+    return "`posttrain status` names changed code, parameters and inputs; another CPU may round differently"

@@ -1,4 +1,4 @@
-"""`python -m posttrain judge-agreement`: how far the verdicts of a judge agree with labels."""
+"""`posttrain reward agreement`: how far the verdicts of a judge agree with labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m posttrain reward test`: the score of each row, and where a reward fails."""
+"""`posttrain reward test`: the score of each row, and where a reward fails."""
 
 from __future__ import annotations
 
