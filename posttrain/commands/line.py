@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -38,13 +38,11 @@ def run(arguments: Namespace) -> str:
 
 def parser(*names: str | None) -> ArgumentParser:
     """Make the parser with the arguments of these commands; the others have their line alone."""
-    from posttrain import __version__
-
     top = ArgumentParser(
         prog="posttrain", add_help=False, usage="posttrain COMMAND ...", epilog="example: posttrain check"
     )
     top.add_argument("-h", "--help", action="store_const", const=None, dest="command", help="show all commands")
-    top.add_argument("--version", action="version", version=f"posttrain {__version__}", help="show the version")
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="posttrain")
     for name, does in DOES.items():
         shown = does[0].upper() + does[1:]
@@ -87,6 +85,16 @@ def add_action(actions: Any, command: str, name: str, does: str, example: str = 
 def add_json(parser: ArgumentParser) -> None:
     """Add the choice between text and JSON."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+class _Version(Action):
+    """The option that prints the version, which is looked up only then: a checkout on PYTHONPATH has none."""
+
+    def __call__(self, *_: Any) -> None:
+        from posttrain import __version__
+
+        print(f"posttrain {__version__}")
+        raise SystemExit(0)
 
 
 def _module(name: str) -> Any:

@@ -27,6 +27,7 @@ CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
 UNCOUNTED: Final = (
+    "posttrain.__main__",
     "posttrain.commands",
     "posttrain.measure",
     "posttrain.pipeline.package_pin",

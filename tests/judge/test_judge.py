@@ -190,10 +190,9 @@ def test_a_template_of_ones_own(endpoint: Endpoint, tmp_path: Path, monkeypatch:
 
 def test_the_settings_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
-    judge, rubric = (
-        YAML(typ="safe").load(one)
-        for one in re.findall(r"```yaml\n((?:reward:\n  judge|rubric):.*?)```", page, re.DOTALL)
-    )
+    (block,) = re.findall(r"```yaml\n(reward:\n  judge:.*?)```", page, re.DOTALL)
+    judge = YAML(typ="safe").load(block)
+    rubric = YAML(typ="safe").load(re.findall(r"# (rubric: .*)", block)[0])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "custom").mkdir()
     (tmp_path / "custom/judge.txt").write_text("{completion}")
