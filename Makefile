@@ -134,7 +134,7 @@ define real
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[real]'
 	@$(BIN)/python -m benchmarks.real estimate $@
 	@test -d .$@ || $(BIN)/python -m tests.workspace .$@ recipes/$@.yaml
-	cd .$@ && $(BIN)/python -m posttrain install smollm2-135m-instruct
+	test -d .$@/my/smollm2 || $(BIN)/python recipes/smollm2/model.py .$@/my/smollm2
 	cd .$@ && $(BIN)/dvc repro && $(BIN)/python -m benchmarks.real table
 endef
 
@@ -146,7 +146,7 @@ real-quick: env ## the same with less data (about 9 minutes)
 
 test-real: env ## train two steps of every kind with the real model (about 10 minutes)
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[real]'
-	$(BIN)/python -m posttrain install smollm2-135m-instruct
+	test -d my/smollm2 || $(BIN)/python recipes/smollm2/model.py my/smollm2
 	$(BIN)/python -m pytest -m real tests/real
 
 reasoning-gym: ## write prompts of reasoning-gym to a file (TASKS, ROWS, OUT: docs/tasks.md)
@@ -229,5 +229,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .venv-vllm .venv-docs .site .smoke .real .real-quick .packages .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-docs .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

