@@ -8,13 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from posttrain.checks.meta_models import config_of, shape_of
+from posttrain.checks.meta_models import config_of, context_length, shape_of
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import ModelError, ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.models.adapters import ADAPTERS, INSTALL, LoraOptions, linear_layers
 from posttrain.models.device import DeviceParams, device_name
-from posttrain.models.files.text import context_of
 from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import OnlineParams
@@ -72,7 +71,7 @@ def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | Evalua
 def _length_faults(where: str, sampling: SamplingParams, model: str, settings: Settings) -> Iterator[str]:
     """Yield a line if completions may be so long that the model has no room for a prompt."""
     try:
-        context = context_of(config_of(model, settings))
+        context = context_length(model, settings)
     except ModelError:  # not there yet
         return
     if context is not None and sampling.max_tokens >= context:

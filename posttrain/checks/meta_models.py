@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,45 @@ from posttrain.errors import ModelError
 from posttrain.models.decoder.kv_size import kv_sizes
 from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
 from posttrain.models.files.store import load_config
+from posttrain.models.files.text import context_of
 from posttrain.models.scratch import scratch_config
 from posttrain.params.params import at
 from posttrain.params.stage_table import Settings, model_runs, section_of, stage_of
-from posttrain.workspace import model_path
+from posttrain.workspace import model_path, read_finite_json
 
 
 def config_of(model: str, settings: Settings) -> Any:
     """Return the config of a folder under models/, or of what its run starts from where it does not exist yet."""
+    source = config_source(model, settings)
+    if isinstance(source, Path):
+        return load_config(source)
+    return scratch_config(source.shape, source.tokenizer.vocabulary, stop=0, pad=None)
+
+
+def context_length(model: str, settings: Settings) -> int | None:
+    """Return the most tokens of a row of the model; transformers is imported only where config.json omits them."""
+    source = config_source(model, settings)
+    if not isinstance(source, Path):
+        return int(source.shape.context)
+    with suppress(OSError, ValueError, AttributeError):  # then `load_config` says what is wrong with it
+        config = read_finite_json(source / "config.json")
+        context = config.get("text_config", config).get("max_position_embeddings")
+        if isinstance(context, int) and context > 0:
+            return context
+    return context_of(load_config(source))
+
+
+def config_source(model: str, settings: Settings) -> Any:
+    """Return the folder that has the model's config, or the settings of the run of base.scratch that makes it."""
     name, seen = model, set[str]()
     while name not in seen:
         seen.add(name)
         for folder in (model_path(name), Path(name)):
             if (folder / "config.json").is_file():
-                return load_config(folder)
+                return folder
         group, _, run = section_of(settings, name).rpartition(".")
         if group == "base.scratch":
-            params = settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
-            return scratch_config(params.shape, params.tokenizer.vocabulary, stop=0, pad=None)
+            return settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
         made = (at(settings, f"{group}.{run}") or {}) if name in model_runs(settings) else {}
         name = str(made.get("start", made.get("path", name)))
     if name not in model_runs(settings):

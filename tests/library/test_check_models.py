@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,8 +15,10 @@ import yaml
 
 from posttrain.__main__ import main
 from posttrain.checks import check_models as module
+from posttrain.checks import meta_models
 from posttrain.checks.check_models import check_models
-from posttrain.errors import EngineError, ParamsError
+from posttrain.checks.meta_models import context_length
+from posttrain.errors import EngineError, ModelError, ParamsError
 from posttrain.sampling.vllm.process import PYTHON, engine_command
 from posttrain.sampling.vllm.server import VERSION
 from tests.library.models import tiny_folder
@@ -181,3 +184,18 @@ def test_the_command_checks_it_too(
     assert main() == 1
     shown = capsys.readouterr().err
     assert "router.balance = 0.1" in shown and "adapter.rank = 99" in shown, "all of them at once"
+
+
+def test_a_context_is_read_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_folder(tmp_path / "my")
+    settings = {"base": {"scratch": {"tiny": {"data": "d/corpus", "shape": {"context": 96}}}}}
+    with monkeypatch.context() as patched:
+        patched.delattr(meta_models, "load_config")
+        patched.delattr(meta_models, "scratch_config")
+        file = tmp_path / "my/model/config.json"
+        assert context_length("my/model", {}) == json.loads(file.read_text())["max_position_embeddings"]
+        assert context_length("base/tiny", settings) == 96
+    file.write_text("{")
+    with pytest.raises(ModelError, match="config.json: cannot be read"):
+        context_length("my/model", {})
