@@ -197,5 +197,5 @@ def test_a_context_is_read_without_transformers(tmp_path: Path, monkeypatch: pyt
         assert context_length("my/model", {}) == json.loads(file.read_text())["max_position_embeddings"]
         assert context_length("base/tiny", settings) == 96
     file.write_text("{")
-    with pytest.raises(ModelError, match="config.json: cannot be read"):
+    with pytest.raises(ModelError, match=r"config\.json: cannot be read"):
         context_length("my/model", {})
