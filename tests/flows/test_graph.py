@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from flows.graph import GraphReader, Needs, Stage, find_root, mermaid, stale
+from flows.orphan_guard import OrphanGuard
+from flows.run import StageRunner
 from posttrain.errors import PipelineError
 from tests.workspace import ROOT, make_workspace, run
 
@@ -142,3 +145,13 @@ def test_a_flow_shows_the_notes_of_the_check_once(tmp_path: Path) -> None:
     ended = run(workspace, sys.executable, "-m", "flows.graph", "sft")
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.count("note: not evaluated: base/tiny. ") == 1
+
+
+def test_what_fails_around_a_stage_is_its_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else Prefect calls the task crashed, and the flow's summary has no line for it."""
+    monkeypatch.setattr("flows.run.task_run", SimpleNamespace(run_count=1))  # outside a flow there is none
+    with OrphanGuard() as guard:
+        runner = StageRunner(tmp_path / "removed", [Stage("sft@main", (), Needs(), ("new",))], "all", guard, "local")
+        state = runner.run("sft@main")
+    assert state.is_failed() and "sft@main: FileNotFoundError" in (state.message or "")
+    assert runner.outcomes["sft@main"].state == "Failed"
