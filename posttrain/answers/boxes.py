@@ -3,6 +3,7 @@ r"""The final answer in `\boxed{}`, and whether what stands around the box is pa
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posttrain.answers.denials import JOINED, are_alternatives, check_after, check_before
@@ -75,16 +76,11 @@ def boxed(text: str) -> Found | None:
     last = found[-1]
     if last.text.strip().lower() in _PLACEHOLDERS:
         raise Unreadable("the last box is empty")
-    joined = [last]
-    for one in reversed(found[:-1]):
-        between = text[one.end : joined[0].start]
-        if "\n\n" in between or not JOINED.match(between):
-            break
-        joined.insert(0, one)
-    if len({one.text.strip() for one in joined}) > 1:
-        check_before(text[: joined[0].start])
+    joined = given_together(text, found)
+    if joined != last:
+        check_before(text[: joined.start])
         check_after(text[last.end :])
-        return Found(" or ".join(one.text.strip() for one in joined), joined[0].start, last.end)
+        return joined
     start = text.rfind("\n", 0, last.start) + 1
     others = [one for one in found[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
     if others and are_alternatives(text[others[-1].end : last.start]):
@@ -96,6 +92,19 @@ def boxed(text: str) -> Found | None:
     check_after(after, last.text)
     percent = re.match(r"[ \t$]*(?:\\?%|per ?cent\b)", after)
     return Found(rf"{last.text}\%", last.start, last.end) if percent else last
+
+
+def given_together(text: str, found: Sequence[Found]) -> Found:
+    """Return the last box and those that are joined to it as one answer; the last alone where they say the same."""
+    joined = [found[-1]]
+    for box in reversed(found[:-1]):
+        between = text[box.end : joined[0].start]
+        if "\n\n" in between or not JOINED.match(between):
+            break
+        joined.insert(0, box)
+    if len({box.text.strip() for box in joined}) == 1:
+        return found[-1]
+    return Found(" or ".join(box.text.strip() for box in joined), joined[0].start, joined[-1].end)
 
 
 def touches(before: str, after: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from posttrain.answers.boxes import Found, boxed, boxes
+from posttrain.answers.boxes import Found, boxed, boxes, given_together
 from posttrain.answers.denials import (
     CLOSING,
     POLITE,
@@ -97,7 +97,7 @@ def gold_answer(answer: str) -> str:
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
     found = boxes(answer)
-    return found[-1].text.strip() if found else answer.strip()
+    return given_together(answer, found).text.strip() if found else answer.strip()
 
 
 def spoken(text: str) -> str:

@@ -157,6 +157,7 @@ def _plain(text: str) -> str:
     text = re.sub(r"(\d)'\s?(\d+)(?:\"|'')", r"\1 ft \2 in", text)
     text = re.sub(r"\{\s*([-+=])\s*\}", r"\1", text)
     text = re.sub(r"(?<![\w)}])\*\*([-$]{0,2}[\d.,/]+%?)\*\*(?![\w(])", r"\1", text)
+    text = re.sub(r"(?<=\d),\\!\s+(?=\d{3}(?!\d))", ",", text)  # MATH's 14,\! 700
     text = re.sub(r"\\!|\\,(?=\s*(?:,|\\,))", "", text)
     text = re.sub(r"(?<=\d)\{,\}(?=\d)|(?<=\d),\{\}(?=\d)", ",", text)
     text = re.sub(r"\\(?:text|mathrm|mbox)\s*\{,\}", ",", text)

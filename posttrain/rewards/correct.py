@@ -99,7 +99,10 @@ def _letter(gold: str) -> str:
 def _why_unreadable(gold: str) -> str | None:
     from posttrain.answers.equal import why_unreadable  # the parser is for the runs that name it
 
-    return why_unreadable(gold_answer(gold))
+    try:
+        return why_unreadable(gold_answer(gold))
+    except Unreadable as reason:
+        return str(reason)
 
 
 def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -113,13 +116,23 @@ def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
 
 
 def _math(rollout: Rollout, options: CorrectOptions) -> Score:
+    from posttrain.answers.echo import is_echo
     from posttrain.answers.equal import same_answer
 
     if options.form == "auto" and options.after is not None:
         found = after_mark(rollout.text, options.after)
     else:
         found = final_answer(rollout.text, options.form, truncated=rollout.truncated)
-    return Score(float(same_answer(gold_answer(_marked(rollout.prompt, options)), found, options.pairs)))
+    gold = gold_answer(_marked(rollout.prompt, options))
+    right = same_answer(gold, found, options.pairs)
+    if right and is_echo(_question(rollout.prompt), found, gold):
+        return Score(0.0, reason="it repeats an expression of the prompt")
+    return Score(float(right))
+
+
+def _question(prompt: Prompt) -> str:
+    """Return what the prompt's user turns say."""
+    return "\n".join(str(message.get("content") or "") for message in prompt.messages if message["role"] == "user")
 
 
 def _choice(rollout: Rollout, options: CorrectOptions) -> Score:

@@ -66,6 +66,12 @@ def test_examples_score_what_they_promise(given: dict[str, Any], answer: str) ->
         ({"answer": "math"}, r"\boxed{\int x}", "1/2", 0.0, "unparseable"),
         ({"answer": "math", "after": "=>"}, "=> 1\nso => 0.5.", "1/2", 1.0, "ok"),
         ({"answer": "math"}, "", "1/2", 0.0, "unparseable"),
+        ({"answer": "math"}, r"\boxed{3} and \boxed{5}", r"$\boxed{3}$ and $\boxed{5}$", 1.0, "ok"),
+        ({"answer": "math"}, r"\boxed{5, 3}", r"\boxed{3}, \boxed{5}", 1.0, "ok"),
+        ({"answer": "math"}, r"\boxed{5}", r"$\boxed{3}$ and $\boxed{5}$", 0.0, "ok"),
+        ({"answer": "math"}, r"\boxed{5}", "First \\boxed{3}.\n\nThen we see that it is \\boxed{5}", 1.0, "ok"),
+        ({"answer": "math"}, r"\boxed{14700}", r"14,\! 700", 1.0, "ok"),
+        ({"answer": "math"}, r"\boxed{700}", r"14,\! 700", 0.0, "ok"),
     ],
 )
 def test_each_answer_type(given: dict[str, Any], text: str, answer: str, value: float, status: str) -> None:
@@ -79,6 +85,7 @@ def test_each_answer_type(given: dict[str, Any], text: str, answer: str, value: 
     [
         ({"answer": "math"}, r"\int_0^1 x dx", "int"),
         ({"answer": "math"}, " ", "empty"),
+        ({"answer": "math"}, r"so it is \boxed{3", "a box without an end"),
         ({"answer": "choice"}, "E", "none of the choices ABCD"),
         ({"answer": "exact"}, "", "empty"),
         ({}, "1/2", "a fraction"),
