@@ -17,8 +17,9 @@ POLITE = re.compile(
     r"(?![^\n]*(?:\d|\b(?:wait|actually|but|instead|wrong|incorrect|answer is|not)\b))[^\n]*$"
 )
 """Remarks to the reader after an answer."""
-CLOSING = re.compile(r"(?:\s{0,4}(?:<\|[a-z_]{1,20}\|>|</s>|<eos>|<end_of_turn>|[✅✔☑🎉😊👍🙂😀⭐🏆💯✨🎊\ufe0f]))+\Z")
-"""Tokens that end a turn, and signs of joy."""
+_CLOSING = re.compile(r"(?:\s{0,4}(?:<\|[a-z_]{1,20}\|>|</s>|<eos>|<end_of_turn>|[✅✔☑🎉😊👍🙂😀⭐🏆💯✨🎊\ufe0f]))\Z")
+"""A token that ends a turn, or a sign of joy, at the end."""
+_LONGEST_CLOSING = 32
 CLAUSE = re.compile(r"[.!?;:,\n](?=\s|\Z)|\b(?:so|therefore|hence|thus|but|then|because)\b", re.IGNORECASE)
 _DOUBT = (
     r"(?:false\w*|wrong\w*|incorrect\w*|mistaken\w*|mistake|tempting|doubt\w*|unlikely|impossible|maybe|perhaps|"
@@ -145,6 +146,14 @@ _LEADING = re.compile(
     re.IGNORECASE,
 )
 """The end of a line that leads to the answer on the next one."""
+
+
+def without_closing(text: str) -> str:
+    """Return the text without tokens that end a turn and signs of joy at its end."""
+    end = len(text)
+    while found := _CLOSING.search(text, max(0, end - _LONGEST_CLOSING), end):
+        end = found.start()
+    return text[:end]
 
 
 def check_opening(text: str) -> None:

@@ -9,13 +9,13 @@ from typing import Literal
 
 from posttrain.answers.boxes import Found, boxed, boxes, given_together
 from posttrain.answers.denials import (
-    CLOSING,
     POLITE,
     are_alternatives,
     check_after,
     check_before,
     check_line_before,
     check_opening,
+    without_closing,
 )
 from posttrain.answers.nodes import Unreadable
 from posttrain.answers.sentences import (
@@ -78,7 +78,7 @@ def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> 
 
 def _closed(text: str) -> str:
     """Return the text without polite remarks and signs of joy at its end."""
-    return CLOSING.sub("", POLITE.sub("", CLOSING.sub("", text)).rstrip()).rstrip()
+    return without_closing(POLITE.sub("", without_closing(text)).rstrip()).rstrip()
 
 
 def after_mark(text: str, mark: str) -> str:

@@ -12,9 +12,10 @@ from posttrain.errors import RewardError
 from posttrain.isolation.child import Child, DiedError, TooSlowError
 from posttrain.isolation.pool import Pool
 from posttrain.params.params import Params
+from posttrain.params.user_code import is_import_path
 from posttrain.rewards import worker
 from posttrain.rewards.reward import WeightedReward
-from posttrain.rollout import Rollout, Score
+from posttrain.rollout import Rollout, Score, Status
 from posttrain.workspace import library_command, library_environment
 
 START_SECONDS = 120.0
@@ -63,6 +64,8 @@ class Workers:
             "timeout": term.timeout,
             "concurrency": term.concurrency,
         }
+        self._slow: Status = "timeout" if is_import_path(name) else "unparseable"
+        """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
         self._pool = worker_pool(setup, term.workers)
 
@@ -83,7 +86,7 @@ class Workers:
             answer = self._pool.ask([worker.rollout_to(one) for one in job], self._seconds(job))
             return [Score(*one) for one in answer["scores"]]
         except TooSlowError:
-            failed = Score(0.0, "timeout", f"it took longer than {self._term.timeout:g} s")
+            failed = Score(0.0, self._slow, f"it took longer than {self._term.timeout:g} s")
         except DiedError as error:
             failed = Score(0.0, "infrastructure", str(error))
         if self._async and len(job) > 1:  # it may be the fault of one of them

@@ -203,10 +203,10 @@ def test_hostile_answers_cost_little_and_are_never_right(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["a", "(", "*", "\\", "$", "\n", "answer is ", "####", "\\boxed{", "so ", "if you ", "~"]
+    "unit", ["a", "(", "*", "\\", "$", "\n", "answer is ", "####", "\\boxed{", "so ", "if you ", "~", "😀", "🎉 "]
 )
 def test_completions_of_ten_megabytes_cost_little(unit: str) -> None:
-    text = unit * (BIG // len(unit))
+    text = unit * (BIG // len(unit)) + ("" if unit.isascii() else "x")
     start = time.process_time()
     for form in ("auto", "boxed", "answer_is", "hashes", "whole"):
         with pytest.raises(Unreadable):

@@ -118,6 +118,15 @@ def test_each_call_fails_alone(workspace: Path) -> None:
     assert "killed by signal 11" in found[4].reason and "exit status 0" in found[7].reason
 
 
+def test_a_completion_that_our_own_parser_is_slow_on_is_wrong(workspace: Path) -> None:
+    """As a failure it would leave its group, and so cost nothing."""
+    setting = {"correct": {"answer": "regex", "pattern": "(a+)+$", "timeout": 1.0}}
+    terms = check(Settings, {"reward": setting}, where="online.runs.a").reward
+    judged = RewardSum(terms, Context(Runtime(DeviceParams()), "online.runs.a"))
+    (score,) = (reward.scores["correct"] for reward in judged.score([rollout_of("a" * 60 + "b", "a")]))
+    assert (score.value, score.status, score.reason) == (0.0, "unparseable", "it took longer than 1 s")
+
+
 def test_a_process_that_died_between_two_calls_is_replaced(workspace: Path) -> None:
     name = "faulty_rewards:faulty"
     terms = check(Settings, {"reward": {name: {"workers": 1}}}, where="x").reward
