@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from posttrain.checks.params_schema import load_settings
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.errors import ParamsError, PosttrainError, excerpt
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.params.params import PARAMS_FILE, Params, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
@@ -152,9 +152,9 @@ def _verdict(score: Score, where: str, rollout: Rollout, *, made_up: bool) -> tu
     example = (
         "a made-up prompt"
         if made_up
-        else f"the first prompt of its data ({rollout.prompt.messages[-1]['content']!r:.60})"
+        else f"the first prompt of its data ({excerpt(rollout.prompt.messages[-1]['content'])})"
     )
-    said = f"{where}: called on {example} with the completion {rollout.text!r:.40}, {score.reason}"
+    said = f"{where}: called on {example} with the completion {excerpt(rollout.text, 40)}, {score.reason}"
     if made_up and score.reason.startswith("it raised"):
         return f"note: {said}. It may need what the prompts of the run have", False
     return f"{said}. Fix it; `posttrain reward test` shows more", True

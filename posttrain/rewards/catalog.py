@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, excerpt
 from posttrain.params.lazy_table import LazyTable
 from posttrain.params.params import PARAMS_FILE, check, did_you_mean
 from posttrain.params.slots import NONE
@@ -73,7 +73,7 @@ def _term(name: Any, value: Any) -> WeightedReward:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = {"weight": value}
     if not isinstance(value, Mapping):
-        raise ValueError(f"'{name}' is {value!r:.80}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
+        raise ValueError(f"'{name}' is {excerpt(value, 80)}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
     own = {key: value[key] for key in value if key not in shared}
     for key in own.keys() - reward.options.model_fields.keys():

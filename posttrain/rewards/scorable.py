@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from posttrain.errors import DataError, PosttrainError, RewardError
+from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import WeightedReward, weights
 from posttrain.rollout import Prompt, Rollout
@@ -34,7 +34,7 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
         raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
     first, why = next(((one, why) for one, why in unreadable if one.answer.strip()), unreadable[0])
     what = f"reward '{name}' cannot read {len(unreadable)} of {len(prompts)} answers, "
-    what += f"the first is {first.answer!r:.60} ({why}; prompt {first.id})"
+    what += f"the first is {excerpt(first.answer)} ({why}; prompt {first.id})"
     if len(lost) == len(prompts):
         fix = "Write answers that it can read, or remove the column and use another reward (docs/rewards.md)"
         raise DataError(what=what, where=where, fix=fix)
@@ -67,7 +67,7 @@ def check_scorable(
     named = " and ".join(f"'{name}'" for name in sorted(unread))
     reason = rollouts[0].scores[unread[0]].reason
     what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
-    what += f"{rollouts[0].text!r:.100}"
+    what += f"{excerpt(rollouts[0].text, 100)}"
     fix = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
     cut = sum(rollout.truncated for rollout in rollouts)
     if cut > len(rollouts) / 2:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, excerpt
 from posttrain.params.params import Params, did_you_mean, nearest
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import short_repr
@@ -145,7 +145,9 @@ def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
     if any(form or change for _, _, form, change in pieces) or any(
         name is not None and (not name or set(name) & set(".[]")) for _, name, _, _ in pieces
     ):
-        raise ValueError(f"{text!r:.80}: put only the name of a column into braces. Write {{{{ for a plain brace")
+        raise ValueError(
+            f"{excerpt(text, 80)}: put only the name of a column into braces. Write {{{{ for a plain brace"
+        )
     return tuple((before, name) for before, name, _, _ in pieces)
 
 
