@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params.user_code import load_object
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.reward import Context, Examples, NoOptions, WeightedReward, rule
 from posttrain.rewards.score import RewardSum
@@ -38,7 +41,6 @@ def test_a_reward_that_scores_known_answers_right_may_start() -> None:
     [
         (lambda rollout, options: 0.0, "a right completion of prompt p0 scores 0: 'it is 0'"),
         (lambda rollout, options: 1.0, "a wrong completion of prompt p0 scores 1: 'it is unknown'"),
-        (lambda rollout, options: 1 / 0, "(error: it raised ZeroDivisionError"),
         (lambda rollout, options: Score(0.0, "unparseable", "no box"), "scores 0 (unparseable: no box)"),
     ],
 )
@@ -46,3 +48,16 @@ def test_a_reward_that_does_not_stops_the_run_with_examples(function: Any, said:
     with pytest.raises(RewardError, match=re.escape(said)) as caught:
         checked(function)
     assert caught.value.where == "online.runs.a.reward.mine" and "docs/rewards.md" in str(caught.value)
+
+
+def test_a_reward_that_raises_is_said_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("custom").mkdir()
+    Path("custom/raising_reward.py").write_text("def good(rollout, options):\n    return len(rollout.reply)\n")
+    with pytest.raises(RewardError) as caught:
+        checked(load_object("raising_reward:good", "reward"))
+    assert "the reward failed on 8 of 8 completions" in str(caught.value) and "canaries: 0" not in str(caught.value)
+    assert "it raised AttributeError: 'Rollout' object has no attribute 'reply' (raising_reward.py line 2)" in str(
+        caught.value
+    )
