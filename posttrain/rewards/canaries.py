@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from posttrain.errors import RewardError, excerpt
+from posttrain.rewards.scorable import known_completions
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
-from posttrain.tasks.task import load_task
 
 SHOWN = 3
 """Examples in the error."""
@@ -38,8 +38,7 @@ def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> 
 def _scored(reward: RewardSum, name: str, prompts: Sequence[Prompt]) -> Iterator[tuple[Rollout, bool, Score]]:
     """Known completions, whether they are right, and their scores through the path of the run."""
     for prompt in prompts:
-        term = reward.terms[name]
-        examples = term.reward.examples(prompt, term.options_for(load_task(prompt.task).reward_options.get(name, {})))
+        examples = known_completions(name, reward.terms[name], prompt)
         rollouts = [_rollout(prompt, text) for text in (*examples.right, *examples.wrong)]
         rights = [True] * len(examples.right) + [False] * len(examples.wrong)
         if rollouts:

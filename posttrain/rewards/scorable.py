@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
 from posttrain.params.user_code import place_in_workspace
-from posttrain.rewards.reward import WeightedReward, weights
+from posttrain.rewards.reward import Examples, WeightedReward, weights
 from posttrain.rollout import Prompt, Rollout
 from posttrain.tasks.task import load_task
 
@@ -45,15 +46,27 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
 
 def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:
     """Say why a reward cannot judge the answers to a prompt; None: it can."""
+    why: str | None = _said("unjudged", name, term, prompt)
+    return why
+
+
+def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Examples:
+    """Return the completions of a prompt whose scores are known."""
+    examples: Examples = _said("examples", name, term, prompt)
+    return examples
+
+
+def _said(what: Literal["unjudged", "examples"], name: str, term: WeightedReward, prompt: Prompt) -> Any:
+    """Return what a function of the reward says of a prompt, with the options of the prompt's task."""
     options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
     try:
-        return term.reward.unjudged(prompt, options)
+        return getattr(term.reward, what)(prompt, options)
     except PosttrainError:
         raise
     except Exception as error:  # whatever a user's function raises
-        what = f"its `unjudged` raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        where, fix = f"reward '{name}', prompt {prompt.id}", "Return a reason or None for every prompt"
-        raise RewardError(what=f"{what}{place_in_workspace(error)}", where=where, fix=fix) from error
+        raised = f"its `{what}` raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        where, fix = f"reward '{name}', prompt {prompt.id}", "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
+        raise RewardError(what=f"{raised}{place_in_workspace(error)}", where=where, fix=fix) from error
 
 
 def check_scorable(

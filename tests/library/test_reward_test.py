@@ -72,6 +72,11 @@ def unsure(rollout, options):
     raise RuntimeError("no server")
 
 
+@rule()
+def takes_text(text):
+    return 1.0
+
+
 def unlike_the_others(rollouts):
     texts = [one.text for one in rollouts]
     if "bad" in texts:
@@ -208,6 +213,13 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
         ("correct", "rows.jsonl", ["after=["], None, "'after=[' is not YAML"),
         ("correct", "missing.jsonl", [], None, "missing.jsonl: no such table"),
         ("correct", "params.yaml", [], None, ".yaml cannot be read. Use .parquet, .jsonl"),
+        (
+            "test_rewards_of_rows:takes_text",
+            "rows.jsonl",
+            [],
+            None,
+            "(custom/test_rewards_of_rows.py line 35: takes_text(text)): it cannot be called with (rollout, options)",
+        ),
         ("format", "rows.jsonl", [], "online.runs.grpo", "online.runs.grpo.reward has no 'format'"),
         ("correct", "rows.jsonl", [], "online.runs.gropo", "Did you mean 'grpo'?"),
         ("correct", "rows.jsonl", [], "sft.runs.main", "'sft.runs.main' names no rewards"),

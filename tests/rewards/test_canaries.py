@@ -14,7 +14,7 @@ from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.user_code import load_object
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.reward import Context, Examples, NoOptions, WeightedReward, rule
+from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, WeightedReward, rule
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 
@@ -26,7 +26,10 @@ def examples(prompt: Prompt, options: NoOptions) -> Examples:
 
 
 def checked(function: Callable[[Rollout, Any], Any]) -> None:
-    reward = rule(NoOptions, examples=examples)(function)
+    check(rule(NoOptions, examples=examples)(function))
+
+
+def check(reward: Reward[Any]) -> None:
     terms = {"mine": WeightedReward(reward=reward)}
     check_canaries(RewardSum(terms, Context(Runtime(DeviceParams()), "test")), PROMPTS, "online.runs.a")
 
@@ -50,14 +53,37 @@ def test_a_reward_that_does_not_stops_the_run_with_examples(function: Any, said:
     assert caught.value.where == "online.runs.a.reward.mine" and "docs/rewards.md" in str(caught.value)
 
 
-def test_a_reward_that_raises_is_said_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+FAILING = """
+from posttrain.rewards.reward import Examples, rule
+
+@rule(examples=lambda prompt, options: Examples([prompt.answer], ["x"]))
+def good(rollout, options):
+    return len(rollout.reply)
+
+@rule(examples=lambda prompt, options: Examples([prompt.reply]))
+def unsure(rollout, options):
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "good",
+            ["failed on 8 of 8 completions", "AttributeError: 'Rollout' object has", "(raising_reward.py line 6)"],
+        ),
+        ("unsure", ["its `examples` raised AttributeError: 'Prompt' object has", "(raising_reward.py line 8)"]),
+    ],
+)
+def test_a_reward_that_raises_is_said_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "raising_reward", raising=False)
     Path("custom").mkdir()
-    Path("custom/raising_reward.py").write_text("def good(rollout, options):\n    return len(rollout.reply)\n")
+    Path("custom/raising_reward.py").write_text(FAILING)
     with pytest.raises(RewardError) as caught:
-        checked(load_object("raising_reward:good", "reward"))
-    assert "the reward failed on 8 of 8 completions" in str(caught.value) and "canaries: 0" not in str(caught.value)
-    assert "it raised AttributeError: 'Rollout' object has no attribute 'reply' (raising_reward.py line 2)" in str(
-        caught.value
-    )
+        check(load_object(f"raising_reward:{name}", "reward"))
+    assert all(part in str(caught.value) for part in said) and "canaries: 0" not in str(caught.value)
