@@ -37,6 +37,7 @@ online:
       rollout: {sampling: {max_tokens: 4}}
 evaluate:
   settings: {data: mine/prompts, reference: none, reward_model: none}
+  policies: {late: online/grpo}
 """
 OWN = """
 from pydantic import Field
@@ -222,7 +223,16 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
         ),
         ("format", "rows.jsonl", [], "online.runs.grpo", "online.runs.grpo.reward has no 'format'"),
         ("correct", "rows.jsonl", [], "online.runs.gropo", "Did you mean 'grpo'?"),
-        ("correct", "rows.jsonl", [], "sft.runs.main", "'sft.runs.main' names no rewards"),
+        (
+            "correct",
+            "rows.jsonl",
+            [],
+            "sft.runs.main",
+            "'sft.runs.main' names no rewards. Known here: evaluate.settings",
+        ),
+        ("correct", "rows.jsonl", [], "grpo", "'grpo' names no rewards. Did you mean 'online.runs.grpo'?"),
+        ("correct", "results/late/rollouts.parquet", [], None, "is not made yet. Make it: dvc repro evaluate@late"),
+        ("correct", "results/grop/rollouts.parquet", [], None, "Did you mean 'results/late/rollouts.parquet'?"),
     ],
 )
 def test_wrong_arguments_are_refused(

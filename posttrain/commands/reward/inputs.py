@@ -11,6 +11,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
 from posttrain.params.slots import model_of
+from posttrain.params.stage_table import group_of
 from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, WeightedReward
@@ -101,7 +102,8 @@ def _settings(run: str) -> Any:
     """Return the typed settings of a run that names rewards."""
     group, _, name = run.rpartition(".")
     if run != EVALUATION and group not in GROUPS:
-        fix = f"Give {EVALUATION}, or a run such as {GROUPS[0]}.NAME, {GROUPS[1]}.NAME, {GROUPS[2]}.NAME"
+        known = [EVALUATION, *(f"{group}.{name}" for group in GROUPS for name in group_of(read(), group))]
+        fix = next((f"Did you mean '{one}'?" for one in known if one.endswith(f".{run}")), did_you_mean(run, known))
         raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
     from posttrain.checks.params_schema import load_settings  # knows every stage: not imported where no run is named
     from posttrain.evaluate.settings import EvaluateParams
