@@ -105,10 +105,8 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
 
 
 def _in_training(trainings: Sequence[Training], labels: Sequence[str]) -> list[str]:
-    reasons = {training.at.why_not for training in trainings}
-    if len(reasons) == 1 and (reason := reasons.pop()):
-        return [f"In training: cannot tell, {reason}"]
-    return [_training(training, labels) for training in trainings]
+    """Return what the training metric says; nothing where the runs share none, as sft and grpo."""
+    return [_training(training, labels) for training in trainings if training.at.metric]
 
 
 def _training(training: Training, labels: Sequence[str]) -> str:
