@@ -12,7 +12,7 @@ from pathlib import Path
 from posttrain.errors import DataError
 from posttrain.params.formats import flattened
 from posttrain.params.params import read
-from posttrain.params.stage_table import Settings, model_runs, section_of
+from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
     NOT_MEASURED,
@@ -173,16 +173,19 @@ def _next() -> str:
 
 
 def _example_setting(settings: Settings) -> str:
-    """Return a number of the last run's settings, doubled, as an argument of `-S`."""
+    """Return a number of the last run's settings that is not 0, doubled, as an argument of `-S`."""
     found = [
         (f"{section_of(settings, path)}.{key}", float(text))
         for path, run in model_runs(settings).items()
         for key, text in (flattened(run) if run else {}).items()
-        if key in ("kl.beta", "loss.beta", "optimizer.lr") and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
+        if key in ("kl.beta", "loss.beta", "optimizer.lr")
+        and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
+        and float(text)
     ]
     preferred = [one for one in found if one[0].endswith("beta")] or found
     if not preferred:
-        return "evaluate.settings.samples=4"
+        samples = group_of(settings, "evaluate.settings").get("samples")
+        return f"evaluate.settings.samples={2 * samples}" if samples else "+evaluate.settings.samples=16"
     name, value = preferred[-1]
     return f"{name}={2 * value:g}"
 

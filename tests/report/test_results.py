@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,24 @@ def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     assert any("report/report.html" in line for line in lines)
     assert any("exp run -S 'online.runs.grpo.kl.beta=0.04'" in line for line in lines)
     assert len({len(line) for line in lines[:6]}) == 1, "the columns do not line up"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"online": {"runs": {"grpo": {"kl": {"beta": 0.0}, "optimizer": {"lr": 0.001}}}}},
+            "online.runs.grpo.optimizer.lr=0.002",
+        ),
+        ({"online": {"runs": {"grpo": {"kl": {"beta": 0}}}}}, "+evaluate.settings.samples=16"),
+        ({"evaluate": {"settings": {"samples": 4}}}, "evaluate.settings.samples=8"),
+    ],
+)
+def test_what_is_next_changes_a_setting(finished: Path, settings: dict[str, Any], expected: str) -> None:
+    changed = {"evaluate": {"policies": {"sft": "sft/main"}}}
+    changed = {**settings, "evaluate": {**changed["evaluate"], **settings.get("evaluate", {})}}
+    Path("params.yaml").write_text(json.dumps(changed), encoding="utf-8")
+    assert f"exp run -S '{expected}'" in results_table({})
 
 
 def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Path) -> None:
