@@ -79,7 +79,8 @@ def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _means(means: Sequence[Mean], metric: str) -> str:
-    rows = [["setting", "seeds", metric, "95 % interval", *BUDGETS]]
+    over = "prompts and seeds" if any(mean.seeds > 1 for mean in means) else "prompts"
+    rows = [["setting", "seeds", metric, f"95 % over {over}", *BUDGETS]]
     for mean in means:
         interval = f"[{mean.low:.3f}, {mean.high:.3f}]"
         spent = [_amount(mean.spent[budget]) for budget in BUDGETS]

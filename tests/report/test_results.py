@@ -57,6 +57,20 @@ def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     assert len({len(line) for line in lines[:6]}) == 1, "the columns do not line up"
 
 
+def test_a_run_that_fell_while_it_was_trained_is_said_as_in_the_report(reported: Path) -> None:
+    said = "grpo: the true reward was best at step 30; the model is that of step 60."
+    assert said not in results_table({}) and "of one training each" in results_table({})
+    workspace.watch(reported)
+    assert f"{said} Over-optimised at step 60." in results_table({}).splitlines()
+    file = Path("metrics/online/grpo.json")
+    metrics = json.loads(file.read_text())
+    del metrics["over_optimised_step"]
+    workspace.put_json(file, metrics)
+    assert said in results_table({}).splitlines()
+    workspace.put_json(file, metrics | {"kept_step": 30})
+    assert "grpo: the true" not in results_table({})
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
