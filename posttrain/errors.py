@@ -13,6 +13,14 @@ FREE_MEMORY: Final = "Free memory, or raise the limit (`ulimit -v`)"
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def excerpt(value: object, most: int = 60) -> str:
+    """Return a value as Python writes it, in few characters; a text that is cut keeps both its quotes."""
+    text = repr(value)
+    if len(text) <= most:
+        return text
+    return repr(f"{value[: most - 5]}...") if isinstance(value, str) else f"{text[: most - 3]}..."
+
+
 class PosttrainError(Exception):
     """A failure that the user can fix, printed without a traceback by the command line."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, excerpt
 from posttrain.evaluate.completions import hide_quotes, hide_stderr, select_text
 from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams, load_policies
@@ -84,7 +84,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     write_json(folder / "metrics.json", figures := rounded(metrics, 5))
     write_json(folder / "headline.json", {label: figures["score"]} if metrics["parsed"] else {})
     if not metrics["parsed"]:
-        first = "" if params.completions == "none" else f"; the first is {sampled[0].text!r:.100}"
+        first = "" if params.completions == "none" else f"; the first is {excerpt(sampled[0].text, 100)}"
         print(f"evaluate@{label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
     print(summary(label, metrics))
 

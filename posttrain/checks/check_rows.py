@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +12,12 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from posttrain.checks.params_schema import load_settings
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.errors import ParamsError, PosttrainError, excerpt
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.params.params import PARAMS_FILE, Params, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
 from posttrain.params.user_code import is_import_path
-from posttrain.rewards.reward import Reward, WeightedReward
+from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.tables.sources import sources_by_key
@@ -130,8 +129,6 @@ def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | No
     where, reward = f"{named.where}: reward '{named.name}'", named.term.reward
     if reward.isolated is not True:
         return f"note: {where} was not called: it runs in the stage's own process", False
-    if wrong := _wrong_signature(reward, named.term.options):
-        return f"{where}: {wrong}", True
     prompt = _prompt(rows.first) if rows and rows.first else EXAMPLE
     if (why := reward.unjudged(prompt, named.term.options)) is not None:
         return f"note: {where} was not called: it does not judge the example ({why})", False
@@ -152,26 +149,12 @@ def _verdict(score: Score, where: str, rollout: Rollout, *, made_up: bool) -> tu
     example = (
         "a made-up prompt"
         if made_up
-        else f"the first prompt of its data ({rollout.prompt.messages[-1]['content']!r:.60})"
+        else f"the first prompt of its data ({excerpt(rollout.prompt.messages[-1]['content'])})"
     )
-    said = f"{where}: called on {example} with the completion {rollout.text!r:.40}, {score.reason}"
+    said = f"{where}: called on {example} with the completion {excerpt(rollout.text, 40)}, {score.reason}"
     if made_up and score.reason.startswith("it raised"):
         return f"note: {said}. It may need what the prompts of the run have", False
     return f"{said}. Fix it; `posttrain reward test` shows more", True
-
-
-def _wrong_signature(reward: Reward[Any], options: Params) -> str | None:
-    """Return why the reward's function cannot be called as runs call it."""
-    function: Any = reward.each or reward.judge(options, None)  # type: ignore[arg-type]
-    arguments: tuple[Any, ...] = (EXAMPLE, options) if reward.each else ([],)
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError as error:
-        wanted = "(rollout, options)" if reward.each else "(rollouts)"
-        return f"it cannot be called with {wanted}: {error}. Give it these arguments (docs/own-rewards.md)"
-    except ValueError:  # a function without a signature, of C
-        return None
-    return None
 
 
 def _prompt(row: Mapping[str, Any]) -> Prompt:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from posttrain.checks.run_graph import RunOutputs, notes
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.errors import ParamsError, PosttrainError, excerpt
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.lineage.user_text import push_notes
 from posttrain.models.files.adapter_files import is_adapter
@@ -169,7 +169,7 @@ def _collected(errors: list[str]) -> Iterator[None]:
 def _check_name(name: object, group: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(PART, name) or name == NONE:
         fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
-        raise ParamsError(what=f"{group}: {name!r:.100} cannot name a run", where=PARAMS_FILE, fix=fix)
+        raise ParamsError(what=f"{group}: {excerpt(name, 100)} cannot name a run", where=PARAMS_FILE, fix=fix)
 
 
 def load_settings(group: str, name: str) -> Any:

@@ -14,6 +14,7 @@ from posttrain.compare.paired import are_shares, tested
 from posttrain.compare.settings import Setting, grouped
 from posttrain.compare.statistics import ALPHA, Difference, Finding, difference, findings
 from posttrain.errors import PipelineError
+from posttrain.evaluate.intervals import SEED, interval
 from posttrain.params.params import did_you_mean
 
 FEW = 2
@@ -109,13 +110,16 @@ def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Differ
 
 
 def _mean(setting: Setting) -> Mean:
-    """Return a setting's mean with its interval, computed as the difference from 0."""
+    """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
     scored = scores(setting.trained)
-    own = difference(scored, np.zeros_like(scored))
-    half = own.half(ALPHA)
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
     least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
     best = max(setting.trained, key=lambda one: float(one.scores_P.mean()))
+    if len(scored) == 1:
+        low, high = interval(scored[0], int(best.settings.get("evaluate.settings.seed", SEED)))
+        return Mean(setting.label, 1, float(scored.mean()), low, high, spent, best.weights)
+    own = difference(scored, np.zeros_like(scored))
+    half = own.half(ALPHA)
     low, high = max(least, own.mean - half), min(most, own.mean + half)
     return Mean(setting.label, len(scored), own.mean, low, high, spent, best.weights)
 

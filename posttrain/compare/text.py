@@ -79,7 +79,8 @@ def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _means(means: Sequence[Mean], metric: str) -> str:
-    rows = [["setting", "seeds", metric, "95 % interval", *BUDGETS]]
+    over = "prompts and seeds" if any(mean.seeds > 1 for mean in means) else "prompts"
+    rows = [["setting", "seeds", metric, f"95 % over {over}", *BUDGETS]]
     for mean in means:
         interval = f"[{mean.low:.3f}, {mean.high:.3f}]"
         spent = [_amount(mean.spent[budget]) for budget in BUDGETS]
@@ -105,10 +106,8 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
 
 
 def _in_training(trainings: Sequence[Training], labels: Sequence[str]) -> list[str]:
-    reasons = {training.at.why_not for training in trainings}
-    if len(reasons) == 1 and (reason := reasons.pop()):
-        return [f"In training: cannot tell, {reason}"]
-    return [_training(training, labels) for training in trainings]
+    """Return what the training metric says; nothing where the runs share none, as sft and grpo."""
+    return [_training(training, labels) for training in trainings if training.at.metric]
 
 
 def _training(training: Training, labels: Sequence[str]) -> str:

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 2000
+SEED = 20_261_121
+"""That of evaluations, where params.yaml names no other (`evaluate.settings.seed`)."""
 
 Floats = NDArray[np.float64]
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.errors import ParamsError
+from posttrain.evaluate.intervals import SEED
 from posttrain.models.device import DeviceParams
 from posttrain.params.params import PARAMS_FILE, Params, at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
@@ -35,7 +36,7 @@ class EvaluateParams(Params):
         ge=1,
         description="samples of each prompt that KL is measured on; null: all. It takes about as long as sampling them",
     )
-    seed: int = Field(20_261_121, ge=0, description="the samples' random numbers; a seed that no training uses")
+    seed: int = Field(SEED, ge=0, description="the samples' random numbers; a seed that no training uses")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")

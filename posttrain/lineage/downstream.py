@@ -14,8 +14,10 @@ from posttrain.lineage.query import parse_query
 from posttrain.lineage.runs import affected
 from posttrain.lineage.search import in_file, table_rows
 from posttrain.lineage.tree import Node, quoted
+from posttrain.params.params import read
 from posttrain.params.stage_table import STAGES
 from posttrain.pipeline.digests import file_digest
+from posttrain.pipeline.orphaned_outputs import leftovers
 from posttrain.workspace import checkpoint_path, model_path
 
 _PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
@@ -31,18 +33,28 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     """Return what a line of a source reached."""
     query = parse_query(what)
     source = Path(what.rpartition(":")[0])
-    tables = {str(file): rows for file in sorted(Path("data").rglob("*.parquet")) if (rows := in_file(file, query))}
-    ids = [str(row["id"]) for row in table_rows(query, Path("data")) if "id" in row]
+    removed = leftovers(read())
+    left = {path for paths in removed.values() for path in paths}
+    files = [file for file in sorted(Path("data").rglob("*.parquet")) if not left.intersection(_with_parents(file))]
+    tables = {str(file): rows for file in files if (rows := in_file(file, query))}
+    ids = [str(row["id"]) for row in table_rows(query, files) if "id" in row]
     node = Node(what, {"text": [quoted(text) for text in query.texts], "rows with its text": ids[:5]})
+    if removed:
+        node.facts["not followed"] = f"leftovers of removed runs ({', '.join(removed)}); `posttrain where` finds all"
     node.parts.append(Node("tables", {file: f"row {', '.join(map(str, rows[:5]))}" for file, rows in tables.items()}))
     held = [*tables, str(source)]
-    runs = affected(lineage.lock, {file_digest(Path(file)) for file in held}, held)
+    lock = {name: entry for name, entry in lineage.lock.items() if name not in removed}
+    runs = affected(lock, {file_digest(Path(file)) for file in held}, held)
     node.parts.append(Node("runs that it reached", {name: f"through {through}" for name, through in runs.items()}))
     models = [model for name in runs if (model := _model(name))]
     node.parts.append(Node("models", {str(model_path(one)): _kept(one) for one in models}))
     node.parts.append(Node("figures", _figures(figures, set(runs))))
-    node.parts.append(Node("evaluated rows", _answers(ids)))
+    node.parts.append(Node("evaluated rows", _answers(ids, left)))
     return node
+
+
+def _with_parents(file: Path) -> set[str]:
+    return {str(path) for path in (file, *file.parents)}
 
 
 def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
@@ -63,10 +75,10 @@ def _kept(model: str) -> str:
     return f"{there}, with checkpoints" if any(checkpoint_path(model).glob("*")) else there
 
 
-def _answers(ids: list[str]) -> dict[str, Any]:
-    """Evaluated completions of the row as a prompt."""
+def _answers(ids: list[str], left: set[str]) -> dict[str, Any]:
+    """Return the evaluated completions of the row as a prompt, without those that removed runs left."""
     found: dict[str, Any] = {}
-    for file in sorted(Path("results").glob("*/rollouts.parquet")):
+    for file in sorted(file for file in Path("results").glob("*/rollouts.parquet") if str(file) not in left):
         rows = pl.scan_parquet(file).filter(pl.col("prompt_id").is_in(ids)).select("id", "reward").collect()
         if rows.height:
             found[str(file)] = {"rows": rows.height, "mean reward": rows["reward"].mean(), "first": rows["id"][0]}

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import DataError, PosttrainError
-from posttrain.params.params import did_you_mean
+from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.stage_table import model_runs, policies, stage_of
 from posttrain.pipeline.digests import recorded
 from posttrain.report.build import CURVE_POINTS
 from posttrain.report.curves import thinned
@@ -140,11 +141,26 @@ class Figures:
 
     def unknown(self, what: str) -> DataError:
         """Return the error for a name that no figure has."""
+        owners = dict.fromkeys(figure.owner for figure in self.recorded.values() if not figure.of)
+        makers = self._makers()
+        asked = next((name for name in (what, what.rpartition(".")[0]) if name in makers), None)
+        if asked is not None and makers[asked][0] not in owners:
+            fix = f"Make them: dvc repro {makers[asked][1]}"
+            return DataError(what="it has no results yet", where=f"'{what}'", fix=fix)
         near = did_you_mean(what, list(self.recorded))
-        owners = ", ".join(dict.fromkeys(one.owner for one in self.recorded.values()))
         known = "Give a figure (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
-        fix = f"{near if near.endswith('?') else f'There are figures of {owners}.'} {known}"
+        listed = (
+            f"There are figures of {', '.join(owners)}." if owners else "No stage has written figures yet: dvc repro."
+        )
+        fix = f"{near if near.endswith('?') else listed} {known}"
         return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
+
+    def _makers(self) -> dict[str, tuple[str, str]]:
+        """Return the runs and policies of params.yaml: the owner of their figures, and the stage that writes them."""
+        settings = read(self._root / PARAMS_FILE)
+        models = {model: (model, stage_of(settings, model)) for model in model_runs(settings)}
+        alone = {model.rpartition("/")[2]: maker for model, maker in models.items()}
+        return alone | models | {label: (label, f"evaluate@{label}") for label in policies(settings)}
 
 
 def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:

@@ -92,7 +92,7 @@ def find_copies(row: str) -> RowCopies:
 
 def _completed(query: Query) -> Query:
     """Return the query with the ids of matching table rows; for an id alone, with the texts of its row."""
-    rows = table_rows(query, Path("data"))
+    rows = table_rows(query, sorted(Path("data").rglob("*.parquet")))
     ids = dict.fromkeys([*query.ids, *(row["id"] for row in rows if "id" in row)])
     return replace(query, ids=tuple(ids), texts=query.texts or texts_of(rows))
 

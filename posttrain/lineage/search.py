@@ -6,7 +6,7 @@ import contextlib
 import io
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -56,10 +56,10 @@ def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
     return found
 
 
-def table_rows(query: Query, folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of the tables in data/ that hold it."""
+def table_rows(query: Query, files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the rows of these tables that hold it."""
     found: list[dict[str, Any]] = []
-    for file in sorted(folder.rglob("*.parquet")):
+    for file in files:
         with contextlib.suppress(*DECODE_ERRORS):  # `verify` is for damage
             with pq.ParquetFile(file) as parquet:
                 frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, ValidationInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, excerpt
 from posttrain.params.params import SHORT, Params, did_you_mean, merge
 from posttrain.params.user_code import is_import_path, load_object
 
@@ -106,7 +106,7 @@ class OneOf(Generic[E]):
             raise ValueError(f"'{name}' was renamed to '{self.renamed[name]}'")
         if not self.own or not is_import_path(name):
             own = ", or MODULE:NAME for one of your own" if self.own else ""
-            raise ValueError(f"unknown type {name!r:.80}. {did_you_mean(str(name), list(self.table))}{own}")
+            raise ValueError(f"unknown type {excerpt(name, 80)}. {did_you_mean(str(name), list(self.table))}{own}")
         try:
             found = load_object(name, setting)
         except ParamsError as error:

@@ -181,11 +181,15 @@ PLAIN: Final = {
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return a suggestion, or the list of what there is, or nothing."""
-    swapped = [name for name in known if len(word) > 1 and sorted(name) == sorted(word)]
-    near = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f"Did you mean '{near[0]}'?"
+    if near := nearest(word, known):
+        return f"Did you mean '{near}'?"
     return f"Known here: {', '.join(sorted(known))[:1000]}" if known else ""
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """Return the known name that a misspelt one most likely means."""
+    swapped = [name for name in known if len(word) > 1 and sorted(name) == sorted(word)]
+    return next(iter(swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
 
 
 def _line(model: type[BaseModel], failure: Any, where: str) -> str:

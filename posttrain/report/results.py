@@ -6,13 +6,15 @@ import hashlib
 import json
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from posttrain.errors import DataError
 from posttrain.params.formats import flattened
 from posttrain.params.params import read
-from posttrain.params.stage_table import Settings, model_runs, section_of
+from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
+from posttrain.report.curves import evaluations
+from posttrain.report.lineage import labels
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
     NOT_MEASURED,
@@ -36,6 +38,9 @@ README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 WRITTEN_BY = "<!-- Written by `posttrain show readme` from report/summary.json; do not edit. -->"
 WIDTH = 100
+_INTERVALS = (
+    "Intervals are over the prompts, of one training each; `posttrain compare` tests differences, over seeds too."
+)
 
 
 def results_table(not_current: Mapping[str, str]) -> str:
@@ -53,7 +58,8 @@ def results_table(not_current: Mapping[str, str]) -> str:
     if lines:
         lines.insert(1, "-" * max(map(len, lines)))
     lines += [f"{label.ljust(widths[0])}  {' '.join(error.split())}" for label, error in errors.items()]
-    notes = [textwrap.fill(note, WIDTH) for note in (_reward_note(summary), gains(summary, tasks)) if note]
+    about = (_INTERVALS, _reward_note(summary), gains(summary, tasks)) if policy_figures(summary) else ()
+    notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) else "Run the pipeline: dvc repro"
     return "\n\n".join(["\n".join(lines), *notes, follow])
 
@@ -159,6 +165,17 @@ def _reward_note(summary: Mapping[str, Figures]) -> str:
     return f"Accuracy of the reward model on held-out pairs: {', '.join(found)}." if found else ""
 
 
+def _fallen(settings: Settings) -> Iterator[str]:
+    """Yield what the report says of each run whose true reward on held-out prompts fell while it was trained."""
+    for run in evaluations(labels(settings).items()):
+        points = {point["x"]: point for point in run["heldout_true"]}
+        best, kept = (points.get(run.get(name)) for name in ("best_step", "kept_step"))
+        alarm = f" Over-optimised at step {run['over_optimised_step']}." if "over_optimised_step" in run else ""
+        if alarm or (best and kept and kept["high"] < best["low"]):
+            steps = f"was best at step {run['best_step']}; the model is that of step {run['kept_step']}"
+            yield f"{run['label']}: the true reward {steps}.{alarm}"
+
+
 def _next() -> str:
     tool = _next_to_python("dvc")
     rows = [
@@ -173,16 +190,19 @@ def _next() -> str:
 
 
 def _example_setting(settings: Settings) -> str:
-    """Return a number of the last run's settings, doubled, as an argument of `-S`."""
+    """Return a number of the last run's settings that is not 0, doubled, as an argument of `-S`."""
     found = [
         (f"{section_of(settings, path)}.{key}", float(text))
         for path, run in model_runs(settings).items()
         for key, text in (flattened(run) if run else {}).items()
-        if key in ("kl.beta", "loss.beta", "optimizer.lr") and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
+        if key in ("kl.beta", "loss.beta", "optimizer.lr")
+        and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
+        and float(text)
     ]
     preferred = [one for one in found if one[0].endswith("beta")] or found
     if not preferred:
-        return "evaluate.settings.samples=4"
+        samples = group_of(settings, "evaluate.settings").get("samples")
+        return f"evaluate.settings.samples={2 * samples}" if samples else "+evaluate.settings.samples=16"
     name, value = preferred[-1]
     return f"{name}={2 * value:g}"
 

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from posttrain.errors import RewardError
+from posttrain.errors import RewardError, excerpt
+from posttrain.rewards.scorable import known_completions
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt, Rollout, Score, TokenRow
-from posttrain.tasks.task import load_task
+from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 
 SHOWN = 3
 """Examples in the error."""
 
 
 def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> None:
-    """Refuse a reward that scores a right completion below 1, or a wrong one above 0."""
+    """Refuse a reward that fails, or that scores a right completion below 1 or a wrong one above 0."""
     for name in reward.terms:
+        scored = list(_scored(reward, name, prompts))
+        if failed := [(rollout, score) for rollout, _, score in scored if score.status in FAILED]:
+            rollout, score = failed[0]
+            what = f"the reward failed on {len(failed)} of {len(scored)} completions that are tried before the first "
+            what += f"step{_status(score)}. The first is {excerpt(rollout.text, 100)} of prompt {rollout.prompt.id}"
+            fix = "Fix the reward; `posttrain reward test` shows the traceback (docs/rewards.md#canaries)"
+            raise RewardError(what=what, where=f"{where}.reward.{name}", fix=fix)
         faults = [
             f"{'a right' if right else 'a wrong'} completion of prompt {rollout.prompt.id} scores {score.value:g}"
-            f"{_status(score)}: {rollout.text!r:.100}"
-            for rollout, right, score in _scored(reward, name, prompts)
-            if score.status not in ("ok", "unparseable") or (score.value < 1 if right else score.value > 0)
+            f"{_status(score)}: {excerpt(rollout.text, 100)}"
+            for rollout, right, score in scored
+            if (score.value < 1 if right else score.value > 0)
         ]
         if faults:
             what = f"{len(faults)} completions whose score is known are scored wrong. {'; '.join(faults[:SHOWN])}"
@@ -31,8 +38,7 @@ def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> 
 def _scored(reward: RewardSum, name: str, prompts: Sequence[Prompt]) -> Iterator[tuple[Rollout, bool, Score]]:
     """Known completions, whether they are right, and their scores through the path of the run."""
     for prompt in prompts:
-        term = reward.terms[name]
-        examples = term.reward.examples(prompt, term.options_for(load_task(prompt.task).reward_options.get(name, {})))
+        examples = known_completions(name, reward.terms[name], prompt)
         rollouts = [_rollout(prompt, text) for text in (*examples.right, *examples.wrong)]
         rights = [True] * len(examples.right) + [False] * len(examples.wrong)
         if rollouts:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from inspect import isroutine
+from inspect import isroutine, signature
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, excerpt
 from posttrain.params.lazy_table import LazyTable
 from posttrain.params.params import PARAMS_FILE, check, did_you_mean
 from posttrain.params.slots import NONE
@@ -53,10 +54,31 @@ def reward_named(name: str, where: str) -> Reward[Any]:
         )
     found = load_object(name, where)
     if isinstance(found, Reward):
-        return found if found.each is None else replace(found, isolated=True)
+        if found.each is None:
+            return found
+        _check_signature(name, found.each, ("rollout", "options"))
+        return replace(found, isolated=True)
     if not isroutine(found):
         raise ValueError(f"'{name}' is neither a Reward nor a function of rollouts (docs/rewards.md)")
+    _check_signature(name, found, ("rollouts",))
     return Reward(lambda options, context: found, isolated=True)  # noqa: ARG005
+
+
+def _check_signature(name: str, function: Callable[..., Any], wanted: Sequence[str]) -> None:
+    """Refuse a function of the user's that cannot be called as runs call it."""
+    try:
+        found = signature(function)
+    except ValueError:  # a function without a signature, of C
+        return
+    try:
+        found.bind(*wanted)
+    except TypeError as error:
+        code = getattr(function, "__code__", None)
+        place = f"{code.co_filename.replace(f'{Path.cwd()}/', '')} line {code.co_firstlineno}: " if code else ""
+        raise ValueError(
+            f"'{name}' ({place}{getattr(function, '__name__', 'it')}{found}): it cannot be called with "
+            f"({', '.join(wanted)}): {error}. Give it these arguments (docs/own-rewards.md)"
+        ) from error
 
 
 def _terms(given: Any) -> Any:
@@ -73,7 +95,7 @@ def _term(name: Any, value: Any) -> WeightedReward:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = {"weight": value}
     if not isinstance(value, Mapping):
-        raise ValueError(f"'{name}' is {value!r:.80}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
+        raise ValueError(f"'{name}' is {excerpt(value, 80)}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
     own = {key: value[key] for key in value if key not in shared}
     for key in own.keys() - reward.options.model_fields.keys():

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from posttrain.answers.choice import chosen
 from posttrain.answers.extract import Form, after_mark, final_answer, gold_answer
 from posttrain.answers.nodes import Unreadable
+from posttrain.errors import excerpt
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number, missing_number, why_no_number
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
@@ -70,9 +71,11 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         groups = re.compile(pattern).groups
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"the pattern {pattern!r:.80} is no regular expression ({error})") from error
+        raise ValueError(f"the pattern {excerpt(pattern, 80)} is no regular expression ({error})") from error
     if groups > 1:
-        raise ValueError(f"the pattern {pattern!r:.80} has {groups} groups. Keep one, and write the others as (?:...)")
+        raise ValueError(
+            f"the pattern {excerpt(pattern, 80)} has {groups} groups. Keep one, and write the others as (?:...)"
+        )
 
 
 def _marked(prompt: Prompt, options: CorrectOptions) -> str:
@@ -159,7 +162,7 @@ def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     matches = deque(re.finditer(options.pattern, rollout.text), maxlen=1)
     found = matches[0] if matches else None
     if found is None or found[found.re.groups] is None:
-        raise Unreadable(f"nothing in it matches {options.pattern!r:.60}")
+        raise Unreadable(f"nothing in it matches {excerpt(options.pattern)}")
     return Score(float(found[found.re.groups].strip() == _marked(rollout.prompt, options)))
 
 

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
+from posttrain.errors import excerpt
 from posttrain.params.params import Params
 from posttrain.rewards.patterns import matches, valid_pattern
 from posttrain.rewards.reward import Examples, rule
@@ -178,7 +179,7 @@ def _fault(schema: str) -> str:
     except SchemaError as error:
         return f"the schema is wrong at {error.json_path}: {error.message:.120}"
     except Unresolvable as error:
-        return f"the schema has not what it refers to, {error.ref!r:.80}. Put it under $defs; nothing is fetched"
+        return f"the schema has not what it refers to, {excerpt(error.ref, 80)}. Put it under $defs; nothing is fetched"
     except ValueError as error:
         return f"the schema {schema[:40]!r} cannot be used ({error}). Give a mapping, or a file {CUSTOM}/NAME.json"
     except RecursionError:
@@ -197,7 +198,7 @@ def _validator(schema: str) -> Any:
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
     if validator.is_type(instance, "string") and not matches(pattern, instance, "search"):
-        yield ValidationError(f"{instance!r:.60} does not match {pattern!r:.60}")
+        yield ValidationError(f"{excerpt(instance)} does not match {excerpt(pattern)}")
 
 
 def _resource(schema: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import regex
 from pydantic import AfterValidator, Field
 
+from posttrain.errors import excerpt
 from posttrain.params.params import Params
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Rollout, Score
@@ -24,7 +25,7 @@ def matches(pattern: str, text: str, match: Match) -> bool:
         found = compiled.search if match == "search" else compiled.fullmatch
         return found(text, timeout=SECONDS) is not None
     except TimeoutError as error:
-        what = f"matching {pattern!r:.60} takes over {SECONDS:g} s of CPU time; avoid a repetition in a repetition"
+        what = f"matching {excerpt(pattern)} takes over {SECONDS:g} s of CPU time; avoid a repetition in a repetition"
         raise TimeoutError(what) from error
 
 
@@ -41,7 +42,7 @@ def valid_pattern(pattern: str) -> str:
     try:
         _compiled(pattern)
     except (regex.error, RecursionError) as error:
-        raise ValueError(f"{pattern!r:.60} is not a regular expression ({error})") from error
+        raise ValueError(f"{excerpt(pattern)} is not a regular expression ({error})") from error
     return pattern
 
 

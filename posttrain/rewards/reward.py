@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
-from posttrain.errors import PosttrainError
+from posttrain.errors import PosttrainError, excerpt
 from posttrain.measure.masking import masked
 from posttrain.params.params import Params
 from posttrain.params.user_code import place_in_workspace
@@ -121,7 +121,7 @@ def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
 def as_score(returned: Any) -> Score:
     """Return what a reward returned as a score; status `error` if it is not finite."""
     if not isinstance(returned, Score) and (isinstance(returned, str) or not hasattr(returned, "__float__")):
-        return Score(0.0, "error", f"it returned {returned!r:.40}. Return a number or a Score")
+        return Score(0.0, "error", f"it returned {excerpt(returned, 40)}. Return a number or a Score")
     score = returned if isinstance(returned, Score) else Score(float(returned))
     score = replace(score, reason=masked(score.reason)) if score.reason else score
     if not math.isfinite(score.value):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from posttrain.errors import DataError, PosttrainError, RewardError
+from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
 from posttrain.params.user_code import place_in_workspace
-from posttrain.rewards.reward import WeightedReward, weights
+from posttrain.rewards.reward import Examples, WeightedReward, weights
 from posttrain.rollout import Prompt, Rollout
 from posttrain.tasks.task import load_task
 
@@ -34,7 +35,7 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
         raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
     first, why = next(((one, why) for one, why in unreadable if one.answer.strip()), unreadable[0])
     what = f"reward '{name}' cannot read {len(unreadable)} of {len(prompts)} answers, "
-    what += f"the first is {first.answer!r:.60} ({why}; prompt {first.id})"
+    what += f"the first is {excerpt(first.answer)} ({why}; prompt {first.id})"
     if len(lost) == len(prompts):
         fix = "Write answers that it can read, or remove the column and use another reward (docs/rewards.md)"
         raise DataError(what=what, where=where, fix=fix)
@@ -45,15 +46,27 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
 
 def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:
     """Say why a reward cannot judge the answers to a prompt; None: it can."""
+    why: str | None = _said("unjudged", name, term, prompt)
+    return why
+
+
+def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Examples:
+    """Return the completions of a prompt whose scores are known."""
+    examples: Examples = _said("examples", name, term, prompt)
+    return examples
+
+
+def _said(what: Literal["unjudged", "examples"], name: str, term: WeightedReward, prompt: Prompt) -> Any:
+    """Return what a function of the reward says of a prompt, with the options of the prompt's task."""
     options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
     try:
-        return term.reward.unjudged(prompt, options)
+        return getattr(term.reward, what)(prompt, options)
     except PosttrainError:
         raise
     except Exception as error:  # whatever a user's function raises
-        what = f"its `unjudged` raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        where, fix = f"reward '{name}', prompt {prompt.id}", "Return a reason or None for every prompt"
-        raise RewardError(what=f"{what}{place_in_workspace(error)}", where=where, fix=fix) from error
+        raised = f"its `{what}` raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        where, fix = f"reward '{name}', prompt {prompt.id}", "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
+        raise RewardError(what=f"{raised}{place_in_workspace(error)}", where=where, fix=fix) from error
 
 
 def check_scorable(
@@ -67,7 +80,7 @@ def check_scorable(
     named = " and ".join(f"'{name}'" for name in sorted(unread))
     reason = rollouts[0].scores[unread[0]].reason
     what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
-    what += f"{rollouts[0].text!r:.100}"
+    what += f"{excerpt(rollouts[0].text, 100)}"
     fix = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
     cut = sum(rollout.truncated for rollout in rollouts)
     if cut > len(rollouts) / 2:

@@ -160,10 +160,11 @@ class _Reading:
 
     def _check_columns(self, file_columns: Columns, part: Part) -> None:
         missing = sorted(self.columns.read - file_columns.seen.keys())
-        if missing:
-            fix = printable(did_you_mean(missing[0], list(file_columns.seen)))
-            use = self.columns.use_of(missing[0])
-            raise DataError(what=f"{part.place} has no column '{missing[0]}' {use}", where=self.where, fix=fix)
+        if missing and (file_columns.complete or not self.has_layout):
+            names = list(map(printable, file_columns.seen))
+            what = f"{part.place} has no column '{missing[0]}' {self.columns.use_of(missing[0])}; it has "
+            fix = self.columns.suggestion(missing[0], names)
+            raise DataError(what=f"{what}{', '.join(names)[:300] or 'no columns'}", where=self.where, fix=fix)
 
     def _flush(self, rows: list[Row], source: str, part: Part) -> None:
         origin = {"given": pl.String(), "line": pl.UInt32()}

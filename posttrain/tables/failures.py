@@ -10,12 +10,12 @@ import polars as pl
 from pandera.config import ValidationDepth, config_context
 from pandera.errors import SchemaError, SchemaErrorReason, SchemaErrors
 
+from posttrain.errors import excerpt
 from posttrain.params.params import did_you_mean
 from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
 from posttrain.tables.schemas import schema_of
 
 LISTED: Final = 10
-SHOWN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def short_repr(value: Any) -> str:
     """Return a value in few characters, on one line."""
     if isinstance(value, pl.Series):
         value = value.to_list()
-    text = repr(value[:300] if isinstance(value, str | list) else value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+    return excerpt(value[:300] if isinstance(value, str | list) else value)
 
 
 def printable(text: str) -> str:

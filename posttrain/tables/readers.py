@@ -40,6 +40,8 @@ class Columns:
 
     wanted: frozenset[str]
     seen: dict[str, None] = field(default_factory=dict)
+    complete: bool = True
+    """Whether no row that is left unread can have others."""
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from string import Formatter
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from posttrain.errors import DataError
-from posttrain.params.params import Params, did_you_mean
+from posttrain.errors import DataError, excerpt
+from posttrain.params.params import Params, did_you_mean, nearest
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import short_repr
 from posttrain.tables.turns import RowError
@@ -77,6 +77,14 @@ class ColumnOptions(Params):
             return "for `where`"
         return "to rename" if column in self.rename else "to put into info" if column in self.info else "for a template"
 
+    def suggestion(self, column: str, known: Sequence[str]) -> str:
+        """Return what may be meant by a name that is no column of the source; `rename` may be the wrong way round."""
+        if near := nearest(column, known):
+            return f"Did you mean '{near}'?"
+        if near := nearest(self.rename.get(column, ""), known):
+            return f"Did you mean rename: {{{near}: {column}}}? Your column comes first"
+        return "Name one of these"
+
     def keeps(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row of the source has the values of `where`; rows without such a column are left out."""
         return all(_matches(row.get(name), wanted, name) for name, wanted in self.where.items())
@@ -137,7 +145,9 @@ def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
     if any(form or change for _, _, form, change in pieces) or any(
         name is not None and (not name or set(name) & set(".[]")) for _, name, _, _ in pieces
     ):
-        raise ValueError(f"{text!r:.80}: put only the name of a column into braces. Write {{{{ for a plain brace")
+        raise ValueError(
+            f"{excerpt(text, 80)}: put only the name of a column into braces. Write {{{{ for a plain brace"
+        )
     return tuple((before, name) for before, name, _, _ in pieces)
 
 

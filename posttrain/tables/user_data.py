@@ -203,8 +203,7 @@ def _first_of(part: Part, cut: list[str]) -> Part:
         for number, row in part.read(columns):
             if number > FIRST:
                 cut.append(part.place)
-                if part.place.lower().endswith(".jsonl"):  # later rows may have columns that the first have not
-                    columns.seen.update(dict.fromkeys(columns.wanted))
+                columns.complete = not part.place.lower().endswith(".jsonl")
                 return
             yield number, row
 

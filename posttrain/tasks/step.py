@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from posttrain.errors import excerpt
 from posttrain.measure.masking import masked
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rollout import Message, Rollout
@@ -67,10 +68,10 @@ def _checked(returned: Any) -> Step:
     if isinstance(returned, list | tuple):
         returned = Step(returned)
     if not isinstance(returned, Step):
-        raise _WrongStepError(f"{returned!r:.80}. Return a Step, a list of turns, or None to end the episode")
+        raise _WrongStepError(f"{excerpt(returned, 80)}. Return a Step, a list of turns, or None to end the episode")
     messages = [dict(message) for message in returned.messages]
     if odd := next((message for message in messages if not _is_turn(message)), None):
-        raise _WrongStepError(f"the turn {odd!r:.80}. A turn is {{role: user or tool, content: text}}")
+        raise _WrongStepError(f"the turn {excerpt(odd, 80)}. A turn is {{role: user or tool, content: text}}")
     reward = float(returned.reward)
     if not math.isfinite(reward):
         raise _WrongStepError(f"the reward {reward}. Return a finite number")

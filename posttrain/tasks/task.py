@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from posttrain.errors import DataError, ParamsError, PosttrainError
+from posttrain.errors import DataError, ParamsError, PosttrainError, excerpt
 from posttrain.params.lazy_table import LazyTable
 from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.params.user_code import is_import_path, load_object
@@ -205,7 +205,7 @@ def _check_info(name: str, infos: Sequence[Any]) -> None:
         except (TypeError, ValueError):
             valid = False
         if not valid:
-            what = f"row {row} of its prompts has info = {info!r:.60}, which is not a JSON object"
+            what = f"row {row} of its prompts has info = {excerpt(info)}, which is not a JSON object"
             raise DataError(what=what, where=f"task '{name}'", fix="Write json.dumps({...}), or leave the column out")
 
 
@@ -215,7 +215,7 @@ def task_run(run: str) -> tuple[str, Generator, Params]:
     own = at(read(), where)
     name = own.get("task") if isinstance(own, dict) else None
     if not isinstance(name, str):
-        what = f"{where}.task = {name!r:.80} is unknown" if name is not None else f"{where}.task is missing"
+        what = f"{where}.task = {excerpt(name, 80)} is unknown" if name is not None else f"{where}.task is missing"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Give one of: {', '.join(TASKS)}")
     generator = load_task(name).generator if is_import_path(name) else None
     shared = own_options(run, generator.params) if generator else {}

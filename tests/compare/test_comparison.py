@@ -16,8 +16,9 @@ from posttrain.compare.experiments import git
 from posttrain.compare.selection import select
 from posttrain.compare.text import as_data, as_text, conclusion
 from posttrain.errors import PosttrainError
+from posttrain.lineage.recompute import evaluated
 from posttrain.tables.columns import from_rows
-from posttrain.tables.store import write_table
+from posttrain.tables.store import read_table, write_table
 from tests.report import workspace
 
 SEEDS = """
@@ -135,6 +136,18 @@ def test_the_winners_experiment_is_named_with_the_command_that_brings_its_weight
     assert said.endswith(f"low_1 + low_2 + low_3. Its weights, of the best seed: `dvc exp apply {best}`.")
 
 
+def test_one_training_has_the_interval_of_its_evaluation(seeded: Path) -> None:
+    settings = seeded / "params.yaml"
+    settings.write_text(settings.read_text() + "  settings: {seed: 7}\n")
+    (mean,) = compare(select(["low_1"], None, "sampled")).means
+    figures = evaluated(read_table(seeded / "results/low_1/rollouts.parquet", "rollouts"), seed=7)
+    assert (mean.low, mean.high) == pytest.approx((figures["score_low"], figures["score_high"]))
+    words = as_text(compare(select(["low_1", "high_1"], None, "sampled")), "sampled")
+    assert "95 % over prompts  " in words
+    words = as_text(compare(select(["low_1", "low_2", "high_1"], None, "sampled")), "sampled")
+    assert "95 % over prompts and seeds  " in words
+
+
 def test_scores_beyond_1_are_not_limited(finished: Path) -> None:
     workspace.graded(finished)
     found = compare(select(["sft", "grpo"], None, "sampled"))
@@ -148,9 +161,10 @@ def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: 
     words = as_text(found, "sampled")
     assert "of these two trainings grpo is better" in words
     assert words.splitlines()[-1].startswith("Cannot tell which setting is better: with one seed")
-    assert "their curves share no reward or accuracy" in words
+    assert "In training" not in words, "their curves share no metric"
     data: dict[str, Any] = json.loads(json.dumps(as_data(found)))
     assert data["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
+    assert data["training"]["steps"] == {"cannot_tell": "their curves share no reward or accuracy"}
 
 
 def test_a_policy_without_readable_answers_is_not_compared(finished: Path) -> None:

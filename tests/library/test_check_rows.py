@@ -60,6 +60,11 @@ def test_right_rows_are_right() -> None:
         ),
         (ROWS, {"path": "a.jsonl", "rename": {"reply": "completion"}}, "my/a.jsonl has no column 'reply' to rename"),
         (
+            [{"ticket": str(n), "completion": "b"} for n in range(101)],
+            {"path": "a.jsonl", "rename": {"prompt": "tiket"}},
+            "no column 'prompt' to rename; it has ticket, completion. Did you mean rename: {ticket: prompt}?",
+        ),
+        (
             [*ROWS, {"prompt": "a", "completion": None}],
             "a.jsonl",
             "my/a.jsonl line 61: 'completion' is missing or null",

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from posttrain import errors
+from posttrain.errors import excerpt
 from tests.workspace import ROOT, environment
 
 KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.PosttrainError)]
@@ -41,3 +42,9 @@ def test_a_python_without_the_packages_ends_with_one_line(command: str) -> None:
     assert done.returncode == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and "Run `source .venv/bin/activate` first" in line
+
+
+def test_a_text_that_is_cut_keeps_both_quotes() -> None:
+    assert excerpt("short") == "'short'"
+    assert excerpt("Ticket 0: it's broken", 16) == "'Ticket 0: i...'"
+    assert excerpt(["a", "b", "c", "d"], 10) == "['a', '..."

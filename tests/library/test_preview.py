@@ -23,6 +23,8 @@ from tests.workspace import ROOT, environment
 
 PARAMS = """
 format: 2
+data: {files: {late: {path: my, chat: late.jsonl}}}
+evaluate: {policies: {early: sft/early}}
 base: {folders: {start: {path: my/model}}, scratch: {tiny: {data: mine/corpus}}}
 sft:
   runs:
@@ -41,6 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("preview")
     shutil.copytree(tiny_folder(folder), folder / "my/model")
     (folder / "params.yaml").write_text(PARAMS)
+    (folder / "my/talk.parquet").touch()
     tables: dict[Kind, Any] = {
         "chat": table_of("chat", {0: {"messages": TALK}, 2: {"messages": LONG}}),
         **{kind: table_of(kind) for kind in ("corpus", "prompts", "pairs", "feedback", "rollouts")},
@@ -157,15 +160,18 @@ def test_the_page_marks_what_is_trained_and_runs_nothing(made: Path) -> None:
         (
             "mine/chat",
             "sft/mian",
-            r"sft/mian: this is neither a model folder nor a run of params.yaml. Give .*sft/main",
+            r"sft/mian: this is neither a model folder nor a run of params.yaml. Did you mean 'sft/main'",
         ),
         ("mine/chat", "sft/early", r"sft/early: the model base/tiny does not exist yet.*dvc repro base_scratch@tiny"),
         (
             "mine/talk",
             "my/model",
-            "mine/talk: this is not the name of a table. Give NAME/KIND with KIND one of corpus, ",
+            "mine/talk: no such table. Give a file .* or one of late/chat, results/early/rollouts.parquet",
         ),
-        ("yours/chat", "my/model", "data/yours/chat.parquet: table not found"),
+        ("laet/chat", "my/model", "laet/chat: no such table. Did you mean 'late/chat'?"),
+        ("late/chat", "my/model", "late/chat: the table is not made yet. Make it: dvc repro data_files@late"),
+        ("data/late/chat.parquet", "my/model", "not made yet. Make it: dvc repro data_files@late"),
+        ("my/talk.parquet", "my/model", "this is not the name of a table. Give NAME/KIND with KIND one of corpus, "),
     ],
 )
 def test_what_cannot_be_shown(table: str, model: str, expected: str) -> None:

@@ -37,6 +37,7 @@ online:
       rollout: {sampling: {max_tokens: 4}}
 evaluate:
   settings: {data: mine/prompts, reference: none, reward_model: none}
+  policies: {late: online/grpo}
 """
 OWN = """
 from pydantic import Field
@@ -70,6 +71,11 @@ def lenient(rollout, options):
 @rule(unjudged=lambda prompt, options: prompt.info["why"])
 def unsure(rollout, options):
     raise RuntimeError("no server")
+
+
+@rule()
+def takes_text(text):
+    return 1.0
 
 
 def unlike_the_others(rollouts):
@@ -208,9 +214,25 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
         ("correct", "rows.jsonl", ["after=["], None, "'after=[' is not YAML"),
         ("correct", "missing.jsonl", [], None, "missing.jsonl: no such table"),
         ("correct", "params.yaml", [], None, ".yaml cannot be read. Use .parquet, .jsonl"),
+        (
+            "test_rewards_of_rows:takes_text",
+            "rows.jsonl",
+            [],
+            None,
+            "(custom/test_rewards_of_rows.py line 35: takes_text(text)): it cannot be called with (rollout, options)",
+        ),
         ("format", "rows.jsonl", [], "online.runs.grpo", "online.runs.grpo.reward has no 'format'"),
         ("correct", "rows.jsonl", [], "online.runs.gropo", "Did you mean 'grpo'?"),
-        ("correct", "rows.jsonl", [], "sft.runs.main", "'sft.runs.main' names no rewards"),
+        (
+            "correct",
+            "rows.jsonl",
+            [],
+            "sft.runs.main",
+            "'sft.runs.main' names no rewards. Known here: evaluate.settings",
+        ),
+        ("correct", "rows.jsonl", [], "grpo", "'grpo' names no rewards. Did you mean 'online.runs.grpo'?"),
+        ("correct", "results/late/rollouts.parquet", [], None, "is not made yet. Make it: dvc repro evaluate@late"),
+        ("correct", "results/grop/rollouts.parquet", [], None, "Did you mean 'results/late/rollouts.parquet'?"),
     ],
 )
 def test_wrong_arguments_are_refused(

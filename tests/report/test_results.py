@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,38 @@ def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     assert any("report/report.html" in line for line in lines)
     assert any("exp run -S 'online.runs.grpo.kl.beta=0.04'" in line for line in lines)
     assert len({len(line) for line in lines[:6]}) == 1, "the columns do not line up"
+
+
+def test_a_run_that_fell_while_it_was_trained_is_said_as_in_the_report(reported: Path) -> None:
+    said = "grpo: the true reward was best at step 30; the model is that of step 60."
+    assert said not in results_table({}) and "of one training each" in results_table({})
+    workspace.watch(reported)
+    assert f"{said} Over-optimised at step 60." in results_table({}).splitlines()
+    file = Path("metrics/online/grpo.json")
+    metrics = json.loads(file.read_text())
+    del metrics["over_optimised_step"]
+    workspace.put_json(file, metrics)
+    assert said in results_table({}).splitlines()
+    workspace.put_json(file, metrics | {"kept_step": 30})
+    assert "grpo: the true" not in results_table({})
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"online": {"runs": {"grpo": {"kl": {"beta": 0.0}, "optimizer": {"lr": 0.001}}}}},
+            "online.runs.grpo.optimizer.lr=0.002",
+        ),
+        ({"online": {"runs": {"grpo": {"kl": {"beta": 0}}}}}, "+evaluate.settings.samples=16"),
+        ({"evaluate": {"settings": {"samples": 4}}}, "evaluate.settings.samples=8"),
+    ],
+)
+def test_what_is_next_changes_a_setting(finished: Path, settings: dict[str, Any], expected: str) -> None:
+    changed = {"evaluate": {"policies": {"sft": "sft/main"}}}
+    changed = {**settings, "evaluate": {**changed["evaluate"], **settings.get("evaluate", {})}}
+    Path("params.yaml").write_text(json.dumps(changed), encoding="utf-8")
+    assert f"exp run -S '{expected}'" in results_table({})
 
 
 def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Path) -> None:

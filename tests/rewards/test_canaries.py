@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params.user_code import load_object
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.reward import Context, Examples, NoOptions, WeightedReward, rule
+from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, WeightedReward, rule
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 
@@ -23,7 +26,10 @@ def examples(prompt: Prompt, options: NoOptions) -> Examples:
 
 
 def checked(function: Callable[[Rollout, Any], Any]) -> None:
-    reward = rule(NoOptions, examples=examples)(function)
+    check(rule(NoOptions, examples=examples)(function))
+
+
+def check(reward: Reward[Any]) -> None:
     terms = {"mine": WeightedReward(reward=reward)}
     check_canaries(RewardSum(terms, Context(Runtime(DeviceParams()), "test")), PROMPTS, "online.runs.a")
 
@@ -38,7 +44,6 @@ def test_a_reward_that_scores_known_answers_right_may_start() -> None:
     [
         (lambda rollout, options: 0.0, "a right completion of prompt p0 scores 0: 'it is 0'"),
         (lambda rollout, options: 1.0, "a wrong completion of prompt p0 scores 1: 'it is unknown'"),
-        (lambda rollout, options: 1 / 0, "(error: it raised ZeroDivisionError"),
         (lambda rollout, options: Score(0.0, "unparseable", "no box"), "scores 0 (unparseable: no box)"),
     ],
 )
@@ -46,3 +51,39 @@ def test_a_reward_that_does_not_stops_the_run_with_examples(function: Any, said:
     with pytest.raises(RewardError, match=re.escape(said)) as caught:
         checked(function)
     assert caught.value.where == "online.runs.a.reward.mine" and "docs/rewards.md" in str(caught.value)
+
+
+FAILING = """
+from posttrain.rewards.reward import Examples, rule
+
+@rule(examples=lambda prompt, options: Examples([prompt.answer], ["x"]))
+def good(rollout, options):
+    return len(rollout.reply)
+
+@rule(examples=lambda prompt, options: Examples([prompt.reply]))
+def unsure(rollout, options):
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "good",
+            ["failed on 8 of 8 completions", "AttributeError: 'Rollout' object has", "(raising_reward.py line 6)"],
+        ),
+        ("unsure", ["its `examples` raised AttributeError: 'Prompt' object has", "(raising_reward.py line 8)"]),
+    ],
+)
+def test_a_reward_that_raises_is_said_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "raising_reward", raising=False)
+    Path("custom").mkdir()
+    Path("custom/raising_reward.py").write_text(FAILING)
+    with pytest.raises(RewardError) as caught:
+        check(load_object(f"raising_reward:{name}", "reward"))
+    assert all(part in str(caught.value) for part in said) and "canaries: 0" not in str(caught.value)

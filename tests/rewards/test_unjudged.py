@@ -71,5 +71,5 @@ def test_an_unjudged_that_raises_is_named() -> None:
         raise KeyError(prompt.answer)
 
     reward: Reward[Params] = rule(Params, broken)(lambda rollout, options: 1.0)
-    with pytest.raises(RewardError, match=r"reward 'own', prompt known: its `unjudged` raised KeyError: '7'.*Return a"):
+    with pytest.raises(RewardError, match=r"reward 'own', prompt known: its `unjudged` raised KeyError: '7'.*Fix it"):
         scorable_prompts({"own": WeightedReward(reward=reward)}, [rollouts()[0].prompt], "x")

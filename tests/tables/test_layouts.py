@@ -212,7 +212,7 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
         (
             "prompts",
             {"template": {"prompt": "{txet}"}},
-            "a.jsonl has no column 'txet' for a template. Did you mean 'text'?",
+            "a.jsonl has no column 'txet' for a template; it has text, level. Did you mean 'text'?",
         ),
         (
             "prompts",
@@ -222,7 +222,7 @@ def test_a_template_needs_its_columns_in_every_row() -> None:
         (
             "prompts",
             {"rename": {"text": "prompt"}, "info": ["levl"]},
-            "no column 'levl' to put into info. Did you mean 'level'?",
+            "no column 'levl' to put into info; it has text, level. Did you mean 'level'?",
         ),
         ("corpus", {"info": ["level"]}, "here.info: a 'corpus' table has no column info"),
     ],

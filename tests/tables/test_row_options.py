@@ -109,7 +109,7 @@ def test_a_choice_that_cannot_be_made_is_refused() -> None:
     )
     with pytest.raises(DataError, match="`where` leaves none of the 1 rows"):
         load(rows, "corpus", where={"score": ["low"]})
-    with pytest.raises(DataError, match=r"a.jsonl has no column 'scores' for `where`. Did you mean 'score'"):
+    with pytest.raises(DataError, match=r"no column 'scores' for `where`; it has text, score. Did you mean 'score'"):
         load(rows, "corpus", where={"scores": ["low"]})
     with pytest.raises(ParamsError, match="give min, max or both, or a list of values"):
         load(rows, "corpus", where={"score": {}})

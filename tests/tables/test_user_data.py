@@ -484,7 +484,14 @@ def test_unknown_values_of_a_split_column_are_refused(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("params", "expected"),
     [
-        ({"rename": {"txt": "text"}}, "a.jsonl has no column 'txt' to rename. Did you mean 'text'?"),
+        (
+            {"rename": {"txt": "text"}},
+            "a.jsonl has no column 'txt' to rename; it has text, other. Did you mean 'text'?",
+        ),
+        (
+            {"rename": {"body": "othr"}},
+            "it has text, other. Did you mean rename: {other: body}? Your column comes first",
+        ),
         ({"rename": {"other": "text"}}, "'other' cannot be renamed to 'text': a.jsonl already has a column 'text'"),
         ({"splits": {"train": "trian"}}, "split 'trian' not found. Its splits are train. Name them, e.g. splits:"),
         ({"splits": {"test": "train"}}, "the source has no split named train"),

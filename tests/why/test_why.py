@@ -151,9 +151,48 @@ def test_what_is_asked_may_be_a_number_a_name_or_wrong(inside: Path) -> None:
     )
     with pytest.raises(DataError, match=r"'grpo\.scor': no figure, row or file has this name\. Did you mean"):
         why("grpo.scor", "words")
+    with pytest.raises(DataError, match=r"There are figures of base/tiny"):
+        why("nothing like it", "words")
     prompt = pl.read_parquet("data/two_step/prompts.parquet").filter(split="test")["id"][0]
     used = [one.title for one in explain(prompt)[0].walk()]
     assert "used by results/grpo/rollouts.parquet" in used and "used by results/sft/rollouts.parquet" in used
+
+
+def test_a_run_without_results_names_the_stage_that_makes_them(
+    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_workspace)
+    with Path("params.yaml").open("a") as params:
+        params.write("    late: online/late\n")
+    with pytest.raises(DataError, match=r"'late\.score': it has no results yet\. Make them: dvc repro evaluate@late"):
+        why("late.score", "words")
+    shutil.rmtree("results")
+    with pytest.raises(DataError, match=r"'grpo\.score': it has no results yet\. Make them: dvc repro evaluate@grpo"):
+        why("grpo.score", "words")
+    shutil.rmtree("metrics")
+    with pytest.raises(DataError, match=r"No stage has written figures yet: dvc repro"):
+        why("nothing like it", "words")
+
+
+def test_a_place_is_not_followed_into_leftovers_of_removed_runs(
+    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own_workspace)
+    text = pl.read_parquet("data/two_step/prompts.parquet").filter(split="test")["prompt"][0][0]["content"]
+    Path("mine.jsonl").write_text(json.dumps({"prompt": text}))
+    before = {part.title: part.facts for part in explain("mine.jsonl:1")[0].parts}
+    assert {"data/two_step/prompts.parquet"} <= before["tables"].keys()
+    assert {"results/dpo/rollouts.parquet", "results/sft/rollouts.parquet"} <= before["evaluated rows"].keys()
+    settings = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(settings.replace("    dpo: preference/dpo\n", ""))
+    node = explain("mine.jsonl:1")[0]
+    after = {part.title: part.facts for part in node.parts}
+    assert "evaluate@dpo" in node.facts["not followed"]
+    assert before["runs that it reached"].keys() - after["runs that it reached"].keys() == {"evaluate@dpo"}
+    assert before["evaluated rows"].keys() - after["evaluated rows"].keys() == {"results/dpo/rollouts.parquet"}
+    Path("params.yaml").write_text(settings.replace("    two_step:", "    three_step:", 1))
+    node = explain("mine.jsonl:1")[0]
+    assert not node.parts[0].facts and not node.facts["rows with its text"]
 
 
 @pytest.mark.slow

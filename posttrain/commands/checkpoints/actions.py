@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posttrain.checks.params_schema import load_settings
-from posttrain.errors import ParamsError, PipelineError
+from posttrain.errors import ParamsError, PipelineError, excerpt
 from posttrain.params.formats import CHECKPOINTS
 from posttrain.params.params import merge, read
 from posttrain.params.stage_table import STAGES, group_of
@@ -204,7 +204,7 @@ def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: st
             if found := _first_difference(one, other, f"{prefix}{key}."):
                 return found
         elif one != other:
-            return f"{prefix}{key} {one!r:.60}, now {other!r:.60}"
+            return f"{prefix}{key} {excerpt(one)}, now {excerpt(other)}"
     return ""
 
 

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from posttrain.checks.named_table import table_file
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.models.files.store import MANIFEST, load_config, load_stop_tokens, load_tokenizer
 from posttrain.models.files.tokenizer import check_template, complete_tokenizer
-from posttrain.params.params import at, read
+from posttrain.params.params import at, nearest, read
 from posttrain.params.stage_table import model_runs, section_of, stage_of
 from posttrain.tables.columns import KINDS, Kind
 from posttrain.text.chat import DATE, ChatText, Trained
-from posttrain.workspace import PARAMS_FILE, model_path, table_path
+from posttrain.workspace import PARAMS_FILE, model_path
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
 
 
 def _table(name: str) -> tuple[Path, Kind]:
-    path = Path(name) if Path(name).is_file() else table_path(name)
+    path = table_file(name)
     if path.suffix != ".parquet":
         what = "this is a file that a table is made of, not a table"
         raise DataError(
@@ -103,8 +104,11 @@ def _folder(asked: str) -> tuple[Path, str | None]:
         settings = read()
         known = model_runs(settings)
         if name not in known:
-            fix = "Give a folder with config.json, a model under models/, or one of the runs: "
-            fix += ", ".join(known) or "none"
+            near = nearest(name, list(known))
+            fix = (
+                f"Did you mean '{near}'?" if near else "Give a folder with config.json, a model under models/, or one "
+            )
+            fix += "" if near else f"of the runs: {', '.join(known) or 'none'}"
             raise ParamsError(what="this is neither a model folder nor a run of params.yaml", where=name, fix=fix)
         run = at(settings, section_of(settings, name)) or {}
         before, template = run.get("start", run.get("path")), run.get("chat_template")

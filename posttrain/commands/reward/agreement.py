@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from posttrain.checks.named_table import table_file
 from posttrain.errors import DataError, ParamsError
 from posttrain.params.params import PARAMS_FILE, at, check, read
 from posttrain.rewards.judge.agreement import kappa
@@ -14,7 +14,6 @@ from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
 from posttrain.rewards.reward import TERM_KEYS
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.tables.store import read_table
-from posttrain.workspace import table_path
 
 
 def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: float) -> str:
@@ -58,7 +57,7 @@ def _ok(score: Score) -> bool:
 
 def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
     """Completions with labels: at most so many, drawn at random."""
-    path = Path(table) if Path(table).is_file() else table_path(table)
+    path = table_file(table)
     if path.stem not in ("feedback", "rollouts"):
         fix = "Give NAME/feedback, or results/NAME/rollouts.parquet"
         raise DataError(what="only tables of feedback and of rollouts have labels", where=table, fix=fix)

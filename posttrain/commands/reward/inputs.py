@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isroutine
 from typing import Any, Final
 
-from posttrain.errors import ParamsError, RewardError
+from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
 from posttrain.params.slots import model_of
-from posttrain.params.user_code import is_import_path, load_object, place_in_workspace
+from posttrain.params.stage_table import group_of
+from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, WeightedReward
+from posttrain.rewards.scorable import known_completions, why_not_scorable
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
 from posttrain.tasks.task import load_task
@@ -48,25 +50,11 @@ class Subject:
 
     def examples(self, prompt: Prompt) -> Examples:
         """Completions of a prompt whose scores are known."""
-        found: Examples = self._called("examples", self.term.reward.examples, prompt)
-        return found
+        return known_completions(self.name, self.term, prompt)
 
     def unjudged(self, prompt: Prompt) -> str | None:
         """Return why a run would leave the prompt out."""
-        found: str | None = self._called("unjudged", self.term.reward.unjudged, prompt)
-        return found
-
-    def _called(self, what: str, function: Callable[[Prompt, Any], Any], prompt: Prompt) -> Any:
-        """Return what a function of the reward gives for a prompt, with the options of the prompt's task."""
-        options = self.options(prompt)
-        try:
-            return function(prompt, options)
-        except Exception as error:
-            said = (
-                f"its `{what}` raised {type(error).__name__}: {error}{place_in_workspace(error)} for prompt {prompt.id}"
-            )
-            fix = "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
-            raise RewardError(what=said, where=f"reward '{self.name}'", fix=fix) from error
+        return why_not_scorable(self.name, self.term, prompt)
 
     def options(self, prompt: Prompt) -> Params:
         """Return the options for a prompt, with the defaults of its task."""
@@ -114,7 +102,10 @@ def _settings(run: str) -> Any:
     """Return the typed settings of a run that names rewards."""
     group, _, name = run.rpartition(".")
     if run != EVALUATION and group not in GROUPS:
-        fix = f"Give {EVALUATION}, or a run such as {GROUPS[0]}.NAME, {GROUPS[1]}.NAME, {GROUPS[2]}.NAME"
+        known = [EVALUATION, *(f"{group}.{name}" for group in GROUPS for name in group_of(read(), group))]
+        fix = next(
+            (f"Did you mean '{place}'?" for place in known if place.endswith(f".{run}")), did_you_mean(run, known)
+        )
         raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
     from posttrain.checks.params_schema import load_settings  # knows every stage: not imported where no run is named
     from posttrain.evaluate.settings import EvaluateParams

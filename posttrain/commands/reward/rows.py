@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
+from posttrain.checks.named_table import table_file
 from posttrain.errors import DataError
 from posttrain.params.params import PARAMS_FILE, read
 from posttrain.rewards.reward import Examples
@@ -37,12 +38,9 @@ class Row:
     expected: Literal["right", "wrong", ""] = ""
 
 
-def table_file(name: str) -> Path:
+def readable_file(name: str) -> Path:
     """Return the file of a table that is named NAME/KIND or by its path."""
-    path = Path(name) if Path(name).is_file() else table_path(name)
-    if not path.is_file():
-        fix = f"Give a file ({', '.join(READERS)}), e.g. results/grpo/rollouts.parquet, or NAME/prompts"
-        raise DataError(what="no such table", where=name, fix=fix)
+    path = table_file(name)
     if path.suffix.lower() not in READERS:
         raise DataError(
             what=f"{path.suffix or 'no suffix'} cannot be read", where=name, fix=f"Use {', '.join(READERS)}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.commands.reward.inputs import Subject, subject_of
-from posttrain.commands.reward.rows import Row, given_rows, rollouts_of, table_file
+from posttrain.commands.reward.rows import Row, given_rows, readable_file, rollouts_of
 from posttrain.errors import ParamsError, RewardError
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED
@@ -50,7 +50,7 @@ def reward_test(name: str, table: str, options: Sequence[str], run: str | None, 
     """Print the score of each row; the summary. RewardError if a row failed."""
     if count < 1:
         raise ParamsError(what=f"-n = {count}", where="reward test", fix="Give the number of rows, 1 or more")
-    subject, file = subject_of(name, options, run), table_file(table)
+    subject, file = subject_of(name, options, run), readable_file(table)
     text = subject.context.text
     if file.stem == "rollouts":
         rows = rollouts_of(file, count, text)

@@ -13,6 +13,7 @@ from typing import Final
 import polars as pl
 from pydantic import Field
 
+from posttrain.errors import excerpt
 from posttrain.rollout import Message, Rollout
 from posttrain.tables.columns import Kind
 from posttrain.tasks.step import Step
@@ -90,7 +91,7 @@ def _left(rollout: Rollout) -> tuple[int, int]:
 def _bounds(question: str) -> tuple[int, int]:
     found = _RANGE.search(question)
     if found is None:
-        raise ValueError(f"no range in {question!r:.80}")
+        raise ValueError(f"no range in {excerpt(question, 80)}")
     return int(found[1]), int(found[2])
 
 

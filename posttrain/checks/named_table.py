@@ -1,0 +1,36 @@
+"""The table that a command names: its file, or the stage that makes it, or what it may mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posttrain.errors import DataError
+from posttrain.params.params import PARAMS_FILE, nearest, read
+from posttrain.params.stage_table import STAGES, Settings, policies
+from posttrain.tables.readers import READERS
+from posttrain.workspace import table_path
+
+
+def table_file(name: str) -> Path:
+    """Return the file of a table that is named NAME/KIND or by its path."""
+    for path in (Path(name), table_path(name)):
+        if path.is_file():
+            return path
+    makers = _makers(read()) if Path(PARAMS_FILE).is_file() else {}
+    asked = name.removeprefix("data/").removesuffix(".parquet") if name.startswith("data/") else name
+    if asked in makers:
+        raise DataError(what="the table is not made yet", where=name, fix=f"Make it: dvc repro {makers[asked]}")
+    if near := nearest(asked, list(makers)):
+        raise DataError(what="no such table", where=name, fix=f"Did you mean '{near}'?")
+    known = f", or one of {', '.join(makers)}" if makers else ""
+    raise DataError(what="no such table", where=name, fix=f"Give a file ({', '.join(READERS)}){known}"[:1000])
+
+
+def _makers(settings: Settings) -> dict[str, str]:
+    """Return the tables and evaluated rollouts of params.yaml, each with the DVC stage that makes it."""
+    from posttrain.checks.run_graph import RunOutputs  # knows every task: imported for an error alone
+
+    stages = {stage.group: stage.name for stage in STAGES}
+    places = {table: where.rpartition(".") for table, where in RunOutputs(settings, {}, []).tables.items()}
+    evaluated = {f"results/{label}/rollouts.parquet": f"evaluate@{label}" for label in policies(settings)}
+    return {table: f"{stages[group]}@{run}" for table, (group, _, run) in places.items()} | evaluated
