@@ -67,26 +67,26 @@ def boxes(text: str) -> list[Found]:
 
 def boxed(text: str) -> Found | None:
     """Return the last box, with those that are given together with it."""
-    found = boxes(text)
-    if not found:
+    all_boxes = boxes(text)
+    if not all_boxes:
         if re.search(r"\\(?:boxed|fbox)\b", text):
             raise Unreadable("a box without an end")
         return None
-    last = found[-1]
+    last = all_boxes[-1]
     if last.text.strip().lower() in _PLACEHOLDERS:
         raise Unreadable("the last box is empty")
     joined = [last]
-    for one in reversed(found[:-1]):
-        between = text[one.end : joined[0].start]
+    for earlier in reversed(all_boxes[:-1]):
+        between = text[earlier.end : joined[0].start]
         if "\n\n" in between or not JOINED.match(between):
             break
-        joined.insert(0, one)
-    if len({one.text.strip() for one in joined}) > 1:
+        joined.insert(0, earlier)
+    if len({box.text.strip() for box in joined}) > 1:
         check_before(text[: joined[0].start])
         check_after(text[last.end :])
-        return Found(" or ".join(one.text.strip() for one in joined), joined[0].start, last.end)
+        return Found(" or ".join(box.text.strip() for box in joined), joined[0].start, last.end)
     start = text.rfind("\n", 0, last.start) + 1
-    others = [one for one in found[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
+    others = [box for box in all_boxes[:-1] if box.start >= start and box.text.strip() != last.text.strip()]
     if others and are_alternatives(text[others[-1].end : last.start]):
         raise Unreadable("two boxes on one line")
     before, after = _SPACE.sub(" ", text[: last.start]), _SPACES.sub(" ", text[last.end :])
