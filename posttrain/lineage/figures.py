@@ -103,7 +103,7 @@ class Figures:
             return None
         whole, key = read_curve(self._root / file), found["key"]
         shown, _ = thinned(whole, CURVE_POINTS)
-        points = (_at(one, key, found["step"]) for one in (whole, shown))
+        points = (_at(columns, key, found["step"]) for columns in (whole, shown))
         value = next((point for point in points if point is not None), None)
         stage = next((name for name, entry in self.lock.items() if _made(entry, file)), None)
         if value is None or stage is None:
@@ -115,7 +115,7 @@ class Figures:
         owner, dot, key = what.rpartition(".")
         names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
         names += [f"{what}.{main}" for main in MAIN]
-        return next((self.recorded[one] for one in names if one in self.recorded), None) or self.curve(what)
+        return next((self.recorded[name] for name in names if name in self.recorded), None) or self.curve(what)
 
     def equal_to(self, number: str) -> list[Figure]:
         """Return the figures that are written so with as many decimals, the points of curves too."""
@@ -123,7 +123,9 @@ class Figures:
         wanted = float(number)
         points = [point for point in self._points() if digits]
         return [
-            one for one in (*self.recorded.values(), *points) if f"{one.value:.{digits}f}" == f"{wanted:.{digits}f}"
+            figure
+            for figure in (*self.recorded.values(), *points)
+            if f"{figure.value:.{digits}f}" == f"{wanted:.{digits}f}"
         ]
 
     def _points(self) -> Iterator[Figure]:
@@ -141,7 +143,7 @@ class Figures:
     def unknown(self, what: str) -> DataError:
         """Return the error for a name that no figure has."""
         near = did_you_mean(what, list(self.recorded))
-        owners = ", ".join(dict.fromkeys(one.owner for one in self.recorded.values()))
+        owners = ", ".join(dict.fromkeys(figure.owner for figure in self.recorded.values()))
         known = "Give a figure (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
         fix = f"{near if near.endswith('?') else f'There are figures of {owners}.'} {known}"
         return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
@@ -150,7 +152,7 @@ class Figures:
 def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:
     """Return the value of a column at a step."""
     pairs = zip(columns.get("step", ()), columns.get(key, ()), strict=False)
-    return next((value for one, value in pairs if one is not None and f"{one:g}" == step), None)
+    return next((value for number, value in pairs if number is not None and f"{number:g}" == step), None)
 
 
 def _made(entry: Mapping[str, Any], file: str) -> bool:
