@@ -99,7 +99,7 @@ def devices() -> list[str]:
     """Return the GPUs that this process may use, as CUDA names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return [one.strip() for one in named.split(",") if one.strip() not in ("", "-1")]
+        return [device.strip() for device in named.split(",") if device.strip() not in ("", "-1")]
     if shutil.which("nvidia-smi") is None:
         return []
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], check=False, capture_output=True, text=True)

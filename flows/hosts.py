@@ -174,7 +174,9 @@ def _serving_hosts() -> dict[str, datetime | None]:
         for deployment in deployments
         if deployment.status == DeploymentStatus.READY and not deployment.paused
     )
-    return {one.name: one.last_polled for one in sorted(ready, key=lambda one: one.name)}
+    return {
+        deployment.name: deployment.last_polled for deployment in sorted(ready, key=lambda deployment: deployment.name)
+    }
 
 
 def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tuple[str, str]:

@@ -107,12 +107,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.plan:
         GraphReader(root, sweep.targets).stages  # noqa: B018  refuses unknown targets
     done = _finished_experiments()
-    pending = [one for one in planned if one.name not in done]
-    for one in planned if options.plan else []:
-        print(f"{one.name}  {'done' if one.name in done else 'to run'}  {described(one)}")
+    pending = [experiment for experiment in planned if experiment.name not in done]
+    for trial in planned if options.plan else []:
+        print(f"{trial.name}  {'done' if trial.name in done else 'to run'}  {described(trial)}")
     counts = f"{len(planned)} experiments, {len(planned) - len(pending)} done, {len(pending)} to run"
     print(f"sweep {name}: {counts}", flush=True)
-    untracked = untracked_inputs(one.overrides for one in pending)
+    untracked = untracked_inputs(experiment.overrides for experiment in pending)
     for path in untracked:
         print(f"{path} is neither in git nor in DVC: each experiment gets a copy of it (`dvc add {path}` tracks it)")
     if options.plan or not pending:

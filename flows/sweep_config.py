@@ -82,7 +82,7 @@ class Sweep(Params):
     def swept(self) -> list[str]:
         """All keys that the sweep sets, without seeds."""
         random_keys = self.random.over if self.random else {}
-        return list(dict.fromkeys([*self.grid, *(key for one in self.settings for key in one), *random_keys]))
+        return list(dict.fromkeys([*self.grid, *(key for setting in self.settings for key in setting), *random_keys]))
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def trials(name: str, sweep: Sweep) -> list[Trial]:
     settings = [*(grid if sweep.grid else []), *sweep.settings, *_random_settings(sweep.random)] or [{}]
     keys = sweep.seed_keys or sorted({f"{_section(key)}.seed" for key in sweep.swept}) or [SEED]
     if sweep.seeds:
-        settings = [{**one, **dict.fromkeys(keys, seed)} for one in settings for seed in sweep.seeds]
-    by_name = {one.name: one for one in (Trial(_name(name, overrides), overrides) for overrides in settings)}
+        settings = [{**setting, **dict.fromkeys(keys, seed)} for setting in settings for seed in sweep.seeds]
+    by_name = {trial.name: trial for trial in (Trial(_name(name, overrides), overrides) for overrides in settings)}
     return list(by_name.values())
 
 

@@ -46,8 +46,8 @@ def _is_inside(text: str) -> bool:
     return inside and os.path.exists(path)  # noqa: PTH110  Path's own raises where a text is too long for a name
 
 
-def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
+def _overlap(path: PurePosixPath, other: PurePosixPath) -> bool:
+    return path.is_relative_to(other) or other.is_relative_to(path)
 
 
 def _tracked_by_dvc() -> Iterator[PurePosixPath]:

@@ -102,19 +102,27 @@ def sample(
     requests = [Request(ids, f"{place}:{nth}") for place, ids in enumerate(asked) for nth in range(n)]
     runtime = _runtime(model)
     with _our_attention(model), computing(model, runtime):
-        drawn = LocalSampler(model, text.stops, runtime).generate(requests, params, seed, greedy=greedy)
-    lengths = torch.tensor([len(request.ids) + len(one.ids) for request, one in zip(requests, drawn, strict=True)])
+        completions = LocalSampler(model, text.stops, runtime).generate(requests, params, seed, greedy=greedy)
+    lengths = torch.tensor(
+        [len(request.ids) + len(completion.ids) for request, completion in zip(requests, completions, strict=True)]
+    )
     ids, mask, logp = (
         to_padded(torch.tensor([value for row in rows for value in row]), lengths)
         for rows in (
-            [[*request.ids, *one.ids] for request, one in zip(requests, drawn, strict=True)],
-            [[False] * len(request.ids) + [True] * len(one.ids) for request, one in zip(requests, drawn, strict=True)],
-            [[0.0] * len(request.ids) + one.logps for request, one in zip(requests, drawn, strict=True)],
+            [[*request.ids, *completion.ids] for request, completion in zip(requests, completions, strict=True)],
+            [
+                [False] * len(request.ids) + [True] * len(completion.ids)
+                for request, completion in zip(requests, completions, strict=True)
+            ],
+            [
+                [0.0] * len(request.ids) + completion.logps
+                for request, completion in zip(requests, completions, strict=True)
+            ],
         )
     )
-    truncated = torch.tensor([one.finish == "length" for one in drawn])
+    truncated = torch.tensor([completion.finish == "length" for completion in completions])
     ids, mask, logp, truncated = (column.to(model.device) for column in (ids, mask, logp, truncated))
-    return Samples(ids, mask, logp, [text.decode(one.ids) for one in drawn], truncated)
+    return Samples(ids, mask, logp, [text.decode(completion.ids) for completion in completions], truncated)
 
 
 def train_model(

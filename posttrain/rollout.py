@@ -50,7 +50,7 @@ class TokenRow:
 
 def token_rows(prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[TokenRow]:
     """Rows of one prompt and one completion each."""
-    return [TokenRow(*one) for one in zip(prompts, completions, strict=True)]
+    return [TokenRow(*pair) for pair in zip(prompts, completions, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

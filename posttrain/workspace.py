@@ -75,7 +75,7 @@ def is_outside(path: str | Path, root: str | Path = ".") -> bool:
 
 def any_outside(path: str | Path) -> bool:
     """Return whether a path, or an entry of the folder at that path, is outside the workspace."""
-    return any(is_outside(one) for one in (path, *Path(path).glob("*")))
+    return any(is_outside(entry) for entry in (path, *Path(path).glob("*")))
 
 
 def library_command(module: str, *words: str) -> list[str]:
@@ -124,7 +124,7 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 def remove_oldest(new: Path, most: int) -> None:
     """Remove the least recently used files of a cache beyond `most` bytes, and their digests; `new` stays."""
-    files = sorted(new.parent.glob(f"*{new.suffix}"), key=lambda one: one.stat().st_mtime, reverse=True)
+    files = sorted(new.parent.glob(f"*{new.suffix}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for file in files:
         most -= file.stat().st_size
         if most < 0 and file != new:

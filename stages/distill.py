@@ -100,9 +100,9 @@ def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tup
     tools: list[Tools] = [None] * len(asked)
     if chat := table_of(params.demonstrations):
         rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
-        given = [conversation(row, str(chat)) for row in rows]
-        asked += [one.messages[:-1] for one in given]
-        tools += [one.tools for one in given]
+        demonstrations = [conversation(row, str(chat)) for row in rows]
+        asked += [demonstration.messages[:-1] for demonstration in demonstrations]
+        tools += [demonstration.tools for demonstration in demonstrations]
     plain = text.prompts(asked, tools)
     framed = text.prompts([with_system_prompt(turns, context) for turns in asked], tools)
     return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}

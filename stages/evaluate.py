@@ -75,7 +75,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None and _comparable(text, reference, label):
-        some = [one for one in sampled if one.sample < (params.kl_samples or params.samples)]
+        some = [rollout for rollout in sampled if rollout.sample < (params.kl_samples or params.samples)]
         metrics |= kl_to_reference(model, reference, some, params.sampling.temperature, runtime)
     folder = Path("results") / label
     tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]

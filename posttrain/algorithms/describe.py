@@ -167,7 +167,7 @@ def _shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
-        return f"[{', '.join(_shown(one) for one in value)}]"
+        return f"[{', '.join(_shown(item) for item in value)}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -200,7 +200,9 @@ def _types() -> Iterator[str]:
     for model in (model for family in FAMILIES for model in family.kinds):
         for name, choice in choices_of(model):
             if id(choice) not in shown:
-                yield from (_line(f"`{name}`", f"`{type_}`", f"`{one.formula}`") for type_, one in choice.table.items())
+                yield from (
+                    _line(f"`{name}`", f"`{type_}`", f"`{entry.formula}`") for type_, entry in choice.table.items()
+                )
             shown.add(id(choice))
 
 

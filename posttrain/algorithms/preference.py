@@ -85,8 +85,8 @@ class PreferenceObjective(Objective):
         # gathered by index: a mask would wait for the GPU
         both = micro.items.argsort(stable=True).view(-1, 2)
         weight, first = weight_B[both[:, 0]], good_B[both[:, 0]]
-        one, other = relative_B[both].unbind(1)
-        h, l = torch.where(first, one, other), torch.where(first, other, one)  # noqa: E741
+        left, right = relative_B[both].unbind(1)
+        h, l = torch.where(first, left, right), torch.where(first, right, left)  # noqa: E741
         total = (weight * entry.loss(h, l, self.knobs.loss)).sum()
         metrics = {
             "accuracy": (weight * (h > l)).sum(),

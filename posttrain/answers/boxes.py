@@ -68,21 +68,21 @@ def boxes(text: str) -> list[Found]:
 
 def boxed(text: str) -> Found | None:
     """Return the last box, with those that are given together with it."""
-    found = boxes(text)
-    if not found:
+    all_boxes = boxes(text)
+    if not all_boxes:
         if re.search(r"\\(?:boxed|fbox)\b", text):
             raise Unreadable("a box without an end")
         return None
-    last = found[-1]
+    last = all_boxes[-1]
     if last.text.strip().lower() in _PLACEHOLDERS:
         raise Unreadable("the last box is empty")
-    joined = given_together(text, found)
+    joined = given_together(text, all_boxes)
     if joined != last:
         check_before(text[: joined.start])
         check_after(text[last.end :])
         return joined
     start = text.rfind("\n", 0, last.start) + 1
-    others = [one for one in found[:-1] if one.start >= start and one.text.strip() != last.text.strip()]
+    others = [box for box in all_boxes[:-1] if box.start >= start and box.text.strip() != last.text.strip()]
     if others and are_alternatives(text[others[-1].end : last.start]):
         raise Unreadable("two boxes on one line")
     before, after = _SPACE.sub(" ", text[: last.start]), _SPACES.sub(" ", text[last.end :])

@@ -113,11 +113,11 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     if form != "auto":
         return _alone(final_answer(text, form, truncated=truncated), choices)
     text = _FONT.sub(r"\1", POLITE.sub("", spoken(text).strip()).strip())
-    said = list(_SAID.finditer(text))
-    marks = [one.end() for one in said]
-    starts = {one.end(): one.start() for one in said}
-    places = [(one, found) for one in marks if (found := _LETTER.match(text, one)) and _is_choice(found, choices, text)]
-    right = [one for one in _IS_RIGHT.finditer(text) if one["letter"] in choices]
+    phrases = list(_SAID.finditer(text))
+    marks = [phrase.end() for phrase in phrases]
+    starts = {phrase.end(): phrase.start() for phrase in phrases}
+    places = [(end, found) for end in marks if (found := _LETTER.match(text, end)) and _is_choice(found, choices, text)]
+    right = [match for match in _IS_RIGHT.finditer(text) if match["letter"] in choices]
     if right and (not places or right[-1].start() > places[-1][1].start("letter")):
         return _checked(text, right[-1].start(), right[-1].end(), right[-1]["letter"], choices)
     if places:
@@ -125,7 +125,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         if marks[-1] != mark and re.match(r"\s*\W{0,4}(?:\w+\W{0,3}){0,3}\s*$", text[marks[-1] :].split("\n")[0]):
             raise Unreadable("its last answer is none of the choices")
         line = text.rfind("\n", 0, mark) + 1
-        others = [at for at, one in places[:-1] if at > line and one["letter"].upper() != found["letter"].upper()]
+        others = [at for at, match in places[:-1] if at > line and match["letter"].upper() != found["letter"].upper()]
         if others and not _TAKEN_BACK.search(text[others[-1] : mark]):
             raise Unreadable("several choices on one line")
         _check_mark(text, starts[mark], mark, found)
@@ -133,10 +133,10 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
     if marks and not text[marks[-1] :].strip(" *}\n"):
         raise Unreadable("its answer is empty")
     lines = text.splitlines()
-    if any(re.match(r"\W{0,4}[A-J][).:]\s", one) for one in lines[-20:-1]):
+    if any(re.match(r"\W{0,4}[A-J][).:]\s", text_line) for text_line in lines[-20:-1]):
         raise Unreadable("it ends with the list of choices")
     last = lines[-1].strip() if lines else ""
-    above = [one for one in lines[:-1] if one.strip()]
+    above = [text_line for text_line in lines[:-1] if text_line.strip()]
     if above and len(last.split()) <= 3:
         check_line_before(above[-1])
         other = re.search(rf"(?:\A|\bis|\bbe|:)[\s*($]*([{choices}])[)*$.\s]*\Z", above[-1])
@@ -147,7 +147,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         raise Unreadable("words between `answer` and the letter that are not understood")
     if ending and ending["letter"] in choices and not is_denied(last):
         return _checked(last[-200:], ending.start(), len(last), ending["letter"], choices)
-    if len(lines) > 1 and _REASONS.match(next(one for one in lines[1:] if one.strip())):
+    if len(lines) > 1 and _REASONS.match(next(text_line for text_line in lines[1:] if text_line.strip())):
         letter = _alone(lines[0].strip(), choices)
         return _checked(text, 0, len(lines[0]), letter, choices)
     sentence = last_sentence(last)
@@ -193,10 +193,10 @@ def _check_others(rest: str, letter: str, choices: str) -> None:
     for place, sentence in enumerate(re.split(r"(?<=[.!?])\s|\n", rest[:4000])):
         if re.fullmatch(r"\W*[b-hj-z]\W*", sentence) and sentence.strip("().*_$ ") != letter.lower():
             raise Unreadable("another choice after the answer")
-        for one in re.finditer(rf"(?<![\w'’^]|\\)[{choices}](?![\w'’^])", sentence):
-            before, after = sentence[: one.start()], sentence[one.end() :]
-            if one[0] == letter.upper() or (
-                one[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)
+        for match in re.finditer(rf"(?<![\w'’^]|\\)[{choices}](?![\w'’^])", sentence):
+            before, after = sentence[: match.start()], sentence[match.end() :]
+            if match[0] == letter.upper() or (
+                match[0] in "AI" and re.match(r"\s[a-z]", after) and not _AS_GOOD.match(after)
             ):
                 continue
             begins = place or re.match(r"\W*(?:(?:then|later|now|next|finally)\b|\Z)", before)

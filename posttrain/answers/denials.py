@@ -221,11 +221,13 @@ def _holds(answer: str, value: str) -> bool:
 def check_after(rest: str, answer: str = "") -> None:
     """Refuse an answer that what follows takes back, adds to or replaces by another number."""
     rest = re.sub(r"\A[\s$]*</answer>", "", rest)
-    if any(not _holds(answer, one[1]) for one in _REPLACED.finditer(rest[:2000])):
+    if any(not _holds(answer, match[1]) for match in _REPLACED.finditer(rest[:2000])):
         raise Unreadable("the words after the answer give another number")
     later = rest[:2000].partition("\n")[2]
     if _CONTINUED.match(rest) or any(
-        not _holds(answer, one[1]) for found in (_ANOTHER, _FORMULA, _CONCLUDED) for one in found.finditer(later)
+        not _holds(answer, match[1])
+        for pattern in (_ANOTHER, _FORMULA, _CONCLUDED)
+        for match in pattern.finditer(later)
     ):
         raise Unreadable("a line after the answer gives another number")
     line = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", rest.split("\n", maxsplit=1)[0])

@@ -72,11 +72,11 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
     if not twice:
         return False
     try:
-        one, other = read(twice["one"]), read(twice["two"] or twice["three"])
-        if not _agrees(gold, one, pairs):
+        first, second = read(twice["one"]), read(twice["two"] or twice["three"])
+        if not _agrees(gold, first, pairs):
             return False
-        rounded = isinstance(one, Quantity) and isinstance(other, Quantity) and is_close(one.value, other.value)
-        return rounded or _agrees(gold, other, pairs)
+        rounded = isinstance(first, Quantity) and isinstance(second, Quantity) and is_close(first.value, second.value)
+        return rounded or _agrees(gold, second, pairs)
     except Unreadable:
         return False
 
@@ -139,8 +139,8 @@ def same(gold: Answer, found: Answer) -> bool:
         return _same_items(gold, found)
     if isinstance(gold, Matrix) and isinstance(found, Matrix):
         return [len(row) for row in gold.rows] == [len(row) for row in found.rows] and all(
-            same_number(a, b) for one, other in zip(gold.rows, found.rows, strict=True)
-            for a, b in zip(one, other, strict=True)
+            same_number(a, b) for gold_row, found_row in zip(gold.rows, found.rows, strict=True)
+            for a, b in zip(gold_row, found_row, strict=True)
         )  # fmt: skip
     if isinstance(gold, Percent | Quantity) and isinstance(found, Percent | Quantity):
         return _same_quantity(gold, found)
@@ -159,7 +159,7 @@ def _same_quantity(gold: Percent | Quantity, found: Percent | Quantity) -> bool:
     if isinstance(found, Percent):
         return gold.unit is None and same_value(gold.value, Call("div", (found.value, HUNDRED)))
     if gold.unit is None or found.unit is None:
-        if any(one.unit == table()["degree"] for one in (gold, found)) and Const("pi") in [
+        if any(side.unit == table()["degree"] for side in (gold, found)) and Const("pi") in [
             *walk(gold.value),
             *walk(found.value),
         ]:
@@ -197,7 +197,7 @@ def _in_base_units(value: Node, unit: Unit) -> Node:
 def same_value(gold: Node, found: Node) -> bool:
     """Return whether two expressions are equal, and the found one is no arithmetic that is left to do."""
     infinite = Const("infinity")
-    if any(one == infinite for node in (gold, found) for one in walk(node)):
+    if any(part == infinite for node in (gold, found) for part in walk(node)):
         return gold == found
     return same_number(gold, found) and _is_worked_out(gold, found)
 
@@ -211,17 +211,17 @@ def _is_worked_out(gold: Node, found: Node) -> bool:
 
 def _is_plain(node: Node) -> bool:
     """Return whether an expression is a number or a fraction of numbers."""
-    return all(isinstance(one, Num) or (isinstance(one, Call) and one.name in ("div", "neg")) for one in walk(node))
+    return all(isinstance(part, Num) or (isinstance(part, Call) and part.name in ("div", "neg")) for part in walk(node))
 
 
 def _has_arithmetic(node: Node) -> bool:
     """Return whether rational numbers are still to be added or multiplied; 1.5 * 10^3 is a number."""
-    for one in walk(node):
-        if not isinstance(one, Call) or one.name not in ARITHMETIC:
+    for part in walk(node):
+        if not isinstance(part, Call) or part.name not in ARITHMETIC:
             continue
-        left, right = one.args
+        left, right = part.args
         scientific = isinstance(right, Call) and right.name == "pow" and right.args[0] == Num(Fraction(10))
-        if one.name == "mul" and scientific and isinstance(left, Num):
+        if part.name == "mul" and scientific and isinstance(left, Num):
             continue
         if exact(left) is not None and exact(right) is not None:
             return True
@@ -254,7 +254,7 @@ def _renamed(node: Node, names: dict[str, str]) -> Node:
     if isinstance(node, Var):
         return Var(names[node.name])
     if isinstance(node, Call):
-        return Call(node.name, tuple(_renamed(one, names) for one in node.args))
+        return Call(node.name, tuple(_renamed(arg, names) for arg in node.args))
     return node
 
 

@@ -223,7 +223,7 @@ class Parser:
                 return _mixed(token.value, top.value, bottom.value)
             return Call("mul", (Num(token.value), fraction))
         if len(following) == 3 and following[0].kind == "number" and following[0].gap and following[1].text == "/":
-            if not all(one.text.replace(",", "").isdigit() for one in (token, following[0], following[2])):
+            if not all(number.text.replace(",", "").isdigit() for number in (token, following[0], following[2])):
                 raise Unreadable("two numbers in a row")
             self.place += 3
             return _mixed(token.value, Fraction(following[0].text), Fraction(following[2].text))
@@ -240,13 +240,13 @@ class Parser:
             return self._indexed(name)
         if (name.lower() in NOT_VARIABLES and len(name) > 1) or len(name) > 3:
             raise Unreadable(f"the word '{name}' within an expression")
-        nodes = [CONSTANTS.get(one, Var(one)) for one in name[:-1]]
+        nodes = [CONSTANTS.get(letter, Var(letter)) for letter in name[:-1]]
         last = self._indexed(name[-1])
-        for one in reversed(nodes):
+        for node in reversed(nodes):
             if self.at("^"):  # xy^2 is x(y^2)
                 self.place += 1
                 last = Call("pow", (last, self.exponent()))
-            last = Call("mul", (one, last))
+            last = Call("mul", (node, last))
         return last
 
     def _indexed(self, name: str) -> Node:
@@ -258,7 +258,7 @@ class Parser:
             end = next((n for n in range(self.place, len(self.tokens)) if self.tokens[n].text == "}"), None)
             if end is None:
                 raise Unreadable("} is missing")
-            below = "".join(one.text for one in self.tokens[self.place + 1 : end])
+            below = "".join(token.text for token in self.tokens[self.place + 1 : end])
             self.place = end + 1
         else:
             below = self.next.text if self.next else ""

@@ -110,8 +110,8 @@ def spoken(text: str) -> str:
 
 def _auto(text: str) -> Found | None:
     """Return the last answer in any form."""
-    marked = [one for one in (boxed(text), _hashes(text), _tags(text)) if one is not None]
-    last = max(marked, key=lambda one: one.end, default=None)
+    marked = [found for found in (boxed(text), _hashes(text), _tags(text)) if found is not None]
+    last = max(marked, key=lambda found: found.end, default=None)
     said = _answer_is(text, last.end if last else 0)
     if said is not None and words(said.text) > MOST_WORDS and not said.text.startswith("all "):
         said = None  # "Answer: first we add ..."
@@ -120,7 +120,7 @@ def _auto(text: str) -> Found | None:
 
 def _hashes(text: str) -> Found | None:
     """Return what follows the last ####, unless it is a heading over an explanation."""
-    places = [one.end() for one in re.finditer("#{4,}", text)]
+    places = [mark.end() for mark in re.finditer("#{4,}", text)]
     if len(places) > 1 and _CLOSED_HEADING.match(text[places[-2] : _line_end(text, places[-1])]):
         text, places = text[: places[-1]].rstrip("#") + text[places[-1] :], places[:-1]  # #### 18 ####
     while places and _EXPLANATIONS.match(text[places[-1] : _line_end(text, places[-1])]):
@@ -222,14 +222,14 @@ def _last_line(text: str) -> Found | None:
         line = line[bullet.end() :]
         if not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", line):
             raise Unreadable("the last line is one of a list")
-    if _BARE.fullmatch(line) and any(_BARE.fullmatch(one) for one in lines[-30:-1]):
+    if _BARE.fullmatch(line) and any(_BARE.fullmatch(splitline) for splitline in lines[-30:-1]):
         raise Unreadable("several lines with a number alone")
     if len(lines) > 1 and words(line) <= 3:
         check_line_before(lines[-2])
     last_two = lines[-2:]
     if len(last_two) == 2 and any(map(_BARE.fullmatch, last_two)) and any(map(_ASSIGNED.fullmatch, last_two)):
         raise Unreadable("two lines with values")
-    names = [_ASSIGNED.fullmatch(one) for one in lines[-2:]]
+    names = [_ASSIGNED.fullmatch(splitline) for splitline in lines[-2:]]
     if len({name[1] for name in names if name}) > 1:
         raise Unreadable("values of several variables")
     return Found(value_after_verb(last_sentence(line)), len(text) - 1, len(text))

@@ -30,7 +30,7 @@ def reals_of(answer: Answer) -> Reals:
         low, high = (_plain(member) for member in answer.members)
         return Reals((Span(low, False, high, False),))
     if isinstance(answer, Items) and answer.kind == "set":
-        return Reals(tuple(Span(one, True, one, True) for one in map(_plain, answer.members)))
+        return Reals(tuple(Span(number, True, number, True) for number in map(_plain, answer.members)))
     raise Unreadable("not a set of numbers")
 
 
@@ -42,15 +42,15 @@ def _plain(answer: Answer) -> Node:
 
 def union(sets: Sequence[Reals]) -> Reals:
     """Return all numbers of all sets."""
-    spans = tuple(span for one in sets for span in one.spans)
+    spans = tuple(span for reals in sets for span in reals.spans)
     return Reals(normal(spans), _variable(sets))
 
 
 def intersection(sets: Sequence[Reals]) -> Reals:
     """Return the numbers that are in every set."""
     spans = sets[0].spans
-    for one in sets[1:]:
-        spans = tuple(both for a in spans for b in one.spans if (both := _overlap(a, b)) is not None)
+    for reals in sets[1:]:
+        spans = tuple(both for a in spans for b in reals.spans if (both := _overlap(a, b)) is not None)
     return Reals(normal(spans), _variable(sets))
 
 
@@ -59,12 +59,12 @@ def complement(answer: Answer) -> Reals:
     if isinstance(answer, Quantity):
         answer = Items("set", (answer,))
     result = WHOLE_LINE
-    for one in normal(reals_of(answer).spans):
+    for span in normal(reals_of(answer).spans):
         around = []
-        if one.low != MINUS_INFINITY:
-            around.append(Span(MINUS_INFINITY, False, one.low, not one.low_closed))
-        if one.high != INFINITY:
-            around.append(Span(one.high, not one.high_closed, INFINITY, False))
+        if span.low != MINUS_INFINITY:
+            around.append(Span(MINUS_INFINITY, False, span.low, not span.low_closed))
+        if span.high != INFINITY:
+            around.append(Span(span.high, not span.high_closed, INFINITY, False))
         result = intersection([result, Reals(tuple(around))])
     return result
 
@@ -78,7 +78,7 @@ def same_reals(left: Reals, right: Reals) -> bool:
 
 
 def _variable(sets: Sequence[Reals]) -> str | None:
-    names = {one.variable for one in sets}
+    names = {reals.variable for reals in sets}
     if len(names) > 1:
         raise Unreadable("inequalities of different variables")
     return names.pop() if names else None
@@ -99,8 +99,8 @@ def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
     """The intervals in order, without empty ones, joined where they touch; an interval of letters stays as it is."""
     if len(spans) > MOST_SPANS:
         raise Unreadable("too many intervals")
-    for one in spans:
-        if (one.low_closed and one.low == MINUS_INFINITY) or (one.high_closed and one.high == INFINITY):
+    for span in spans:
+        if (span.low_closed and span.low == MINUS_INFINITY) or (span.high_closed and span.high == INFINITY):
             raise Unreadable("infinity does not belong to an interval")
     if len(spans) == 1 and (variables(spans[0].low) or variables(spans[0].high)):
         return tuple(spans)
@@ -110,7 +110,7 @@ def normal(spans: Sequence[Span]) -> tuple[Span, ...]:
             raise Unreadable("an interval whose ends are the wrong way round")
         if same_end(span.low, span.high) and not (span.low_closed and span.high_closed):
             continue
-        place = next((n for n, one in enumerate(kept) if less(span.low, one.low)), len(kept))
+        place = next((n for n, other in enumerate(kept) if less(span.low, other.low)), len(kept))
         kept.insert(place, span)
     joined: list[Span] = []
     for span in _closed_first(kept):

@@ -60,15 +60,15 @@ def walk(node: Node) -> Iterator[Node]:
     """Yield the node and everything below it."""
     stack = [node]
     while stack:
-        one = stack.pop()
-        yield one
-        if isinstance(one, Call):
-            stack.extend(one.args)
+        part = stack.pop()
+        yield part
+        if isinstance(part, Call):
+            stack.extend(part.args)
 
 
 def variables(node: Node) -> frozenset[str]:
     """Return the names of the variables in an expression."""
-    return frozenset(one.name for one in walk(node) if isinstance(one, Var))
+    return frozenset(part.name for part in walk(node) if isinstance(part, Var))
 
 
 @dataclass(frozen=True)

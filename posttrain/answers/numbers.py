@@ -47,7 +47,7 @@ def same_number(left: Node, right: Node) -> bool:
 
 def is_close(left: Node, right: Node) -> bool:
     """Return whether `right` may be `left`, rounded."""
-    a, b = (Evaluation(30, {}, "e").value(one) for one in (left, right))
+    a, b = (Evaluation(30, {}, "e").value(node) for node in (left, right))
     if not isinstance(b, Fraction) or (not isinstance(a, Fraction) and _context(30).im(a) != 0):
         return False
     places = next((n for n in range(30) if 10**n % b.denominator == 0), None)
@@ -78,21 +78,21 @@ def _end(node: Node) -> float | Value:
 
 def _check_defined(node: Node) -> None:
     """Refuse what has no value for any values of its variables: 0/0."""
-    if isinstance(node, Call) and not variables(node) and any(one == Const("infinity") for one in walk(node)):
+    if isinstance(node, Call) and not variables(node) and any(part == Const("infinity") for part in walk(node)):
         return
-    if any(isinstance(one, Call) and one.name == "div" and exact(one.args[1]) == 0 for one in walk(node)):
+    if any(isinstance(part, Call) and part.name == "div" and exact(part.args[1]) == 0 for part in walk(node)):
         raise Unreadable("a division by 0")
 
 
 def _bases(left: Node, right: Node) -> tuple[str, ...]:
     """Return what `log` may mean: an answer is right if it is right either way."""
-    has_log = any(isinstance(one, Call) and one.name == "log" for node in (left, right) for one in walk(node))
+    has_log = any(isinstance(part, Call) and part.name == "log" for node in (left, right) for part in walk(node))
     return ("e", "10") if has_log else ("e",)
 
 
 def _digits(left: Node, right: Node) -> int:
     """More digits than any number in the text has."""
-    sizes = [one.value for node in (left, right) for one in walk(node) if isinstance(one, Num)]
+    sizes = [part.value for node in (left, right) for part in walk(node) if isinstance(part, Num)]
     longest = max((max(v.numerator.bit_length(), v.denominator.bit_length()) for v in sizes), default=0)
     return DIGITS + int(longest / _LOG2_10) + 1
 
@@ -104,16 +104,16 @@ def _same_constant(left: Node, right: Node) -> bool:
 
 def _same_at(left: Node, right: Node, point: Mapping[str, Fraction], base: str, digits: int) -> bool | None:
     """Return whether both have the same value; None: neither is real there."""
-    a, b = (Evaluation(digits, point, base).value(one) for one in (left, right))
+    a, b = (Evaluation(digits, point, base).value(node) for node in (left, right))
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
-    c, d = (Evaluation(digits + MORE_DIGITS, point, base).value(one) for one in (left, right))
+    c, d = (Evaluation(digits + MORE_DIGITS, point, base).value(node) for node in (left, right))
     first, second = _difference(a, b, digits), _difference(c, d, digits + MORE_DIGITS)
     agree = bool(second == 0 or second < first * _context(30).mpf(10) ** (-MORE_DIGITS // 2))
     if agree or not point:
         return agree
     left_real, right_real = _is_real(c, digits), _is_real(d, digits)
-    if not left_real and (right_real or not any(one == Const("i") for one in walk(left))):
+    if not left_real and (right_real or not any(part == Const("i") for part in walk(left))):
         return None
     return False
 
@@ -194,7 +194,7 @@ class Evaluation:
             if node.name not in self._point:
                 raise Unreadable(f"the variable {node.name} has no value")
             return self._point[node.name]
-        return self._bounded(self._call(node.name, [self._value(one) for one in node.args]))
+        return self._bounded(self._call(node.name, [self._value(arg) for arg in node.args]))
 
     def _bounded(self, value: Value) -> Value:
         if isinstance(value, Fraction):
@@ -215,9 +215,9 @@ class Evaluation:
         return value
 
     def _call(self, name: str, args: list[Value]) -> Value:
-        rational = all(isinstance(one, Fraction) for one in args)
+        rational = all(isinstance(arg, Fraction) for arg in args)
         if name in ("add", "mul", "div", "neg"):
-            return self._arithmetic(name, args if rational else [self._number(one) for one in args])
+            return self._arithmetic(name, args if rational else [self._number(arg) for arg in args])
         if name in ("pow", "root"):
             return self._power(name, *args)
         if name in ("factorial", "binom"):
@@ -282,16 +282,16 @@ class Evaluation:
         return base**power
 
     def _counted(self, name: str, args: list[Value]) -> Value:
-        if all(isinstance(one, Fraction) and one.denominator == 1 for one in args):
-            if any(not 0 <= one <= LARGEST_FACTORIAL for one in args):
+        if all(isinstance(arg, Fraction) and arg.denominator == 1 for arg in args):
+            if any(not 0 <= arg <= LARGEST_FACTORIAL for arg in args):
                 raise Unreadable(f"{name} of a number that is too large or negative")
-            whole = [int(one) for one in args]
+            whole = [int(arg) for arg in args]
             return Fraction(math.factorial(whole[0]) if name == "factorial" else math.comb(whole[0], whole[1]))
         if not self._point:
             raise Unreadable(f"{name} of a fraction")
         context = _context(self._digits)
-        numbers = [self._number(one) for one in args]
-        if any(abs(one) > 100 for one in numbers):
+        numbers = [self._number(arg) for arg in args]
+        if any(abs(number) > 100 for number in numbers):
             raise Unreadable(f"{name} of a number that is too large")
         return context.factorial(*numbers) if name == "factorial" else context.binomial(*numbers)
 

@@ -31,23 +31,29 @@ _COMPOUND = ("L", "T", "M", "$", "angle")
 
 def compound(found: Run) -> Answer | None:
     """`2 hours and 30 minutes`, `5 ft 3 in`: parts of one quantity, from the largest unit down."""
-    plain = [one for one in found if one.text not in ("and", ",")]
-    if len(plain) not in (4, 6) or any(one.kind != "number" for one in plain[::2]):
+    plain = [token for token in found if token.text not in ("and", ",")]
+    if len(plain) not in (4, 6) or any(token.kind != "number" for token in plain[::2]):
         return None
-    if any(one.kind != "word" for one in plain[1::2]) or len(found) - len(plain) > 2:
+    if any(token.kind != "word" for token in plain[1::2]) or len(found) - len(plain) > 2:
         return None
     try:
-        units = [unit_of([one])[1] for one in plain[1::2]]
+        units = [unit_of([token])[1] for token in plain[1::2]]
     except Unreadable:
         return None
-    known = [one for one in units if one is not None and one.dimensions and one.dimensions[0][0] in _COMPOUND]
-    factors = [exact(one.factor) for one in known]
+    known_units = [
+        unit for unit in units if unit is not None and unit.dimensions and unit.dimensions[0][0] in _COMPOUND
+    ]
+    factors = [exact(unit.factor) for unit in known_units]
     sizes = [factor for factor in factors if factor is not None]
-    if len(sizes) != len(units) or len({one.dimensions for one in known}) != 1 or sizes != sorted(set(sizes))[::-1]:
+    if (
+        len(sizes) != len(units)
+        or len({unit.dimensions for unit in known_units}) != 1
+        or sizes != sorted(set(sizes))[::-1]
+    ):
         return None
-    values = [one.value for one in plain[::2] if one.value is not None]
+    values = [token.value for token in plain[::2] if token.value is not None]
     total = sum((value * size for value, size in zip(values, sizes, strict=True)), Fraction(0)) / sizes[0]
-    return Quantity(Num(total), known[0])
+    return Quantity(Num(total), known_units[0])
 
 
 def quantity(found: Run, *, units: bool) -> Answer:
@@ -60,7 +66,7 @@ def quantity(found: Run, *, units: bool) -> Answer:
         rest = rest[2:] if rest[0].text == "US" and len(rest) > 1 and rest[1].text == "$" else rest[1:]
         if not rest or rest[0].text == "-" or rest[0].kind != "number":
             raise Unreadable("a currency without a number")
-        per = next((n for n, one in enumerate(rest) if one.text == "/" and rest[-1].kind == "word"), len(rest))
+        per = next((n for n, token in enumerate(rest) if token.text == "/" and rest[-1].kind == "word"), len(rest))
         value, unit = _with_unit(rest[:per], units=units)
         if per < len(rest) and unit is None:
             unit = unit_of([Token("word", "per", gap=True), *rest[per + 1 :]])[1]
@@ -96,7 +102,7 @@ def _with_unit(found: Run, *, units: bool) -> tuple[Node, Unit | None]:
 
 def _plus_minus(value: Node, unit: Unit | None) -> Answer:
     """Return both values where the expression has a plus-minus sign."""
-    count = sum(isinstance(one, Call) and one.name == "pm" for one in walk(value))
+    count = sum(isinstance(part, Call) and part.name == "pm" for part in walk(value))
     if not count:
         return Quantity(value, unit)
     if count > 1:
@@ -107,7 +113,7 @@ def _plus_minus(value: Node, unit: Unit | None) -> Answer:
 def _chosen(node: Node, sign: str) -> Node:
     if not isinstance(node, Call):
         return node
-    args = tuple(_chosen(one, sign) for one in node.args)
+    args = tuple(_chosen(arg, sign) for arg in node.args)
     if node.name != "pm":
         return Call(node.name, args)
     right = args[1] if sign == "add" else negative(args[1])
@@ -119,22 +125,27 @@ def _chosen(node: Node, sign: str) -> Node:
 
 def items(read: Sequence[Answer]) -> Answer:
     """Answers without order; names that are all the same are written once."""
-    flat: list[Answer] = []
+    members: list[Answer] = []
     name: str | None = None
-    for one in read:
-        if isinstance(one, Named) and isinstance(one.value, Items) and one.value.kind == "set":
-            flat.extend(Named(one.name, member) for member in one.value.members)
-        elif isinstance(one, Items) and one.kind == "set":
-            flat.extend(one.members)
+    for answer in read:
+        if isinstance(answer, Named) and isinstance(answer.value, Items) and answer.value.kind == "set":
+            members.extend(Named(answer.name, member) for member in answer.value.members)
+        elif isinstance(answer, Items) and answer.kind == "set":
+            members.extend(answer.members)
         else:
-            flat.append(one)
-    if len(flat) > MOST_MEMBERS:
+            members.append(answer)
+    if len(members) > MOST_MEMBERS:
         raise Unreadable(f"more than {MOST_MEMBERS} members")
-    flat = [Named(re.sub(r"_\d+\Z", "", one.name), one.value) if isinstance(one, Named) else one for one in flat]
-    names = {one.name for one in flat if isinstance(one, Named)}
-    if len(names) == 1 and isinstance(flat[0], Named):  # x = 1 or 2
-        name = flat[0].name
-        return Named(name, Items("set", tuple(one.value if isinstance(one, Named) else one for one in flat)))
-    if names and not all(isinstance(one, Named) for one in flat):
+    members = [
+        Named(re.sub(r"_\d+\Z", "", member.name), member.value) if isinstance(member, Named) else member
+        for member in members
+    ]
+    names = {member.name for member in members if isinstance(member, Named)}
+    if len(names) == 1 and isinstance(members[0], Named):  # x = 1 or 2
+        name = members[0].name
+        return Named(
+            name, Items("set", tuple(member.value if isinstance(member, Named) else member for member in members))
+        )
+    if names and not all(isinstance(member, Named) for member in members):
         raise Unreadable("a list in which some values have names")
-    return Items("set", tuple(flat))
+    return Items("set", tuple(members))

@@ -97,27 +97,27 @@ class Reader:
         """Parts joined by `or`, `and` and commas."""
         alternatives = split(found, "or", "\\lor")
         if len(alternatives) > 1:
-            read = [self._joined(alternative) for alternative in alternatives]
-            if all(isinstance(one, Reals) for one in read):
-                return union([one for one in read if isinstance(one, Reals)])
-            names = {one.name for one in read if isinstance(one, Named)}
+            answers = [self._joined(alternative) for alternative in alternatives]
+            if all(isinstance(answer, Reals) for answer in answers):
+                return union([answer for answer in answers if isinstance(answer, Reals)])
+            names = {answer.name for answer in answers if isinstance(answer, Named)}
             if len(names) > 1:
                 raise Unreadable("alternatives with different names")
-            inequalities = [isinstance(one, Reals) and one.variable is not None for one in read]
-            named = [isinstance(one, Named) for one in read]
+            inequalities = [isinstance(answer, Reals) and answer.variable is not None for answer in answers]
+            named = [isinstance(answer, Named) for answer in answers]
             if any(inequalities) and all(a or b for a, b in zip(inequalities, named, strict=True)):  # x = 0 or x > 3
-                return union([_values_of(one) for one in read])
-            return _listed(alternatives, read)
+                return union([_values_of(answer) for answer in answers])
+            return _listed(alternatives, answers)
         parts = split(found, "and", "\\land", ",", ";")
         if len(parts) == 1:
             return self._one(found)
-        read = [self._one(part) for part in parts]
-        if any(isinstance(one, Reals) for one in read):
-            commas = len(split(found, ",", ";")) > 1 and not any(one.text == "\\ne" for one in found)
-            if not all(isinstance(one, Reals) and one.variable for one in read) or commas:
+        answers = [self._one(part) for part in parts]
+        if any(isinstance(answer, Reals) for answer in answers):
+            commas = len(split(found, ",", ";")) > 1 and not any(token.text == "\\ne" for token in found)
+            if not all(isinstance(answer, Reals) and answer.variable for answer in answers) or commas:
                 raise Unreadable("inequalities that are joined by commas")
-            return intersection([one for one in read if isinstance(one, Reals)])
-        return _listed(parts, read)
+            return intersection([answer for answer in answers if isinstance(answer, Reals)])
+        return _listed(parts, answers)
 
     def _one(self, found: Run) -> Answer:
         """Return a relation, a union of sets, or a value."""
@@ -127,7 +127,7 @@ class Reader:
             parts = split(found, sign)
             if len(parts) == 2 and (name := name_of(parts[0])) is not None and (len(name) == 1 or name[0] == "("):
                 return self._members(name, parts[1])
-        if any(one.text in RELATIONS for one in top(found)):
+        if any(token.text in RELATIONS for token in top(found)):
             return relation(found, self._sets)
         return self._sets(found)
 
@@ -142,10 +142,10 @@ class Reader:
         """Sets joined by a union or a difference, or one value."""
         if not found:
             raise Unreadable("an empty part")
-        signs = {one.text for one in top(found)}
+        signs = {token.text for token in top(found)}
         if "\\setminus" in signs and signs & {"\\cup", "\\cap", "U", "union"}:
             raise Unreadable("unions and differences of sets without brackets")
-        parts = split(found, "\\cup", "U", "union") if any(one.text in OPEN for one in found) else [found]
+        parts = split(found, "\\cup", "U", "union") if any(token.text in OPEN for token in found) else [found]
         if len(parts) > 1:
             return union([reals_of(self._sets(part)) for part in parts])
         real = found[0].text in ("\\mathbb", "R")
@@ -156,7 +156,7 @@ class Reader:
         return self._value(found)
 
     def _value(self, found: Run) -> Answer:
-        texts = "".join(one.text for one in found)
+        texts = "".join(token.text for token in found)
         if texts in ("\\emptyset", "\\{\\}", "{}"):
             return Items("set", ())
         if texts in ("\\mathbb{R}", "\\mathbbR"):
@@ -176,7 +176,7 @@ class Reader:
                 return Named(found[0].text, point)
         ratio = split(found, ":")
         if 1 < len(ratio) <= 6:
-            return Items(":", tuple(Quantity(whole(one)) for one in ratio))
+            return Items(":", tuple(Quantity(whole(part)) for part in ratio))
         if based := re.fullmatch(r"([0-9A-F]+)_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
             return Based(based[1], int(based[2]))
         if len(split(found, "\\over")) == 2:
@@ -187,9 +187,14 @@ class Reader:
         """]1, 2] is (1, 2]."""
         ends = found[0].text, found[-1].text
         inner = found[1:-1]
-        if ends[0] not in "[]" or ends[1] not in "[]" or ends == ("[", "]") or any(one.text in OPEN for one in inner):
+        if (
+            ends[0] not in "[]"
+            or ends[1] not in "[]"
+            or ends == ("[", "]")
+            or any(token.text in OPEN for token in inner)
+        ):
             return None
-        parts = split(inner, ";") if any(one.text == ";" for one in inner) else split(inner, ",")
+        parts = split(inner, ";") if any(token.text == ";" for token in inner) else split(inner, ",")
         if len(parts) != 2:
             raise Unreadable("an interval without two ends")
         return Reals((Span(whole(parts[0]), ends[0] == "[", whole(parts[1]), ends[1] == "]"),))
@@ -206,23 +211,23 @@ class Reader:
         if len(members) == 1 or opening == "{":
             if opening != closing and (opening, closing) not in (("(", ")"), ("[", "]"), ("{", "}")):
                 raise Unreadable("brackets around one value")
-            stacked = any(one.text in ("\\over", "\\choose") for one in inner)
+            stacked = any(token.text in ("\\over", "\\choose") for token in inner)
             return self._one(inner) if opening in "({" and inner and not stacked else None
-        read = [self._one(member) for member in members]
-        signed = [n for n, one in enumerate(members) if any(token.text in ("\\pm", "\\mp") for token in one)]
-        if opening == "(" and closing == ")" and len(signed) == 1 and isinstance(read[signed[0]], Items):
-            (place,), both = signed, read[signed[0]]
+        answers = [self._one(member) for member in members]
+        signed = [n for n, member in enumerate(members) if any(token.text in ("\\pm", "\\mp") for token in member)]
+        if opening == "(" and closing == ")" and len(signed) == 1 and isinstance(answers[signed[0]], Items):
+            (place,), both = signed, answers[signed[0]]
             assert isinstance(both, Items)
             return Items(
-                "set", tuple(Items("(", (*read[:place], member, *read[place + 1 :])) for member in both.members)
+                "set", tuple(Items("(", (*answers[:place], member, *answers[place + 1 :])) for member in both.members)
             )
         if (opening, closing) in (("(", ")"), ("\\langle", "\\rangle")):
-            return Items(opening.replace("\\langle", "<"), tuple(read))
-        if len(read) == 2 and all(isinstance(one, Quantity) and one.unit is None for one in read):
-            low, high = (one.value for one in read if isinstance(one, Quantity))
+            return Items(opening.replace("\\langle", "<"), tuple(answers))
+        if len(answers) == 2 and all(isinstance(answer, Quantity) and answer.unit is None for answer in answers):
+            low, high = (answer.value for answer in answers if isinstance(answer, Quantity))
             return Reals((Span(low, opening == "[", high, closing == "]"),))
         if (opening, closing) == ("[", "]"):
-            return Items("[", tuple(read))
+            return Items("[", tuple(answers))
         raise Unreadable("brackets that do not match")
 
     def _set(self, inner: Run) -> Answer:
@@ -240,28 +245,31 @@ class Reader:
                 if isinstance(rule, Reals) and isinstance(named, Reals) and named.variable == rule.variable:
                     return Reals(intersection([named, rule]).spans)
                 raise Unreadable("a set with a rule that is not understood")
-        read = [self._one(one) for one in split(inner, ",", ";")]
-        if any(isinstance(one, Reals | Equation) for one in read):
+        answers = [self._one(member) for member in split(inner, ",", ";")]
+        if any(isinstance(answer, Reals | Equation) for answer in answers):
             raise Unreadable("a set of relations")
-        if any(isinstance(one, Items) and one.kind == "set" for one in read):
-            signs = any(one.text in ("\\pm", "\\mp") for one in inner)
-            return items(read) if signs else Items("set", tuple(read))
-        return items(read)
+        if any(isinstance(answer, Items) and answer.kind == "set" for answer in answers):
+            signs = any(token.text in ("\\pm", "\\mp") for token in inner)
+            return items(answers) if signs else Items("set", tuple(answers))
+        return items(answers)
 
 
-def _values_of(one: Answer) -> Reals:
+def _values_of(answer: Answer) -> Reals:
     """Return the numbers of an inequality or of `x = 0`."""
-    if isinstance(one, Named):
-        members = one.value if isinstance(one.value, Items) else Items("set", (one.value,))
-        return Reals(reals_of(members).spans, one.name)
-    return reals_of(one)
+    if isinstance(answer, Named):
+        members = answer.value if isinstance(answer.value, Items) else Items("set", (answer.value,))
+        return Reals(reals_of(members).spans, answer.name)
+    return reals_of(answer)
 
 
-def _listed(parts: Sequence[Run], read: Sequence[Answer]) -> Answer:
+def _listed(parts: Sequence[Run], answers: Sequence[Answer]) -> Answer:
     """Answers that are listed: sets in a list stay sets."""
     fenced = [bool(part) and part[0].text in ("\\{", "{") and encloses(part) for part in parts]
-    if any(isinstance(one, Items) and one.kind == "set" and inside for one, inside in zip(read, fenced, strict=True)):
+    if any(
+        isinstance(answer, Items) and answer.kind == "set" and inside
+        for answer, inside in zip(answers, fenced, strict=True)
+    ):
         if not all(fenced):
             raise Unreadable("a list of sets and other values")
-        return Items("set", tuple(read))
-    return items(read)
+        return Items("set", tuple(answers))
+    return items(answers)

@@ -33,7 +33,7 @@ RELATIONS = frozenset({"=", "<", ">", "\\le", "\\ge", "\\ne", "\\approx"})
 
 def relation(found: Run, sets: Sets) -> Answer:
     """`x = 5`, `9 + 9 = 18`, `1/3 ≈ 0.333`, `1 < x < 5`, `y = 2x + 3`."""
-    signs = [one.text for one in top(found) if one.text in RELATIONS]
+    signs = [token.text for token in top(found) if token.text in RELATIONS]
     parts = split(found, *RELATIONS)
     if len(parts) > 12:
         raise Unreadable("too many relations")
@@ -49,7 +49,7 @@ def relation(found: Run, sets: Sets) -> Answer:
         raise Unreadable("one side of a relation is empty")
     if name is None and len(parts) == 2 and signs == ["="]:
         left, right = sets(parts[0]), sets(parts[1])
-        sides = [one.value for one in (left, right) if isinstance(one, Quantity) and one.unit is None]
+        sides = [side.value for side in (left, right) if isinstance(side, Quantity) and side.unit is None]
         if len(sides) == 2 and any(map(variables, sides)):
             return Equation(*sides)
     value = _chain(parts, signs, sets)
@@ -68,10 +68,10 @@ def _chain(parts: Sequence[Run], signs: Sequence[str], sets: Sets) -> Answer:
     last = len(parts) - 1
     exact_ones = next((n for n, sign in enumerate(signs) if sign == "\\approx"), last)
     for place in range(1, len(values)):
-        one, other = values[0], values[place]
-        if not isinstance(one, Quantity | Percent) or not isinstance(other, Quantity | Percent):
+        first, other = values[0], values[place]
+        if not isinstance(first, Quantity | Percent) or not isinstance(other, Quantity | Percent):
             raise Unreadable("a chain of values that are not numbers")
-        a, b = _in_one_unit(one, other)
+        a, b = _in_one_unit(first, other)
         agree = same_number(a, b) if place <= exact_ones else is_close(a, b)
         if not agree:
             raise Unreadable("a chain of values that are not the same")
@@ -80,8 +80,8 @@ def _chain(parts: Sequence[Run], signs: Sequence[str], sets: Sets) -> Answer:
 
 def _inequality(parts: Sequence[Run], signs: Sequence[str]) -> Reals:
     named = [name_of(part) if len(part) > 1 else None for part in parts]
-    nodes = [whole(one) if name is None else Var(name) for one, name in zip(parts, named, strict=True)]
-    places = [n for n, one in enumerate(nodes) if isinstance(one, Var)]
+    nodes = [whole(part) if name is None else Var(name) for part, name in zip(parts, named, strict=True)]
+    places = [n for n, node in enumerate(nodes) if isinstance(node, Var)]
     if len(places) != 1 or len(nodes) > 3 or any(variables(n) for n in nodes if not isinstance(n, Var)):
         raise Unreadable("an inequality that is not solved for a variable")
     (place,) = places
@@ -107,10 +107,10 @@ def _inequality(parts: Sequence[Run], signs: Sequence[str]) -> Reals:
     return intersection(spans)
 
 
-def _in_one_unit(one: Quantity | Percent, other: Quantity | Percent) -> tuple[Node, Node]:
+def _in_one_unit(left: Quantity | Percent, right: Quantity | Percent) -> tuple[Node, Node]:
     """Return the values of two sides of an equation, in base units if both have units."""
-    values = [v.value if isinstance(v, Quantity) else Call("div", (v.value, Num(Fraction(100)))) for v in (one, other)]
-    units = [v.unit if isinstance(v, Quantity) else None for v in (one, other)]
+    values = [v.value if isinstance(v, Quantity) else Call("div", (v.value, Num(Fraction(100)))) for v in (left, right)]
+    units = [v.unit if isinstance(v, Quantity) else None for v in (left, right)]
     if units[0] is not None and units[1] is not None and units[0] != units[1]:
         if units[0].dimensions != units[1].dimensions:
             raise Unreadable("an equation of different units")

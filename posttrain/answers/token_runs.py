@@ -28,18 +28,18 @@ def name_of(found: Run) -> str | None:
     """Return what is named before `=`: a variable, f(2), words; None: an expression."""
     if not found:
         return None
-    texts = [one.text for one in found if one.text not in ("{", "}")]
+    texts = [token.text for token in found if token.text not in ("{", "}")]
     if _NAMES.fullmatch("".join(texts)):
         return "".join(texts)
-    if found[0].kind == "word" and all(one.kind == "word" for one in found):
-        words = [one.text.lower() for one in found]
+    if found[0].kind == "word" and all(token.kind == "word" for token in found):
+        words = [token.text.lower() for token in found]
         if words == ["e"] or words == ["i"] or words == ["pi"] or any(word in HEDGES for word in words):
             return None
         if any(word in _BAD_LABELS for word in words):
             raise Unreadable("a name that is not that of the answer")
         return " ".join(words) if len(words) > 1 or len(words[0]) > 1 else found[0].text
     if found[0].text in ("\\angle", "\\triangle", "\\overline", "\\Delta") and all(
-        one.kind == "word" for one in found[1:] if one.text not in ("{", "}")
+        token.kind == "word" for token in found[1:] if token.text not in ("{", "}")
     ):
         return "".join(texts)
     if found[0].kind == "command" and len(found) == 1 and found[0].text[1:].isalpha() and found[0].text != "\\pi":
@@ -65,13 +65,13 @@ def name_of(found: Run) -> str | None:
 def top(found: Run) -> list[Token]:
     """Return the tokens that are in no brackets."""
     level, result = 0, []
-    for one in found:
-        if one.text in OPEN:
+    for token in found:
+        if token.text in OPEN:
             level += 1
-        elif one.text in OPEN.values():
+        elif token.text in OPEN.values():
             level -= 1
         elif level == 0:
-            result.append(one)
+            result.append(token)
     return result
 
 
@@ -79,12 +79,12 @@ def split(found: Run, *separators: str) -> list[Run]:
     """Return the runs between separators that are in no brackets; (1, 2] is a bracket too."""
     level, start = 0, 0
     parts: list[Run] = []
-    for place, one in enumerate(found):
-        if one.text in OPEN:
+    for place, token in enumerate(found):
+        if token.text in OPEN:
             level += 1
-        elif one.text in OPEN.values():
+        elif token.text in OPEN.values():
             level -= 1
-        elif level == 0 and one.text in separators:
+        elif level == 0 and token.text in separators:
             parts.append(found[start:place])
             start = place + 1
     parts.append(found[start:])
@@ -97,19 +97,19 @@ def without_commas(found: Run) -> Run:
     """Return the tokens without the comma of `1, 2, and 3` and `1, or 2`."""
     joins = ("and", "or")
     return [
-        one
-        for place, one in enumerate(found)
-        if one.text != "," or place + 1 == len(found) or found[place + 1].text not in joins
+        token
+        for place, token in enumerate(found)
+        if token.text != "," or place + 1 == len(found) or found[place + 1].text not in joins
     ]
 
 
 def encloses(found: Run) -> bool:
     """Return whether the first token's bracket is closed by the last token."""
     level = 0
-    for place, one in enumerate(found):
-        if one.text in OPEN:
+    for place, token in enumerate(found):
+        if token.text in OPEN:
             level += 1
-        elif one.text in OPEN.values():
+        elif token.text in OPEN.values():
             level -= 1
             if level == 0:
                 return place == len(found) - 1
@@ -123,12 +123,12 @@ def is_fenced(found: Run) -> bool:
 
 def without_label(found: Run) -> Run:
     """Return the tokens without `Domain:` or `the point` before them."""
-    colon = next((n for n, one in enumerate(found) if one.text == ":"), 0)
-    words = [one.text.lower() for one in found[:colon]]
+    colon = next((n for n, token in enumerate(found) if token.text == ":"), 0)
+    words = [token.text.lower() for token in found[:colon]]
     is_label = all(word.isalpha() and word not in HEDGES | _BAD_LABELS for word in words) and len("".join(words)) > 2
     if is_label and colon + 1 < len(found):
         return without_label(found[colon + 1 :])
-    place = 3 if [one.text.lower() for one in found[:3]] == ["the", "answer", "is"] else 0
+    place = 3 if [token.text.lower() for token in found[:3]] == ["the", "answer", "is"] else 0
     while place < len(found) - 1 and found[place].text.lower() in _NOUNS:
         place += 1
     return found[place:]

@@ -179,7 +179,7 @@ def _plain(text: str) -> str:
 
 def _small_fraction(found: re.Match[str]) -> str:
     """Return a fraction of raised and lowered digits."""
-    top, bottom = ("".join({**_RAISED, **_LOWERED}[one] for one in part) for part in found.groups())
+    top, bottom = ("".join({**_RAISED, **_LOWERED}[digit] for digit in part) for part in found.groups())
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
@@ -190,7 +190,7 @@ def _arc(found: re.Match[str]) -> str:
 
 def _scripts(text: str, signs: dict[str, str], mark: str) -> str:
     """Raised or lowered Unicode digits as `^{..}` or `_{..}`."""
-    return re.sub(f"[{''.join(signs)}]+", lambda run: f"{mark}{{{''.join(signs[one] for one in run[0])}}}", text)
+    return re.sub(f"[{''.join(signs)}]+", lambda run: f"{mark}{{{''.join(signs[char] for char in run[0])}}}", text)
 
 
 def _without_markdown(text: str) -> str:
@@ -208,7 +208,7 @@ def _without_markdown(text: str) -> str:
 def _without_delimiters(text: str) -> str:
     """Return the text without the dollars around formulas; those that are money stay."""
     text = text.replace("\\$", "\ue000").replace("$$", "\t")
-    places = [place for place, one in enumerate(text) if one == "$"]
+    places = [place for place, char in enumerate(text) if char == "$"]
     money = all(re.match(r"\s?-?[\d.]", text[place + 1 : place + 4]) for place in places)
     if len(places) % 2 == 0 and not money:
         text = text.replace("$", "\t")

@@ -154,7 +154,7 @@ def ends_expression(found: Sequence[Token], place: int) -> bool:
 def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
     """Return what these tokens after a number are, all of them: a factor (million) and a unit."""
     found = _without_fraction(found)
-    words = [one for one in found if one.text not in ("{", "}")]
+    words = [token for token in found if token.text not in ("{", "}")]
     if len(words) > 2 and (words[0].text, words[-1].text) in (("(", ")"), ("[", "]")):
         words = [replace(words[1], gap=True), *words[2:-1]]
     words = words[1:] if len(words) == 2 and words[0].text == "US" else words
@@ -171,7 +171,7 @@ def unit_of(found: Sequence[Token]) -> tuple[int, Unit | None]:
 
 def _without_fraction(found: Sequence[Token]) -> Sequence[Token]:
     r"""`\frac{m}{s}` as m / s."""
-    texts = [one.text for one in found]
+    texts = [token.text for token in found]
     if texts[:2] != ["\\frac", "{"] or texts.count("{") != 2 or texts[-1] != "}":
         return found
     middle = texts.index("}")

@@ -118,7 +118,7 @@ def _terms(params: Any) -> Iterator[tuple[str, WeightedReward]]:
 def _call_rewards(named: list[_Named], found: Mapping[str, FirstRows]) -> tuple[list[str], list[str]]:
     """The faults of the rewards, and notes about those that were not called or that failed on the made-up example."""
     with ThreadPoolExecutor(4) as threads:
-        results = list(threads.map(lambda one: _call_reward(one, found.get(one.data)), named))
+        results = list(threads.map(lambda reward: _call_reward(reward, found.get(reward.data)), named))
     return [line for line, is_fault in filter(None, results) if is_fault], [
         line for line, is_fault in filter(None, results) if not is_fault
     ]

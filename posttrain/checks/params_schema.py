@@ -92,7 +92,7 @@ def check_params(root: Path = Path()) -> str:
             ):
                 need_full(kept.rollouts, f"{where}.data = '{params.data}'")
         named = tuple(error.partition(":")[0] for error in errors)
-        errors += (one for one in made.unknown(where, params) if not one.startswith(named))
+        errors += (error for error in made.unknown(where, params) if not error.startswith(named))
         errors += _missing_inputs(where, params, root)
     with _collected(errors):
         for label in policies(settings):
@@ -148,12 +148,12 @@ def _without_braces(line: str) -> str:
     return f"Write it without braces, which `dvc exp run -S` cannot change:\n{lines}"
 
 
-def _mistakes(found: list[str]) -> ParamsError:
+def _mistakes(mistakes: list[str]) -> ParamsError:
     """Return one error with every mistake, each with its own fix."""
-    if len(found) == 1:
-        return ParamsError(what=found[0], where=PARAMS_FILE, fix="Nothing was run or removed")
-    listed = "\n  ".join(one.removesuffix(EXPLAINED).rstrip(" .") for one in found)
-    fix = f"Fix these {len(found)} ({EXPLAINED}):\n  {listed}"
+    if len(mistakes) == 1:
+        return ParamsError(what=mistakes[0], where=PARAMS_FILE, fix="Nothing was run or removed")
+    listed = "\n  ".join(mistake.removesuffix(EXPLAINED).rstrip(" .") for mistake in mistakes)
+    fix = f"Fix these {len(mistakes)} ({EXPLAINED}):\n  {listed}"
     return ParamsError(what="nothing was run or removed", where=PARAMS_FILE, fix=fix)
 
 
@@ -306,7 +306,7 @@ def _type(annotation: Any) -> str:
     if values and all(isinstance(value, str) for value in values):
         return "|".join(values)
     if get_origin(annotation) in (Union, UnionType):
-        return "|".join(_type(one) for one in values)
+        return "|".join(_type(value) for value in values)
     if annotation is NoneType:
         return "null"
     return (

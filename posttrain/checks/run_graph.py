@@ -58,10 +58,12 @@ class RunOutputs:
         """Yield what is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
         if kinds is None:
             known, noun = self.models, "reward model" if scores else "model"
-            fitting = [one for one in known if self.scorers.get(one, one.startswith("reward/")) in (scores, None)]
+            fitting = [
+                model for model in known if self.scorers.get(model, model.startswith("reward/")) in (scores, None)
+            ]
         else:
             known, noun = self.tables, "table"
-            fitting = [one for one in known if one.partition("/")[2] in kinds]
+            fitting = [table for table in known if table.partition("/")[2] in kinds]
         wanted = f"{' or '.join(kinds)} {noun}" if kinds else noun
         hint = did_you_mean(name, fitting) or f"Add a run that makes a {wanted}"
         if name not in known:

@@ -46,11 +46,11 @@ def parser(*names: str | None) -> ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="posttrain")
     for name, does in DOES.items():
         shown = does[0].upper() + does[1:]
-        one = commands.add_parser(name, description=f"{shown}.", formatter_class=RawDescriptionHelpFormatter)
+        command = commands.add_parser(name, description=f"{shown}.", formatter_class=RawDescriptionHelpFormatter)
         if name in names:
             module = _module(name)
-            one.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
-            module.add_arguments(one)
+            command.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
+            module.add_arguments(command)
     return top
 
 

@@ -39,46 +39,47 @@ class AtEqual:
 
 def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     """Return the metric of every setting at the largest amount that all of them have used."""
-    trained = [one for setting in settings for one in setting.trained]
-    metric = next((name for name in METRICS if all(name in one.curve for one in trained)), None)
+    trained = [policy for setting in settings for policy in setting.trained]
+    metric = next((name for name in METRICS if all(name in policy.curve for policy in trained)), None)
     if metric is None:
         return AtEqual(budget, 0.0, [], why_not=f"their curves share no {' or '.join(METRICS)}")
-    spent = {id(one): used(one, budget) for one in trained}
-    lacking = [one.name for one in trained if spent[id(one)] is None]
+    spent = {id(policy): used(policy, budget) for policy in trained}
+    lacking = [policy.name for policy in trained if spent[id(policy)] is None]
     if lacking:
         some = f"{', '.join(lacking[:3])}{' ...' * (len(lacking) > 3)}"
         return AtEqual(budget, 0.0, [], metric, f"no {budget} known of {some}")
-    amount = min(float(one[-1]) for one in spent.values() if one is not None)
+    amount = min(float(amounts[-1]) for amounts in spent.values() if amounts is not None)
     values = [
-        np.array([_value(one.curve[metric], spent[id(one)], amount) for one in setting.trained]) for setting in settings
+        np.array([_value(policy.curve[metric], spent[id(policy)], amount) for policy in setting.trained])
+        for setting in settings
     ]
     return AtEqual(budget, amount, values, metric)
 
 
-def used(one: EvaluatedPolicy, budget: Budget) -> Floats | None:
+def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
     """Return what a training had used of a budget after each step; None if that is not known."""
-    steps = len(one.curve.get("step", ()))
+    steps = len(policy.curve.get("step", ()))
     if not steps:
         return None
-    if budget in one.curve and budget != "steps":
-        return np.cumsum([value or 0.0 for value in one.curve[budget]])
+    if budget in policy.curve and budget != "steps":
+        return np.cumsum([value or 0.0 for value in policy.curve[budget]])
     if budget == "steps":
         return np.arange(1.0, steps + 1)
     if budget == "seconds":
         # Only the total is known; the steps of one training take about the same time.
-        return None if one.seconds is None else np.linspace(one.seconds / steps, one.seconds, steps)
-    rows = _rows_per_step(one)
-    return None if rows is None else np.cumsum([rows * (value or 0.0) for value in one.curve["length"]])
+        return None if policy.seconds is None else np.linspace(policy.seconds / steps, policy.seconds, steps)
+    rows = _rows_per_step(policy)
+    return None if rows is None else np.cumsum([rows * (value or 0.0) for value in policy.curve["length"]])
 
 
-def _rows_per_step(one: EvaluatedPolicy) -> float | None:
+def _rows_per_step(policy: EvaluatedPolicy) -> float | None:
     """Completions that were sampled for one optimizer step of an online run; its curve has their mean length."""
-    if not one.model.startswith("online/") or "length" not in one.curve:
+    if not policy.model.startswith("online/") or "length" not in policy.curve:
         return None
     from posttrain.online.rollout_params import RolloutParams
 
-    given = {key.removeprefix("rollout."): json.loads(value) for key, value in one.own.items() if _of_rollout(key)}
-    rollout = check(RolloutParams, given, where=one.name)
+    given = {key.removeprefix("rollout."): json.loads(value) for key, value in policy.own.items() if _of_rollout(key)}
+    rollout = check(RolloutParams, given, where=policy.name)
     return rollout.prompts * rollout.group_size / (rollout.minibatches * rollout.epochs)
 
 

@@ -67,10 +67,13 @@ class Comparison:
 def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
     """Every pair of settings, or each against one of them, with Holm's correction within each of the measures."""
     settings, notes = grouped(found)
-    unread = [setting for setting in settings if not any(one.parsed for one in setting.trained)]
+    unread = [setting for setting in settings if not any(policy.parsed for policy in setting.trained)]
     if len(unread) < len(settings):
         settings = [setting for setting in settings if setting not in unread]
-    notes += [f"{one.label}: not compared, as none of its completions has an answer that can be read" for one in unread]
+    notes += [
+        f"{setting.label}: not compared, as none of its completions has an answer that can be read"
+        for setting in unread
+    ]
     means = [_mean(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
@@ -78,7 +81,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     scored = [scores(setting.trained) for setting in settings]
     held_out = [Pair(*pair, finding) for pair, finding in zip(pairs, tested(scored, pairs), strict=True)]
     at = [at_equal(settings, budget) for budget in BUDGETS]
-    training = [Training(one, [] if one.why_not else _judged(pairs, one.difference)) for one in at]
+    training = [Training(equal, [] if equal.why_not else _judged(pairs, equal.difference)) for equal in at]
     return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_few(means), *_unequal(means)])
 
 
@@ -96,7 +99,7 @@ def verdict(pair: Pair, labels: Sequence[str]) -> str:
 def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | None) -> list[tuple[int, int]]:
     if against is None:
         return list(combinations(range(len(labels)), 2))
-    names = [{setting.label, *(one.name for one in setting.trained)} for setting in settings]
+    names = [{setting.label, *(policy.name for policy in setting.trained)} for setting in settings]
     base = next((nth for nth, known in enumerate(names) if against in known), None)
     if base is None:
         fix = did_you_mean(against, sorted(set().union(*names)))
@@ -114,7 +117,7 @@ def _mean(setting: Setting) -> Mean:
     scored = scores(setting.trained)
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
     least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
-    best = max(setting.trained, key=lambda one: float(one.scores_P.mean()))
+    best = max(setting.trained, key=lambda policy: float(policy.scores_P.mean()))
     if len(scored) == 1:
         low, high = interval(scored[0], int(best.settings.get("evaluate.settings.seed", SEED)))
         return Mean(setting.label, 1, float(scored.mean()), low, high, spent, best.weights)
@@ -126,7 +129,7 @@ def _mean(setting: Setting) -> Mean:
 
 def _spent(setting: Setting, budget: Budget) -> float | None:
     """Return what the setting's trainings used on average."""
-    amounts = [used(one, budget) for one in setting.trained]
+    amounts = [used(policy, budget) for policy in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
 

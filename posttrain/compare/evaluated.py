@@ -87,19 +87,19 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
 
 def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
     """Refuse policies that were evaluated on different prompts."""
-    for one in found[1:]:
-        if one.prompts != found[0].prompts:
-            shared = len(set(one.prompts) & set(found[0].prompts))
+    for policy in found[1:]:
+        if policy.prompts != found[0].prompts:
+            shared = len(set(policy.prompts) & set(found[0].prompts))
             raise DataError(
-                what=f"{one.name} and {found[0].name} were evaluated on different prompts ({shared} are the same)",
-                where=f"results/{one.policy}/rollouts.parquet",
+                what=f"{policy.name} and {found[0].name} were evaluated on different prompts ({shared} are the same)",
+                where=f"results/{policy.policy}/rollouts.parquet",
                 fix="Compare policies with the same data and the same evaluate.settings",
             )
 
 
 def scores(found: list[EvaluatedPolicy]) -> Floats:
     """Return the scores of one setting's trainings as [seeds, prompts]."""
-    return np.stack([one.scores_P for one in found])
+    return np.stack([policy.scores_P for policy in found])
 
 
 def _seconds(folder: Path, name: str, stage: str) -> float | None:

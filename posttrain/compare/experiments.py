@@ -55,16 +55,16 @@ def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
 
     A sweep's experiments are called SWEEP-SETTINGS, and a sweep's own name has no '-'.
     """
-    alike = [one for one in among if one.name == name or one.name.startswith(f"{name}-")]
-    exact = [one for one in alike if one.name == name]
+    matches = [experiment for experiment in among if experiment.name == name or experiment.name.startswith(f"{name}-")]
+    exact = [experiment for experiment in matches if experiment.name == name]
     if exact or "-" in name:
-        alike = exact
-    if not alike:
+        matches = exact
+    if not matches:
         return []
     head = git("rev-parse", "HEAD").strip()
-    baselines = {one.baseline for one in alike}
-    baseline = head if head in baselines else max(alike, key=lambda one: one.date).baseline
-    return [one for one in alike if one.baseline == baseline]
+    baselines = {experiment.baseline for experiment in matches}
+    baseline = head if head in baselines else max(matches, key=lambda experiment: experiment.date).baseline
+    return [experiment for experiment in matches if experiment.baseline == baseline]
 
 
 def commit(name: str) -> list[Experiment]:

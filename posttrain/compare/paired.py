@@ -30,24 +30,24 @@ def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
 
 def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[Finding]:
     """First minus second of each pair of settings, each [seeds, prompts]; shares cannot differ by more than 1."""
-    found = findings([difference(scored[left], scored[right]) for left, right in pairs])
+    unlimited = findings([difference(scored[left], scored[right]) for left, right in pairs])
     most = 1.0 if are_shares(scored) else np.inf
-    return [replace(one, low=max(one.low, -most), high=min(one.high, most)) for one in found]
+    return [replace(finding, low=max(finding.low, -most), high=min(finding.high, most)) for finding in unlimited]
 
 
 def are_shares(scored: Sequence[Floats]) -> bool:
     """Return whether all scores lie between 0 and 1."""
-    return all(one.min() >= 0.0 and one.max() <= 1.0 for one in scored)
+    return all(scores_SP.min() >= 0.0 and scores_SP.max() <= 1.0 for scores_SP in scored)
 
 
 def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict[str, Finding]:
     """Return each policy minus the reference, by its rollouts; not of policies without a readable answer."""
-    readable = {name: one for name, one in others.items() if is_readable(one, "sampled")}
+    readable = {name: rollouts for name, rollouts in others.items() if is_readable(rollouts, "sampled")}
     if not readable or not is_readable(reference, "sampled"):
         return {}
     base = prompt_scores(reference, "sampled")
-    tables = {name: prompt_scores(one, "sampled") for name, one in readable.items()}
+    tables = {name: prompt_scores(rollouts, "sampled") for name, rollouts in readable.items()}
     same = {name: table for name, table in tables.items() if table["prompt_id"].equals(base["prompt_id"])}
-    scored = [one["reward"].to_numpy()[None, :] for one in (base, *same.values())]
+    scored = [table["reward"].to_numpy()[None, :] for table in (base, *same.values())]
     found = tested(scored, [(nth, 0) for nth in range(1, len(scored))])
     return dict(zip(same, found, strict=True))

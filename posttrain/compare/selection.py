@@ -33,15 +33,20 @@ def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequen
     here = [name for name in names if name in labels] or ([] if names else list(labels))
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
-    found = {one.name: one for name in others if name != WORKSPACE for one in _found(name, known, list(labels))}
+    by_name = {
+        experiment.name: experiment
+        for name in others
+        if name != WORKSPACE
+        for experiment in _found(name, known, list(labels))
+    }
     measured = [read_evaluated(Path(), label, label, score, tasks) for label in dict.fromkeys(here)]
     if others:
         own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
-        flat = [*(settings_of(one) for one in found.values()), *own]
-        chosen = policy or _policy(flat, here, settings)
+        flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
+        chosen = policy or _policy(flat_settings, here, settings)
         if WORKSPACE in others:
             measured.append(read_evaluated(Path(), WORKSPACE, chosen, score, tasks))
-        measured += [_read(one, chosen, score, tasks) for one in found.values()]
+        measured += [_read(experiment, chosen, score, tasks) for experiment in by_name.values()]
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
@@ -57,20 +62,22 @@ def _label(name: str, labels: Mapping[str, str]) -> str:
 def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> list[Experiment]:
     found = named(name, known) or commit(name)
     if not found:
-        alike = [*runs_here, *(one.name for one in known)]
+        alike = [*runs_here, *(experiment.name for experiment in known)]
         fix = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
         raise PipelineError(what=f"no run, experiment, sweep or commit '{name}'", where="compare", fix=fix)
     return found
 
 
-def _policy(flat: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
+def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
     """The policy to compare: the one named beside the experiments, or of those that differ the last downstream."""
     labels = policies(settings)
     if len(set(here)) == 1:
         return here[0]
     if len(labels) == 1:
         return next(iter(labels))
-    keys = differing(flat) or [key for key in flat[0] if len({one.get(key) for one in flat}) > 1]
+    keys = differing(flat_settings) or [
+        key for key in flat_settings[0] if len({flat.get(key) for flat in flat_settings}) > 1
+    ]
     touched = {".".join(key.split(".")[:3]) for key in keys}
     behind = {label: _behind(settings, section_of(settings, model)) for label, model in labels.items()}
     runs = {section for sections in behind.values() for section in sections}
@@ -90,9 +97,9 @@ def _behind(settings: Settings, section: str) -> set[str]:
     made = {stage.output(run): f"{stage.group}.{run}" for stage in STAGES for run in group_of(settings, stage.group)}
     found, queue = set[str](), [section]
     while queue:
-        if (one := queue.pop()) not in found:
-            found.add(one)
-            for text in flattened(value_at(settings, one) or {}).values():
+        if (current := queue.pop()) not in found:
+            found.add(current)
+            for text in flattened(value_at(settings, current) or {}).values():
                 above = made.get(text) or made.get(text.partition("/")[0])  # a model, or a table of a run
                 queue += [above] if above else []
     return found

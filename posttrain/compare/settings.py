@@ -28,19 +28,19 @@ def is_seed(key: str) -> bool:
 
 def differing(found: Sequence[Flat]) -> list[str]:
     """Return the keys in which flat settings differ, without seeds, in the order of the file."""
-    keys = dict.fromkeys(key for one in found for key in one)
-    return [key for key in keys if not is_seed(key) and len({one.get(key) for one in found}) > 1]
+    keys = dict.fromkeys(key for flat in found for key in flat)
+    return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
 
 
 def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
     """Return the settings, each with its trainings, and notes for the reader."""
     alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
-    compared = [_compared(one, found) for one in found]
+    compared = [_compared(policy, found) for policy in found]
     keys = differing(compared)
-    if len({one.policy for one in found}) > 1:
+    if len({policy.policy for policy in found}) > 1:
         keys = ["policy", *(key for key in keys if key != "policy")]
-    for one, flat in zip(found, compared, strict=True):
-        alike.setdefault(tuple(flat.get(key) for key in keys), []).append(one)
+    for evaluated, flat in zip(found, compared, strict=True):
+        alike.setdefault(tuple(flat.get(key) for key in keys), []).append(evaluated)
     notes: list[str] = []
     settings: list[Setting] = []
     for values, trained in alike.items():
@@ -52,17 +52,17 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
     return settings, notes
 
 
-def _compared(one: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
+def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
     """Return all of params.yaml if the same policy of several experiments is compared; else the run's own settings."""
     if len({other.policy for other in found}) == 1:
-        return one.settings
+        return policy.settings
     # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
-    return {"policy": one.section.rpartition(".")[0], **one.own}
+    return {"policy": policy.section.rpartition(".")[0], **policy.own}
 
 
 def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:
     """Return the keys in which the setting differs from the others; for runs of one workspace their names."""
-    names = " + ".join(one.name for one in trained)
+    names = " + ".join(policy.name for policy in trained)
     if "policy" in keys or not keys:
         return names
     head = trained[0].section + "."
@@ -74,7 +74,9 @@ def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[
 def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
     """Return the trainings without repetitions: one with all scores equal to an earlier one's is not another seed."""
     distinct: list[EvaluatedPolicy] = []
-    for one in trained:
-        if not any(np.array_equal(one.scores_P, other.scores_P) and one.curve == other.curve for other in distinct):
-            distinct.append(one)
+    for policy in trained:
+        if not any(
+            np.array_equal(policy.scores_P, other.scores_P) and policy.curve == other.curve for other in distinct
+        ):
+            distinct.append(policy)
     return distinct

@@ -68,13 +68,16 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
     errors = _resampled(apart_P - mean, rng)
     over_seeds = min(len(left_SP), len(right_SP)) > 1
     if over_seeds:
-        spread, shared = _seed_variances((left_SP, right_SP)), sum(_cell_variance(one) for one in (left_SP, right_SP))
+        spread, shared = (
+            _seed_variances((left_SP, right_SP)),
+            sum(_cell_variance(scores_SP) for scores_SP in (left_SP, right_SP)),
+        )
         of_prompts = float(apart_P.var(ddof=1)) / prompts if prompts > 1 else 0.0
         if of_prompts > 0:
             errors *= np.sqrt(max(0.0, 1 - shared / of_prompts))
         if sum(spread) > 0:
             freedom = sum(spread) ** 2 / sum(
-                one**2 / (len(side) - 1) for one, side in zip(spread, (left_SP, right_SP), strict=True)
+                variance**2 / (len(side) - 1) for variance, side in zip(spread, (left_SP, right_SP), strict=True)
             )
             errors += np.sqrt(sum(spread)) * rng.standard_t(freedom, DRAWS)
     return Difference(mean, np.sort(np.abs(errors)), over_seeds)
@@ -89,13 +92,13 @@ def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Fi
     found: dict[int, Finding] = {}
     level, corrected, open_ = alpha, 0.0, True
     for rank, nth in enumerate(order):
-        one = differences[nth]
+        measured = differences[nth]
         if open_:
             level = alpha / (len(order) - rank)
-        half = one.half(level)
-        open_ = open_ and abs(one.mean) > half
-        corrected = max(corrected, min(1.0, one.p_value * (len(order) - rank)))
-        found[nth] = Finding(one.mean, one.mean - half, one.mean + half, corrected, one.over_seeds)
+        half = measured.half(level)
+        open_ = open_ and abs(measured.mean) > half
+        corrected = max(corrected, min(1.0, measured.p_value * (len(order) - rank)))
+        found[nth] = Finding(measured.mean, measured.mean - half, measured.mean + half, corrected, measured.over_seeds)
     return [found[nth] for nth in range(len(differences))]
 
 

@@ -55,14 +55,14 @@ def as_data(found: Comparison) -> dict[str, Any]:
         "settings": [asdict(mean) for mean in found.means],
         "held_out": [_pair_data(pair, labels) for pair in found.held_out],
         "training": {
-            one.at.budget: {
-                "metric": one.at.metric,
-                "amount": one.at.amount,
-                "pairs": [_pair_data(pair, labels) for pair in one.pairs],
+            training.at.budget: {
+                "metric": training.at.metric,
+                "amount": training.at.amount,
+                "pairs": [_pair_data(pair, labels) for pair in training.pairs],
             }
-            if not one.at.why_not
-            else {"cannot_tell": one.at.why_not}
-            for one in found.training
+            if not training.at.why_not
+            else {"cannot_tell": training.at.why_not}
+            for training in found.training
         },
         "notes": found.notes,
         "conclusion": conclusion(found),
@@ -97,9 +97,12 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
     ranked = sorted(pairs, key=lambda pair: pair.finding.p_value)
     rows = [["first", "second", "difference", "interval", "p", ""]]
     for pair in ranked[:MOST_PAIRS]:
-        one = pair.finding
-        interval, p = f"[{one.low:+.3f}, {one.high:+.3f}]", f"{one.p_value:.3f}" if one.p_value >= 0.001 else "<.001"
-        rows.append([labels[pair.left], labels[pair.right], f"{one.mean:+.3f}", interval, p, verdict(pair, labels)])
+        finding = pair.finding
+        interval, p = (
+            f"[{finding.low:+.3f}, {finding.high:+.3f}]",
+            f"{finding.p_value:.3f}" if finding.p_value >= 0.001 else "<.001",
+        )
+        rows.append([labels[pair.left], labels[pair.right], f"{finding.mean:+.3f}", interval, p, verdict(pair, labels)])
     text = _aligned(rows, left=(0, 1, 5))
     hidden = len(ranked) - MOST_PAIRS
     return text if hidden <= 0 else f"{text}\n({hidden} more, less clear; --against NAME or --json shows them)"

@@ -38,9 +38,9 @@ def evaluation_metrics(
     """
     samples, count = len(sampled) // len(greedy), len(sampled)
     by_prompt = [sampled[start : start + samples] for start in range(0, count, samples)]
-    known = [[reward.total(one) for one in mine if not reward.failure(one)] for mine in by_prompt]
-    sampled = [one for one in sampled if not reward.failure(one)]
-    greedy = [one for one in greedy if not reward.failure(one)]
+    known = [[reward.total(rollout) for rollout in mine if not reward.failure(rollout)] for mine in by_prompt]
+    sampled = [rollout for rollout in sampled if not reward.failure(rollout)]
+    greedy = [rollout for rollout in greedy if not reward.failure(rollout)]
     scores = [score for mine in known for score in mine]
     per_prompt: Floats = np.array([np.mean(mine) for mine in known if mine])
     low, high = interval(per_prompt, seed=seed)
@@ -51,22 +51,22 @@ def evaluation_metrics(
             metrics[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count
-    metrics["greedy"] = float(np.mean([reward.total(one) for one in greedy]))
+    metrics["greedy"] = float(np.mean([reward.total(rollout) for rollout in greedy]))
     counted = weights(reward.terms)
     parts = {name: value for name, value in reward.means(sampled).items() if [*counted] != [name]}
     return metrics | {
         **{f"reward_{name}": value for name, value in parts.items()},
-        "parsed": float(np.mean([status(reward, one) == "ok" for one in sampled])),
-        "truncated": float(np.mean([one.truncated for one in sampled])),
-        "length": float(np.mean([len(one.logps) for one in sampled])),
+        "parsed": float(np.mean([status(reward, rollout) == "ok" for rollout in sampled])),
+        "truncated": float(np.mean([rollout.truncated for rollout in sampled])),
+        "length": float(np.mean([len(rollout.logps) for rollout in sampled])),
         **_task_metrics(sampled, scores),
     }
 
 
 def status(reward: RewardSum, rollout: Rollout) -> str:
     """ok if every reward that counts could score it, otherwise the first other status."""
-    found = [rollout.scores[name].status for name in weights(reward.terms)]
-    return next((one for one in found if one != "ok"), "ok")
+    statuses = [rollout.scores[name].status for name in weights(reward.terms)]
+    return next((other for other in statuses if other != "ok"), "ok")
 
 
 def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
@@ -74,7 +74,7 @@ def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[
     names = dict.fromkeys(rollout.prompt.task for rollout in rollouts)
     found: dict[str, float] = {}
     for name in names:
-        members = [place for place, one in enumerate(rollouts) if one.prompt.task == name]
+        members = [place for place, rollout in enumerate(rollouts) if rollout.prompt.task == name]
         member_scores = [scores[place] for place in members]
         figures = _figures(name, [rollouts[place] for place in members], member_scores)
         found |= figures if len(names) == 1 else {f"score_{name or 'other'}": float(np.mean(member_scores))}

@@ -231,14 +231,14 @@ def _without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyO
     return replace(objective, knobs=knobs.model_copy(update={"kl": OFF, "entropy": 0.0, "ptx": 0.0, **over}))
 
 
-def _difference(one: Outcome, other: Outcome) -> float:
+def _difference(first: Outcome, second: Outcome) -> float:
     """Return the largest relative difference of loss, gradients, metrics and state."""
-    pairs = [(float(one.loss), float(other.loss))]
-    pairs += [(one.metrics[name], other.metrics[name]) for name in one.metrics]
-    pairs += [(one.state[name], other.state[name]) for name in one.state]
+    pairs = [(float(first.loss), float(second.loss))]
+    pairs += [(first.metrics[name], second.metrics[name]) for name in first.metrics]
+    pairs += [(first.state[name], second.state[name]) for name in first.state]
     errors = [relative(a, b) for a, b in pairs]
-    for name, expected in one.gradients.items():
-        errors.append(_largest(expected - other.gradients[name]) / max(1.0, _largest(expected)))
+    for name, expected in first.gradients.items():
+        errors.append(_largest(expected - second.gradients[name]) / max(1.0, _largest(expected)))
     return _worst(errors)
 
 

@@ -60,11 +60,11 @@ def subjects(module: str) -> dict[str, Callable[[], Objective]]:
         PairLoss: _loss,
         UnaryLoss: _loss,
     }
-    named = {name: one for name, one in defined.items() if type(one) in kinds}
+    named = {name: value for name, value in defined.items() if type(value) in kinds}
     if not named:
         fix = f"Define one: {', '.join(kind.__name__ for kind in kinds)} (docs/algorithms.md)"
         raise ParamsError(what="it defines no surrogate and no loss", where=f"{module}.py", fix=fix)
-    return {f"{module}:{name}": kinds[type(one)](f"{module}:{name}") for name, one in named.items()}
+    return {f"{module}:{name}": kinds[type(value)](f"{module}:{name}") for name, value in named.items()}
 
 
 def _surrogate(path: str) -> Callable[[], Objective]:

@@ -35,7 +35,7 @@ def objects(folder: Path, query: Query) -> Objects:
         if file.suffix != ".dir" and in_file(file, query):
             files[file.parent.name + file.name] = file
     for file in stored:
-        if file.suffix == ".dir" and any(one["md5"] in files for one in listed(file)):
+        if file.suffix == ".dir" and any(entry["md5"] in files for entry in listed(file)):
             folders[file.parent.name + file.name] = file
     return Objects(files, folders)
 

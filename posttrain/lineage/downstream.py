@@ -47,7 +47,7 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     runs = affected(lock, {file_digest(Path(file)) for file in held}, held)
     node.parts.append(Node("runs that it reached", {name: f"through {through}" for name, through in runs.items()}))
     models = [model for name in runs if (model := _model(name))]
-    node.parts.append(Node("models", {str(model_path(one)): _kept(one) for one in models}))
+    node.parts.append(Node("models", {str(model_path(trained)): _kept(trained) for trained in models}))
     node.parts.append(Node("figures", _figures(figures, set(runs))))
     node.parts.append(Node("evaluated rows", _answers(ids, left)))
     return node
@@ -60,13 +60,13 @@ def _with_parents(file: Path) -> set[str]:
 def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
     """Return the figures that these stages wrote, and those computed from them."""
     known = figures.recorded
-    written = {name for name, one in known.items() if one.stage in runs and not one.of}
-    return {name: one.value for name, one in known.items() if name in written or written.intersection(one.of)}
+    written = {name for name, figure in known.items() if figure.stage in runs and not figure.of}
+    return {name: figure.value for name, figure in known.items() if name in written or written.intersection(figure.of)}
 
 
 def _model(stage: str) -> str | None:
     group, _, name = stage.partition("@")
-    return next((one.output(name) for one in STAGES if one.name == group and one.makes == "model"), None)
+    return next((entry.output(name) for entry in STAGES if entry.name == group and entry.makes == "model"), None)
 
 
 def _kept(model: str) -> str:

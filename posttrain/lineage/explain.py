@@ -47,13 +47,13 @@ def explain(what: str) -> list[Node]:
         return [explain_figure(figure, figures, lineage)]
     if is_row(what) and (row := explain_row(what, lineage)) is not None:
         return [row]
-    found = figures.equal_to(what) if is_number(what) else []
-    if not found:
+    matches = figures.equal_to(what) if is_number(what) else []
+    if not matches:
         raise figures.unknown(what)
-    if len(found) == 1:
-        return [explain_figure(found[0], figures, lineage)]
-    listed = {one.name: f"{one.value:.6g} in {one.file}" for one in found}
-    return [Node(f"{what}: {len(found)} figures are written so; `why NAME` explains one", listed)]
+    if len(matches) == 1:
+        return [explain_figure(matches[0], figures, lineage)]
+    listed = {match.name: f"{match.value:.6g} in {match.file}" for match in matches}
+    return [Node(f"{what}: {len(matches)} figures are written so; `why NAME` explains one", listed)]
 
 
 def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
@@ -64,8 +64,8 @@ def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
     node.facts["commit"] = lineage.commit
     if figure.of:
         node.facts["computed from"] = list(figure.of)
-        known = [figures.recorded[one] for one in figure.of if one in figures.recorded]
-        node.parts = [explain_figure(one, figures, lineage) for one in known]
+        parts = [figures.recorded[name] for name in figure.of if name in figures.recorded]
+        node.parts = [explain_figure(part, figures, lineage) for part in parts]
         return node
     node.parts.append(_rows(figure, lineage))
     node.parts.append(lineage.output(figure.file))
@@ -75,7 +75,7 @@ def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
 
 def _generated(stage: str, lineage: Lineage) -> str:
     """Return what stands at the beginning where no file does."""
-    makers = [one for one in lineage.above(stage) if one.startswith("data_")]
+    makers = [maker for maker in lineage.above(stage) if maker.startswith("data_")]
     return f"none: {', '.join(makers) or 'its stages'} generate the rows from params.yaml"
 
 
@@ -149,8 +149,8 @@ def _values(key: str, rows: pl.DataFrame) -> pl.Series:
         return lengths(rows).cast(pl.Float64)
     if not key.startswith("reward_"):
         return rows["reward"]
-    name, one = key.removeprefix("reward_"), pl.element().struct
-    found = pl.col("scores").list.eval(pl.when(one.field("name") == name).then(one.field("value")))
+    name, element = key.removeprefix("reward_"), pl.element().struct
+    found = pl.col("scores").list.eval(pl.when(element.field("name") == name).then(element.field("value")))
     return rows.select(found.list.drop_nulls().list.first()).to_series()
 
 

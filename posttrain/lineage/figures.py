@@ -104,7 +104,7 @@ class Figures:
             return None
         whole, key = read_curve(self._root / file), found["key"]
         shown, _ = thinned(whole, CURVE_POINTS)
-        points = (_at(one, key, found["step"]) for one in (whole, shown))
+        points = (_at(columns, key, found["step"]) for columns in (whole, shown))
         value = next((point for point in points if point is not None), None)
         stage = next((name for name, entry in self.lock.items() if _made(entry, file)), None)
         if value is None or stage is None:
@@ -116,7 +116,7 @@ class Figures:
         owner, dot, key = what.rpartition(".")
         names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
         names += [f"{what}.{main}" for main in MAIN]
-        return next((self.recorded[one] for one in names if one in self.recorded), None) or self.curve(what)
+        return next((self.recorded[name] for name in names if name in self.recorded), None) or self.curve(what)
 
     def equal_to(self, number: str) -> list[Figure]:
         """Return the figures that are written so with as many decimals, the points of curves too."""
@@ -124,7 +124,9 @@ class Figures:
         wanted = float(number)
         points = [point for point in self._points() if digits]
         return [
-            one for one in (*self.recorded.values(), *points) if f"{one.value:.{digits}f}" == f"{wanted:.{digits}f}"
+            figure
+            for figure in (*self.recorded.values(), *points)
+            if f"{figure.value:.{digits}f}" == f"{wanted:.{digits}f}"
         ]
 
     def _points(self) -> Iterator[Figure]:
@@ -166,7 +168,7 @@ class Figures:
 def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:
     """Return the value of a column at a step."""
     pairs = zip(columns.get("step", ()), columns.get(key, ()), strict=False)
-    return next((value for one, value in pairs if one is not None and f"{one:g}" == step), None)
+    return next((value for number, value in pairs if number is not None and f"{number:g}" == step), None)
 
 
 def _made(entry: Mapping[str, Any], file: str) -> bool:

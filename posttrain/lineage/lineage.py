@@ -37,7 +37,7 @@ class Lineage:
 
     def maker(self, path: str) -> str | None:
         """Return the stage that makes a file, or the folder that it is in."""
-        return next((self._outs[one] for one in (path, *map(str, Path(path).parents)) if one in self._outs), None)
+        return next((self._outs[place] for place in (path, *map(str, Path(path).parents)) if place in self._outs), None)
 
     def output(self, path: str) -> Node:
         """Return a file or folder that a stage made, with all that it was made from."""
@@ -51,15 +51,15 @@ class Lineage:
         """Return the stages whose outputs reach a stage, itself among them."""
         found, waiting = dict[str, None](), [stage]
         while waiting:
-            one = waiting.pop()
-            if one not in found:
-                found[one] = None
-                waiting += [made for dep in self.inputs(one) if (made := self.maker(dep))]
+            name = waiting.pop()
+            if name not in found:
+                found[name] = None
+                waiting += [made for dep in self.inputs(name) if (made := self.maker(dep))]
         return list(found)
 
     def sources(self, stage: str) -> list[str]:
         """Return the files of the user's that a stage depends on, through all stages between."""
-        deps = {dep for one in self.above(stage) for dep in self.inputs(one)}
+        deps = {dep for name in self.above(stage) for dep in self.inputs(name)}
         return sorted(dep for dep in deps if self.maker(dep) is None)
 
     def inputs(self, stage: str) -> Iterator[str]:
@@ -109,7 +109,7 @@ class Lineage:
 
     def _code(self, name: str) -> dict[str, Any]:
         """Return the code and the versions that made it."""
-        dep = next((one for one in self.lock[name].get("deps", ()) if str(one["path"]).startswith("code/")), None)
+        dep = next((entry for entry in self.lock[name].get("deps", ()) if str(entry["path"]).startswith("code/")), None)
         facts: dict[str, Any] = {}
         if dep is not None:
             count = len(read_record(Path(dep["path"])).get("files", ()))

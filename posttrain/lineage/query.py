@@ -36,17 +36,17 @@ class Query:
     def json_patterns(self) -> list[str]:
         """What to look for in a table's row as JSON; a cell may itself hold JSON."""
         once = [_inner(text) for text in self.texts]
-        return list(dict.fromkeys([*(f'"{one}"' for one in self.ids), *once, *map(_inner, once)]))
+        return list(dict.fromkeys([*(f'"{row_id}"' for row_id in self.ids), *once, *map(_inner, once)]))
 
     @cached_property
     def pattern(self) -> re.Pattern[bytes]:
         """What to look for in the bytes of any other file: the text as it is, and as JSON and pages write it."""
-        found = dict.fromkeys(one.encode() for one in self.ids)
+        found = dict.fromkeys(row_id.encode() for row_id in self.ids)
         for text in self.texts:
-            for one in (text, _inner(text), _inner(text, ascii_only=True)):
-                page = one.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-                html = one.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-                found |= dict.fromkeys(way.encode() for way in (one, page, html))
+            for written in (text, _inner(text), _inner(text, ascii_only=True)):
+                page = written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+                html = written.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+                found |= dict.fromkeys(way.encode() for way in (written, page, html))
         return re.compile(b"|".join(map(re.escape, found)))
 
 

@@ -24,7 +24,7 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
     """The figures that results/LABEL/metrics.json has, from results/LABEL/rollouts.parquet; KL needs the weights."""
     rows = frame.filter(~pl.col("greedy"))
     known, greedy = (part.filter(pl.col("reward").is_not_null()) for part in (rows, frame.filter(pl.col("greedy"))))
-    groups = [np.array(one["reward"]) for one in known.partition_by("prompt_id", maintain_order=True)]
+    groups = [np.array(part["reward"]) for part in known.partition_by("prompt_id", maintain_order=True)]
     per_prompt = np.array([float(group.mean()) for group in groups])
     low, high = interval(per_prompt, seed=seed)
     found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}

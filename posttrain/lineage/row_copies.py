@@ -71,7 +71,7 @@ def find_copies(row: str) -> RowCopies:
     stored = objects(cache / "files/md5", query)
     names = _names(lock, cache)
     copies.cache = {str(file): names.get(digest, "") for digest, file in stored.files.items()}
-    digests = stored.digests | {file_digest(Path(one)) for one in copies.files}
+    digests = stored.digests | {file_digest(Path(path)) for path in copies.files}
     copies.cached_runs = [str(file) for file in cached_runs(cache / "runs", digests)]
     copies.commits = blobs(query)
     copies.experiments = experiments(digests)
@@ -82,10 +82,10 @@ def find_copies(row: str) -> RowCopies:
             copies.not_searched[name] = url
 
     copies.runs = affected(lock, digests, copies.files)
-    made = [one for name in copies.runs if (one := _model(name))]
-    copies.models = [str(model_path(one)) for one in made if model_path(one).exists()]
-    copies.checkpoints = [str(checkpoint_path(one)) for one in made if any(checkpoint_path(one).glob("*"))]
-    if any(one.startswith("data/") for one in (*copies.files, *copies.cache.values())):
+    models = [output for name in copies.runs if (output := _model(name))]
+    copies.models = [str(model_path(model)) for model in models if model_path(model).exists()]
+    copies.checkpoints = [str(checkpoint_path(model)) for model in models if any(checkpoint_path(model).glob("*"))]
+    if any(path.startswith("data/") for path in (*copies.files, *copies.cache.values())):
         copies.tokens = [str(folder) for folder in TOKENS if any(folder.glob("*"))]
     return copies
 
@@ -105,14 +105,14 @@ def _names(lock: Mapping[str, Any], cache: Path) -> dict[str, str]:
     for out in (out for entry in lock.values() for out in entry.get("outs", ())):
         digest = str(out.get("md5", ""))
         paths[digest] = out["path"]
-        for one in listed(cache / "files/md5" / digest[:2] / digest[2:]) if digest.endswith(".dir") else ():
-            paths[one["md5"]] = f"{out['path']}/{one['relpath']}"
+        for file in listed(cache / "files/md5" / digest[:2] / digest[2:]) if digest.endswith(".dir") else ():
+            paths[file["md5"]] = f"{out['path']}/{file['relpath']}"
     return paths
 
 
 def _model(stage: str) -> str | None:
     group, _, name = stage.partition("@")
-    return next((one.output(name) for one in STAGES if one.name == group and one.makes == "model"), None)
+    return next((entry.output(name) for entry in STAGES if entry.name == group and entry.makes == "model"), None)
 
 
 def _tracked(files: Mapping[str, Any]) -> list[str]:

@@ -54,10 +54,10 @@ def _tables(name: str, lineage: Lineage) -> Iterator[Node]:
 def _prompt(row: dict[str, Any], lineage: Lineage) -> Iterator[Node]:
     """Yield the row of the table of prompts that an evaluated or trained rollout answers."""
     for file in sorted(Path("data").glob("*/prompts.parquet")):
-        for one in pl.scan_parquet(file).filter(pl.col("id") == row["prompt_id"]).collect().to_dicts():
-            node = Node(f"{one['id']}: a row of {file}", {key: _cell(key, value) for key, value in one.items()})
+        for prompt in pl.scan_parquet(file).filter(pl.col("id") == row["prompt_id"]).collect().to_dicts():
+            node = Node(f"{prompt['id']}: a row of {file}", {key: _cell(key, value) for key, value in prompt.items()})
             if stage := lineage.maker(str(file)):
-                node.parts.append(_source(one, stage, lineage))
+                node.parts.append(_source(prompt, stage, lineage))
             yield node
 
 
@@ -69,7 +69,7 @@ def _source(row: dict[str, Any], stage: str, lineage: Lineage) -> Node:
     found: dict[str, Any] = {}
     for source in map(Path, sources):
         files = sorted(source.rglob("*")) if source.is_dir() else [source]
-        for file in (one for one in files if one.is_file()):
+        for file in (path for path in files if path.is_file()):
             if query.texts and (places := in_file(file, query)):
                 found[str(file)] = places[:5]
     return Node("source", {"lines": found} if found else {"lines": "none: no source file holds its text"})
@@ -96,6 +96,6 @@ def _cell(name: str, value: Any) -> Any:
         return f"{len(value)} values"
     if isinstance(value, list) and value and isinstance(value[0], dict):
         if "content" in value[0]:
-            return [f"{one['role']}: {quoted(one['content'])}" for one in value]
-        return {one["name"]: f"{one['value']:.4g} {one['status']}" for one in value if "name" in one}
+            return [f"{turn['role']}: {quoted(turn['content'])}" for turn in value]
+        return {score["name"]: f"{score['value']:.4g} {score['status']}" for score in value if "name" in score}
     return quoted(value) if isinstance(value, str) else value

@@ -42,13 +42,13 @@ def plain(node: Node) -> dict[str, Any]:
 
 def quoted(text: str) -> str:
     """Return the beginning of a text, on one line."""
-    one = " ".join(text.split())
-    return one if len(one) <= LONGEST else f"{one[:LONGEST]}..."
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(one)}".rstrip() for key, one in value.items())
+        return ", ".join(f"{key} {_shown(item)}".rstrip() for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_shown, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)

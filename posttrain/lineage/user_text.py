@@ -22,7 +22,7 @@ def user_text(settings: Settings) -> list[Path]:
     for _ in derived:  # a table may be made of one that is made of the user's
         own |= {name for name, run in derived.items() if _run_of((run or {}).get("data")) in own}
     added = [Path(str((run or {}).get("path"))) for run in group_of(settings, "data.files").values()]
-    found = [path for path in added if any(Path(f"{one}.dvc").is_file() for one in (path, *path.parents[:-1]))]
+    found = [path for path in added if any(Path(f"{place}.dvc").is_file() for place in (path, *path.parents[:-1]))]
     found += [path for path in added if any(path.glob("*.dvc"))]
     found += [Path("data", run) for run in sorted(own)]
     for group in ("online", "distill"):
@@ -53,8 +53,8 @@ def remotes() -> dict[str, str]:
     """Name -> address of DVC's remotes, the default one first, without passwords; a local one is an absolute path."""
     config = _config()
     default = config.get("core", {}).get("remote")
-    found = {name: _public(str(one.get("url", ""))) for name, one in config.get("remote", {}).items()}
-    return dict(sorted(found.items(), key=lambda one: one[0] != default))
+    found = {name: _public(str(remote.get("url", ""))) for name, remote in config.get("remote", {}).items()}
+    return dict(sorted(found.items(), key=lambda pair: pair[0] != default))
 
 
 def cache_folder() -> Path:

@@ -93,9 +93,9 @@ def device_peak_mb() -> float:
 
 def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) -> str:
     """List the seconds of every stage, or of these, and the share of each phase, the longest stage first."""
-    found = [read_timings(file) for file in folder.rglob("*.json")]
-    timings = [one for one in found if stages is None or one["stage"] in stages]
-    timings.sort(key=lambda one: -float(one["total"]))
+    all_timings = [read_timings(file) for file in folder.rglob("*.json")]
+    timings = [timing for timing in all_timings if stages is None or timing["stage"] in stages]
+    timings.sort(key=lambda timing: -float(timing["total"]))
     if not timings:
         fix = "Run a stage: each writes its timings when it ends"
         raise PipelineError(what="no timings found", where=str(folder), fix=fix)
@@ -107,11 +107,11 @@ def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) 
         "peak_mb": max(timing["peak_mb"] for timing in timings),
     }
     lines = [f"{'stage':<28}{'seconds':>9}" + "".join(f"{name:>10}" for name in names) + f"{'peak MB':>9}"]
-    for one in [*timings, every]:
-        shares = "".join(f"{one['seconds'][name] / max(one['total'], 1e-9):>10.0%}" for name in names)
-        starts = f"  in {one['starts']} starts" if one.get("starts", 1) > 1 else ""
-        gpu = f"  {one['device_peak_mb']:.0f} MB on the GPU" if "device_peak_mb" in one else ""
-        lines.append(f"{one['stage']:<28}{one['total']:>9.1f}{shares}{one['peak_mb']:>9.0f}{gpu}{starts}")
+    for row in [*timings, every]:
+        shares = "".join(f"{row['seconds'][name] / max(row['total'], 1e-9):>10.0%}" for name in names)
+        starts = f"  in {row['starts']} starts" if row.get("starts", 1) > 1 else ""
+        gpu = f"  {row['device_peak_mb']:.0f} MB on the GPU" if "device_peak_mb" in row else ""
+        lines.append(f"{row['stage']:<28}{row['total']:>9.1f}{shares}{row['peak_mb']:>9.0f}{gpu}{starts}")
     return "\n".join(lines)
 
 

@@ -125,7 +125,7 @@ def is_plain(layer: Any) -> bool:
     """Return whether the layer is a matrix, with or without one adapter that `merged_weight` knows."""
     if type(linear_of(layer)) not in (nn.Linear, Nf4Linear) or not hasattr(layer, "lora_A"):
         return type(layer) in (nn.Linear, Nf4Linear)
-    known = all(type(one).__name__ == "DoraLinearVariant" for one in layer.lora_variant.values())
+    known = all(type(variant).__name__ == "DoraLinearVariant" for variant in layer.lora_variant.values())
     return known and len(layer.active_adapters) == 1 and not layer.merged
 
 
@@ -171,16 +171,16 @@ def linear_layers(model: Any, targets: str | list[str], base: Path) -> list[str]
     if mixture:
         linear = [name for name in linear if name.rpartition(".")[2] not in EXPERTS]
     named = [] if targets == ALL_LINEAR else [targets] if isinstance(targets, str) else targets
-    wanted = [one for one in linear if not named or _is_target(one, named)]
-    unknown = [target for target in named if not any(_is_target(one, [target]) for one in linear)]
+    wanted = [name for name in linear if not named or _is_target(name, named)]
+    unknown = [target for target in named if not any(_is_target(name, [target]) for name in linear)]
     if unknown or not wanted:
-        known = sorted({one.rpartition(".")[2] for one in linear})
+        known = sorted({name.rpartition(".")[2] for name in linear})
         named_so = f"no linear layer of {base} that takes an adapter is named {', '.join(unknown)}"
         what = named_so if unknown else f"{base} has no linear layers that take an adapter"
         none = "The head, routers and experts take none" if mixture else "The head takes none"
         fix = f"Name some of: {', '.join(known)}. {none}" if known else "Train all of its weights: adapter: none"
         raise ModelError(what=what, where="adapter.targets", fix=fix)
-    return [f"{prefix}.{one}" for one in wanted]
+    return [f"{prefix}.{name}" for name in wanted]
 
 
 def _is_target(name: str, targets: list[str]) -> bool:

@@ -57,7 +57,7 @@ def _shortened(model: Any, layers: list[str]) -> list[str]:
 def _plain(config: Any, *, scorer: bool) -> dict[str, Any]:
     """Return the content of adapter_config.json without the path of the frozen model."""
     plain: dict[str, Any] = {
-        name: sorted(one) if isinstance(one, set) else one for name, one in config.to_dict().items()
+        name: sorted(value) if isinstance(value, set) else value for name, value in config.to_dict().items()
     }
     plain |= {"inference_mode": True, "peft_type": "LORA", "task_type": "SEQ_CLS" if scorer else "CAUSAL_LM"}
     return plain | ({"modules_to_save": [SCORE]} if scorer else {})

@@ -93,9 +93,9 @@ def _widths(model: Any) -> _Widths:
     head = getattr(config, "head_dim", None) or hidden // count
     width = getattr(config, "intermediate_size", None) or 4 * hidden
     experts = getattr(config, "num_experts_per_tok", None) or 0
-    one = getattr(config, "moe_intermediate_size", None) or width
+    expert_width = getattr(config, "moe_intermediate_size", None) or width
     keys = getattr(config, "num_key_value_heads", None) or count
-    return _Widths(hidden, int(max(width, experts * one)), int(head * count), int(head * keys))
+    return _Widths(hidden, int(max(width, experts * expert_width)), int(head * count), int(head * keys))
 
 
 def layer_bytes(model: Any, *, bf16: bool) -> int:

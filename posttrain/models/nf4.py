@@ -61,7 +61,7 @@ def dequantise(
     pairs = level_pairs().to(codes.device) if pairs is None else pairs
     flat = torch.empty(scales.numel(), BLOCK, dtype=dtype, device=codes.device)
     size = part_blocks(codes.device)
-    parts = (torch.split(one, size) for one in (codes.view(-1, BLOCK // 2), scales, flat))
+    parts = (torch.split(tensor, size) for tensor in (codes.view(-1, BLOCK // 2), scales, flat))
     for codes_part, scales_part, made in zip(*parts, strict=True):
         values = pairs.index_select(0, codes_part.flatten().int()).view(-1, BLOCK)
         made.copy_(values.mul_(scales_part[:, None]))

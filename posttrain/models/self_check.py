@@ -120,10 +120,10 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
     states = hidden_states(model, packed.ids_N[None], packed.positions_N[None], attention)[0]
     if _slides(text) and not any(attention.windows):
         raise LookupError("its layers do not pass their sliding window to the attention")
-    cache, one = CachedAttention(1, device), torch.tensor([1], device=device)
-    cache.admit(one[:0], attention, one)
+    cache, second = CachedAttention(1, device), torch.tensor([1], device=device)
+    cache.admit(second[:0], attention, second)
     cache.step()
-    place, following = attention.lengths_P[one], torch.tensor([rows[1][-1:]], device=device)
+    place, following = attention.lengths_P[second], torch.tensor([rows[1][-1:]], device=device)
     return torch.cat([states, hidden_states(model, following, place[:, None], cache)[0]])
 
 

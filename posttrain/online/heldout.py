@@ -103,7 +103,7 @@ class HeldoutRewards:
         """Return the mean reward of each prompt's samples that could be scored; nan where there is none."""
         scored = scored_by_first(reward, rollouts)
         kept = set(FailureLimit(reward, self._max_failed, self._where).check(scored))
-        values = [reward.total(one) if place in kept else np.nan for place, one in enumerate(scored)]
+        values = [reward.total(rollout) if place in kept else np.nan for place, rollout in enumerate(scored)]
         by_prompt = np.array(values).reshape(len(self._prompts), self._samples)
         known = np.isfinite(by_prompt).sum(axis=1)
         return np.where(known > 0, np.nansum(by_prompt, axis=1) / np.maximum(known, 1), np.nan)

@@ -107,19 +107,20 @@ class RolloutLog:
         """Add an attempt's scored rollouts; `first`: the number of draws before them, `totals`: rewards by place."""
         if self._tokens > PENDING_TOKENS:
             self._write()
-        for place, one in enumerate(rollouts):
-            mask = [True] * len(one.row.rest) if one.row.mask is None else one.row.mask
-            scores = [(name, score.value, score.status) for name, score in one.scores.items()]
+        for place, rollout in enumerate(rollouts):
+            mask = [True] * len(rollout.row.rest) if rollout.row.mask is None else rollout.row.mask
+            scores = [(name, score.value, score.status) for name, score in rollout.scores.items()]
             values = (
-                one.prompt.id, one.prompt.problem, one.prompt.task, number, attempt,
-                first + place // self.sampling.group_size, one.sample, one.version,
-                one.prompt.ids, one.transcript, one.row.rest, mask, one.logps, len(one.logps), sum(one.logps),
-                one.finish, totals.get(place), reward.outcome(one) if place in totals else None, scores,
-                list(one.turn_rewards), canonical(dict(one.info)),
+                rollout.prompt.id, rollout.prompt.problem, rollout.prompt.task, number, attempt,
+                first + place // self.sampling.group_size, rollout.sample, rollout.version,
+                rollout.prompt.ids, rollout.transcript, rollout.row.rest, mask, rollout.logps,
+                len(rollout.logps), sum(rollout.logps),
+                rollout.finish, totals.get(place), reward.outcome(rollout) if place in totals else None, scores,
+                list(rollout.turn_rewards), canonical(dict(rollout.info)),
             )  # fmt: skip
             for column, value in zip(self._pending.values(), values, strict=True):
                 column.append(value)
-            self._tokens += len(one.row)
+            self._tokens += len(rollout.row)
 
     @phase("write")
     def _write(self) -> None:

@@ -107,7 +107,7 @@ class RolloutSource(BatchSource):
         epoch, part = divmod(place, self._params.minibatches)
         order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
-        return concatenate([self._minibatch_part(*one, step) for one in chosen.items()])
+        return concatenate([self._minibatch_part(*item, step) for item in chosen.items()])
 
     def open(self, folder: Path) -> None:
         """Store rollouts next to the run's checkpoints."""
@@ -313,19 +313,21 @@ class RolloutSource(BatchSource):
         size = self._params.group_size
         columns = {
             "reward": torch.tensor(rewards),
-            "outcome": torch.tensor([self._reward.outcome(one) for one in group]),
-            "truncated": torch.tensor([one.truncated for one in group]),
+            "outcome": torch.tensor([self._reward.outcome(rollout) for rollout in group]),
+            "truncated": torch.tensor([rollout.truncated for rollout in group]),
         }
         if "reward_parts" in self._needs:
             columns["reward_parts"] = torch.tensor(parts).T
         if "sample_key" in self._needs:
-            columns["sample_key"] = row_keys(self._seed, [f"{one.prompt.id}:{name}:{one.sample}" for one in group])
+            columns["sample_key"] = row_keys(
+                self._seed, [f"{rollout.prompt.id}:{name}:{rollout.sample}" for rollout in group]
+            )
         if self._plan.opponents:
-            columns["opponent"] = torch.tensor([one.sample >= size - size // 2 for one in group])
-        tokens = {"old_logp": torch.tensor([x for one in group for x in one.logps])}
+            columns["opponent"] = torch.tensor([rollout.sample >= size - size // 2 for rollout in group])
+        tokens = {"old_logp": torch.tensor([x for rollout in group for x in rollout.logps])}
         if turns := placed_by_turn(self._reward.terms):
-            tokens["turn_reward"] = torch.tensor([x for one in group for x in rewards_by_token(turns, one)])
-        return make_batch([one.row for one in group], columns, tokens)
+            tokens["turn_reward"] = torch.tensor([x for rollout in group for x in rewards_by_token(turns, rollout)])
+        return make_batch([rollout.row for rollout in group], columns, tokens)
 
     def _group_rollouts(self, prompts: list[Prompt], name: str) -> list[Rollout]:
         """Return a group of each prompt: from the policy, from its mixture with the reference, or half of each."""
@@ -336,8 +338,8 @@ class RolloutSource(BatchSource):
         opponents = size // 2
         own = self._generate(prompts, name, size - opponents, None)
         others = [
-            replace(one, sample=one.sample + size - opponents)
-            for one in self._generate(prompts, f"{name}:opponent", opponents, mixture)
+            replace(rollout, sample=rollout.sample + size - opponents)
+            for rollout in self._generate(prompts, f"{name}:opponent", opponents, mixture)
         ]
         both: list[Rollout] = []
         for g in range(len(prompts)):

@@ -139,8 +139,8 @@ def rejection_sampled(
     for rows in groups(group_B):
         taken = _accepted(reward_B[rows], min(keep, rows.numel()), beta, generator)
         shuffled = taken[torch.randperm(taken.numel(), generator=generator)]
-        for one, other in shuffled[: taken.numel() // 2 * 2].view(-1, 2).tolist():
-            first, second = rows[one], rows[other]
+        for left, right in shuffled[: taken.numel() // 2 * 2].view(-1, 2).tolist():
+            first, second = rows[left], rows[right]
             if reward_B[first] == reward_B[second]:
                 continue
             chosen.append(first if reward_B[first] > reward_B[second] else second)
@@ -207,8 +207,8 @@ class PtxSource(WrappedSource):
         tokens = int(text.columns.lengths_B.sum())
         empty = make_batch(
             text.rows,
-            {name: one.new_zeros(len(text), *one.shape[1:]) for name, one in samples.columns.rows.items()},
-            {name: torch.zeros(tokens, dtype=one.dtype) for name, one in samples.columns.tokens.items()},
+            {name: column.new_zeros(len(text), *column.shape[1:]) for name, column in samples.columns.rows.items()},
+            {name: torch.zeros(tokens, dtype=column.dtype) for name, column in samples.columns.tokens.items()},
         )
         return concatenate([_with_pretrain(samples, text=False), _with_pretrain(empty, text=True)])
 

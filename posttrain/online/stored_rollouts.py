@@ -96,7 +96,7 @@ def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
         row["completion"],
         row["finish"],
         version=row["version"],
-        scores={one["name"]: Score(one["value"], one["status"]) for one in row["scores"]},
+        scores={score["name"]: Score(score["value"], score["status"]) for score in row["scores"]},
         turn_rewards=row["turn_rewards"],
         info=json.loads(row["info"]),
     )

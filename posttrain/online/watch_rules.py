@@ -90,7 +90,7 @@ class History:
     @property
     def best(self) -> Evaluation:
         """The evaluation with the highest mean true reward, the first of equals."""
-        return max(self.evaluations, key=lambda one: one.true)
+        return max(self.evaluations, key=lambda evaluation: evaluation.true)
 
     def add(self, newest: Evaluation) -> Verdict | None:
         """Append an evaluation; the verdict on it, if there are earlier ones."""

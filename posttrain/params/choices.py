@@ -92,9 +92,9 @@ class OneOf(Generic[E]):
         options = self._named(data["type"], str(info.field_name)).options
         fields = options.model_fields
         wrong = {str(key): self._why_unknown(str(key), data, options, info) for key in data if key not in fields}
-        for name, one in fields.items():
-            if one.is_required() and name not in data:
-                wrong[name] = f"missing. Write {one.description or 'a value'}"
+        for name, option in fields.items():
+            if option.is_required() and name not in data:
+                wrong[name] = f"missing. Write {option.description or 'a value'}"
         if wrong:
             raise _wrong(wrong)
         return options.model_validate(data)
@@ -121,11 +121,11 @@ class OneOf(Generic[E]):
         name = data["type"]
         if key in self.renamed:
             return f"renamed to {self.renamed[key]}"
-        others = [one for one, entry in self.table.items() if key in entry.options.model_fields]
+        others = [type_name for type_name, entry in self.table.items() if key in entry.options.model_fields]
         if others:
             line = f"{info.field_name}: {{type: {others[0]}, {key}: {SHORT.repr(data[key])}}}"
             return f"not an option of type {name}. It belongs to type {', '.join(others)}. Write {line}"
-        known = [one for one in options.model_fields if one != "type"]
+        known = [option for option in options.model_fields if option != "type"]
         return f"unknown key. {did_you_mean(key, known) or f'Type {name} has no options'}"
 
 

@@ -92,8 +92,8 @@ def _check_aliases(root: Any, where: str) -> None:
 
 def _parts(node: Any) -> Iterator[Any]:
     """Yield the nodes that lie directly in a node: items, or keys and values."""
-    for one in node.value if isinstance(node.value, list) else ():
-        yield from one if isinstance(one, tuple) else (one,)
+    for part in node.value if isinstance(node.value, list) else ():
+        yield from part if isinstance(part, tuple) else (part,)
 
 
 def _refused(node: Any, what: str, where: str) -> AliasError:

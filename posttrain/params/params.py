@@ -197,7 +197,9 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
     dotted = ".".join([where, *(str(part) for part in path)])
     if failure["type"] == "extra_forbidden":
         owners = _models_at(model, [str(part) for part in path[:-1]])
-        renamed = [one.renamed[path[-1]] for one in owners if issubclass(one, Params) and path[-1] in one.renamed]
+        renamed = [
+            owner.renamed[path[-1]] for owner in owners if issubclass(owner, Params) and path[-1] in owner.renamed
+        ]
         if renamed:
             return f"{dotted}: renamed to {renamed[0]}"
         if ours := _ours(model, owners, str(path[-1])):

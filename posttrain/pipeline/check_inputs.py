@@ -36,19 +36,22 @@ def check_input_names(stage: str | None = None) -> None:
     for where, path, outside in _folders(settings, stage):
         for what in unreadable(Path(path), outside_workspace=outside):
             raise ParamsError(what=f"{where}.path = '{path}': {what}", where=PARAMS_FILE, fix=REMOVE)
-    made = {
-        folder: [one.output(name) for one in STAGES if one.makes == makes for name in group_of(settings, one.group)]
+    outputs = {
+        folder: [
+            entry.output(name) for entry in STAGES if entry.makes == makes for name in group_of(settings, entry.group)
+        ]
         for folder, makes in (("models", "model"), ("data", "tables"), ("rollouts", "model"))
     }
     for folder, where, named in _named(settings, stage):
         name, kind = named.rsplit("/", 1) if folder == "data" and "/" in named else (named, "")
-        if named != UNUSED and name not in made[folder]:
+        if named != UNUSED and name not in outputs[folder]:
             from posttrain.params.params import did_you_mean  # pydantic is slow to import
 
             removed = Path(folder, name).exists()
             reason = "the run that made it was removed or renamed" if removed else f"no run makes it ({folder}/)"
             fix = (
-                did_you_mean(named, [f"{one}/{kind}".rstrip("/") for one in made[folder]]) or "Add a run that makes it"
+                did_you_mean(named, [f"{output}/{kind}".rstrip("/") for output in outputs[folder]])
+                or "Add a run that makes it"
             )
             raise ParamsError(what=f"{where} = '{named}': {reason}", where=PARAMS_FILE, fix=fix)
 

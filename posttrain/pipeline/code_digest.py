@@ -126,7 +126,7 @@ def outlined(file: Path, package: str) -> Outline:
         return Outline(Part(hashlib.sha256(text).hexdigest()[:16], [], []), {})
     try:
         tree = ast.parse(text)
-        tokens = [one for one in tokenize.tokenize(io.BytesIO(text).readline) if one.type not in SKIPPED]
+        tokens = [token for token in tokenize.tokenize(io.BytesIO(text).readline) if token.type not in SKIPPED]
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
         place, why = (f" line {error.lineno}", error.msg) if isinstance(error, SyntaxError) else ("", error)
         where = f"{os.path.relpath(file)}{place}"
@@ -137,14 +137,14 @@ def outlined(file: Path, package: str) -> Outline:
     out = [_span(node, lines) for node in [*displays, *filter(_is_docstring, rest)]]
     parts = {}
     for name, nodes in rows.items():
-        inner = [one for node in nodes for one in ast.walk(node)]
+        inner = [part for node in nodes for part in ast.walk(node)]
         parts[name] = _part(inner, _between(tokens, [_span(node, lines) for node in nodes]), package, _texts(inner))
     return Outline(_part(rest, _outside(tokens, out), package, _defaults(rest)), parts)
 
 
 def import_line(file: Path, package: str, name: str) -> int:
     """Return the line of a file on which it imports this name."""
-    nodes = [one for one in ast.walk(ast.parse(file.read_bytes())) if isinstance(one, ast.Import | ast.ImportFrom)]
+    nodes = [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.Import | ast.ImportFrom)]
     return min(node.lineno for node in nodes if name in _imports(node, package))
 
 
@@ -152,13 +152,19 @@ def _tables(tree: ast.Module) -> tuple[list[ast.AST], dict[str, list[ast.AST]]]:
     """Return the displays of the module's tables, and the nodes of each row by its name."""
     displays: list[ast.AST] = []
     rows: dict[str, list[ast.AST]] = {}
-    for one in tree.body:
+    for statement in tree.body:
         target = (
-            one.targets[0] if isinstance(one, ast.Assign) else one.target if isinstance(one, ast.AnnAssign) else None
+            statement.targets[0]
+            if isinstance(statement, ast.Assign)
+            else statement.target
+            if isinstance(statement, ast.AnnAssign)
+            else None
         )
-        if not (isinstance(target, ast.Name) and target.id in TABLES and isinstance(one, ast.Assign | ast.AnnAssign)):
+        if not (
+            isinstance(target, ast.Name) and target.id in TABLES and isinstance(statement, ast.Assign | ast.AnnAssign)
+        ):
             continue
-        inner = ast.walk(one.value) if one.value else iter(())
+        inner = ast.walk(statement.value) if statement.value else iter(())
         display = next((node for node in inner if isinstance(node, ast.Dict | ast.List | ast.Tuple)), None)
         if display and (found := _rows(display)):
             displays.append(display)
@@ -189,7 +195,7 @@ def _walk(tree: ast.Module, left_out: Sequence[ast.AST]) -> Iterator[ast.AST]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 stack += child.orelse
-            elif not any(child is one for one in left_out):
+            elif not any(child is part for part in left_out):
                 stack.append(child)
 
 

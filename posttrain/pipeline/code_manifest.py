@@ -121,7 +121,7 @@ class Library:
     def _own(self, names: Collection[str]) -> list[str]:
         """Return the user's modules that are named."""
         own = [name.partition(":")[0] for name in names if ":" in name]
-        return [one for one in own if _is_custom(self.modules.get(one))]
+        return [module for module in own if _is_custom(self.modules.get(module))]
 
     def _closure(self, queue: list[str], names: Collection[str]) -> dict[str, Outline]:
         """Return these modules and all that are imported from them, each with its outline."""
@@ -144,7 +144,9 @@ class Library:
     def _refuse_outside(self, name: str, file: Path, package: str) -> None:
         """Raise if an import of the user's module leads to a file of the workspace outside `custom`."""
         for module in _prefixes(name):
-            outside = next((one for one in (_file(module), _file(f"{module}.__init__")) if one.is_file()), None)
+            outside = next(
+                (candidate for candidate in (_file(module), _file(f"{module}.__init__")) if candidate.is_file()), None
+            )
             if outside and module not in self.modules:
                 where = f"{file} line {import_line(file, package, name)}"
                 what = f"it imports {outside}, which is outside {CUSTOM}/, so no change of it would be noticed"
@@ -154,7 +156,7 @@ class Library:
 def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
     """Return the top-level seed of params.yaml, if the run takes it."""
     kind, _, name = stage.partition("@")
-    group = next((one.group for one in STAGES if one.name == kind), "")
+    group = next((entry.group for entry in STAGES if entry.name == kind), "")
     return shared_seed(settings, group, name)
 
 
@@ -257,13 +259,13 @@ def _modules(folder: Path, root: Path) -> dict[str, Path]:
 def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield every text in a run's settings, and the tasks of the prompts that it reads."""
     kind, _, run = stage.partition("@")
-    tasks = {name: list(_tasks(one)) for name, one in group_of(settings, "data.tasks").items()}
+    tasks = {name: list(_tasks(task)) for name, task in group_of(settings, "data.tasks").items()}
     if kind == "report":
         own: Any = list(tasks.values())
     elif kind == "evaluate":
         own = group_of(settings, "evaluate.settings")
     else:
-        group = next((one.group for one in STAGES if one.name == kind), None)  # None: a stage of another pipeline
+        group = next((entry.group for entry in STAGES if entry.name == kind), None)  # None: a stage of another pipeline
         own = group_of(settings, group).get(run) if group else None
     texts = list(_texts(own))
     yield from texts
@@ -280,7 +282,9 @@ def _own_files(names: Collection[str]) -> list[str]:
     paths = [Path(name) for name in names if name.startswith(f"{CUSTOM}/")]
     files = {file for path in paths for file in ([path, *path.rglob("*")] if path.is_dir() else [path])}
     return [
-        str(one) for one in files if one.suffix not in (".py", ".pyc") and one.is_file() and not is_outside(one, CUSTOM)
+        str(file)
+        for file in files
+        if file.suffix not in (".py", ".pyc") and file.is_file() and not is_outside(file, CUSTOM)
     ]
 
 
@@ -297,9 +301,9 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from (text for pair in value.items() for one in pair for text in _texts(one))
+        yield from (text for pair in value.items() for part in pair for text in _texts(part))
     elif isinstance(value, Sequence):
-        yield from (text for one in value for text in _texts(one))
+        yield from (text for item in value for text in _texts(item))
 
 
 def _prefixes(name: str) -> list[str]:
@@ -327,7 +331,7 @@ def _shown(file: Path) -> str:
 
 def _versions(imported: Collection[str]) -> dict[str, str]:
     """Python's version and those of the packages that these imports use."""
-    names = {name for one in imported for name in PACKAGES.get(one, ())}
+    names = {name for module in imported for name in PACKAGES.get(module, ())}
     return {"python": PYTHON, **{name: _version(name) for name in sorted(names)}}
 
 

@@ -62,7 +62,7 @@ class Digests:
         parts = {"": digest}
         if digest.endswith(".dir"):  # DVC's list of the folder's files
             whole = manifest.is_file() and f"{file_digest(manifest)}.dir" == digest
-            parts = {one["relpath"]: one["md5"] for one in listed(manifest)} if whole else {}
+            parts = {entry["relpath"]: entry["md5"] for entry in listed(manifest)} if whole else {}
         for name, found in self.marks(path).items():
             if name in parts and max(found[2:]) <= until:
                 self._known[f"{path}/{name}" if name else path] = [*found, parts[name]]
@@ -71,7 +71,7 @@ class Digests:
         """Remember them for other processes, where the workspace is DVC's."""
         if (self._root / KEPT).parent.is_dir():
             now = time.time_ns()
-            old = {path: one for path, one in self._known.items() if _settled(max(one[2:4]), now)}
+            old = {path: known for path, known in self._known.items() if _settled(max(known[2:4]), now)}
             write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)}, shared=True)
 
     @cached_property
@@ -142,8 +142,8 @@ def folder_bytes(listed: list[dict[str, str]]) -> bytes:
 def listed(file: Path) -> list[dict[str, str]]:
     """Return the files that the cache's object of a folder lists; none where it is missing or damaged."""
     try:
-        found = json.loads(file.read_bytes())
-        return [{"md5": str(one["md5"]), "relpath": str(one["relpath"])} for one in found]
+        entries = json.loads(file.read_bytes())
+        return [{"md5": str(entry["md5"]), "relpath": str(entry["relpath"])} for entry in entries]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

@@ -77,4 +77,4 @@ def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
     if digest := out.get("md5"):
         yield object_path(cache, digest)
         if digest.endswith(".dir"):
-            yield from (object_path(cache, one["md5"]) for one in listed(object_path(cache, digest)))
+            yield from (object_path(cache, entry["md5"]) for entry in listed(object_path(cache, digest)))

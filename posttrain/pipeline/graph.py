@@ -40,8 +40,8 @@ class Pipeline:
     def __init__(self, root: Path = Path()) -> None:
         text = read_yaml(root / DVC_YAML)
         values: dict[str, Any] = {}
-        for one in text.get("vars") or ():
-            values = _merged(values, one if isinstance(one, Mapping) else read_yaml(root / str(one)))
+        for source in text.get("vars") or ():
+            values = _merged(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
         if (root / PARAMS_FILE).is_file():
             values = _merged(values, read_yaml(root / PARAMS_FILE))
         found = (stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values))
@@ -79,11 +79,11 @@ class Pipeline:
         """Return the stages that a stage needs, upstream first, and the stage itself last."""
         seen: dict[str, None] = {}
 
-        def walk(one: str) -> None:
-            if one not in seen:
-                for upstream in self.upstream.get(one, ()):
+        def walk(stage: str) -> None:
+            if stage not in seen:
+                for upstream in self.upstream.get(stage, ()):
                     walk(upstream)
-                seen[one] = None
+                seen[stage] = None
 
         walk(name)
         return list(seen)
@@ -93,16 +93,16 @@ class Pipeline:
         waiting = {name: len(above) for name, above in self.upstream.items()}
         below: dict[str, list[str]] = {}
         for name, above in self.upstream.items():
-            for one in above:
-                below.setdefault(one, []).append(name)
+            for needed in above:
+                below.setdefault(needed, []).append(name)
         ready, order = [name for name, count in waiting.items() if not count], []
         heapq.heapify(ready)
         while ready:
             order.append(name := heapq.heappop(ready))
-            for one in below.get(name, ()):
-                waiting[one] -= 1
-                if not waiting[one]:
-                    heapq.heappush(ready, one)
+            for dependent in below.get(name, ()):
+                waiting[dependent] -= 1
+                if not waiting[dependent]:
+                    heapq.heappush(ready, dependent)
         return order
 
 
@@ -136,7 +136,7 @@ def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> It
         yield _stage(name, spec, values)
         return
     items = _filled(spec["foreach"], values, [])
-    pairs = items.items() if isinstance(items, Mapping) else ((one, one) for one in items or ())
+    pairs = items.items() if isinstance(items, Mapping) else ((entry, entry) for entry in items or ())
     for key, item in pairs:
         yield _stage(f"{name}@{key}", spec["do"], {**values, "key": key, "item": item})
 
@@ -145,8 +145,8 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
     unknown: list[str] = []
     outs = [path for kind in ("outs", "metrics", "plots") for path in _paths(spec.get(kind), values, unknown)]
     params: dict[str, tuple[str, ...]] = {}
-    for one in spec.get("params") or ():
-        for file, keys in one.items() if isinstance(one, Mapping) else [(PARAMS_FILE, [one])]:
+    for entry in spec.get("params") or ():
+        for file, keys in entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]:
             known = params.get(file, ())
             params[file] = (*known, *(str(_filled(key, values, unknown)) for key in keys or ()))
     return Declared(
@@ -163,8 +163,8 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
 
 def _paths(entries: Sequence[Any] | None, values: Mapping[str, Any], unknown: list[str]) -> Iterator[str]:
     """Yield the paths of a list of dvc.yaml, where each stands alone or with its options."""
-    for one in entries or ():
-        text = str(_filled(next(iter(one)) if isinstance(one, Mapping) else one, values, unknown))
+    for entry in entries or ():
+        text = str(_filled(next(iter(entry)) if isinstance(entry, Mapping) else entry, values, unknown))
         yield str(PurePosixPath(text))
 
 

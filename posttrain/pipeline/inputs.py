@@ -262,8 +262,8 @@ def _declared(file: Path, name: str) -> Declared | None:
         what = f"the stage {name} cannot be found ({' '.join(str(error).split())[:300]})"
         raise PipelineError(what=what, where=str(file), fix="`dvc status` reads it too") from error
     params: dict[str, tuple[str, ...]] = {}
-    for one in stanza.get("params", []):
-        for source, keys in (one if isinstance(one, dict) else {PARAMS: [one]}).items():
+    for entry in stanza.get("params", []):
+        for source, keys in (entry if isinstance(entry, dict) else {PARAMS: [entry]}).items():
             params[source] = (*params.get(source, ()), *(keys or ()))
     outs = (out for kind in ("outs", "metrics", "plots") for out in stanza.get(kind, []))
     return Declared(
@@ -303,8 +303,8 @@ def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
 
 def _related(path: str, other: str) -> bool:
     """Return whether one of two paths is the other or lies in it."""
-    one, two = Path(path), Path(other)
-    return one.is_relative_to(two) or two.is_relative_to(one)
+    first, second = Path(path), Path(other)
+    return first.is_relative_to(second) or second.is_relative_to(first)
 
 
 def _changed(where: str, while_what: str) -> PipelineError:

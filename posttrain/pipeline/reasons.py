@@ -57,11 +57,11 @@ class Reasons:
 
     def below(self, name: str) -> list[str]:
         """Return the stages without reasons of their own that have to run because this one does."""
-        found = {name}
-        for one in self.pipeline.order() if self.changes(name) else ():
-            if found.intersection(self.pipeline.upstream[one]):
-                found.add(one)
-        return sorted(one for one in found if not self.of(one))
+        stages = {name}
+        for later in self.pipeline.order() if self.changes(name) else ():
+            if stages.intersection(self.pipeline.upstream[later]):
+                stages.add(later)
+        return sorted(stage for stage in stages if not self.of(stage))
 
     def _of(self, name: str) -> Iterator[str]:
         stage, entry = self.pipeline.stages[name], self.lock.get(name)
@@ -83,7 +83,7 @@ class Reasons:
         yield from self._outs(name, entry)
 
     def _deps(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
-        known = {one["path"]: one.get("md5") for one in entry.get("deps", ())}
+        known = {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
         deps = self.pipeline.stages[name].deps
         for path in deps:
             if path == code_path(name).as_posix():
@@ -94,7 +94,7 @@ class Reasons:
             elif (recorded := self._recorded(path)) is not None:
                 if recorded != known[path]:
                     yield f"{path} modified"
-            elif any(self.of(one) for one in self.pipeline.behind(path)):
+            elif any(self.of(maker) for maker in self.pipeline.behind(path)):
                 continue  # what is there now will be replaced
             elif (found := self._digests.of(path)) != known[path]:
                 yield f"{path} {'deleted' if found is None else 'modified'}"
@@ -106,7 +106,7 @@ class Reasons:
         return next((out.get("md5") for out in outs if out["path"] == path), None)
 
     def _outs(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
-        known = {one["path"]: one.get("md5") for one in entry.get("outs", ())}
+        known = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
         for path in self.pipeline.stages[name].outs:
             if path not in known:
                 yield f"{path} is a new output"
@@ -138,9 +138,9 @@ class Reasons:
                 continue
             before, after = flattened(old, key), flattened(new, key)
             words += [
-                f"params {one} {before.get(one, 'not set')} -> {after.get(one, 'not set')}"
-                for one in [*before, *(one for one in after if one not in before)]
-                if before.get(one) != after.get(one)
+                f"params {name} {before.get(name, 'not set')} -> {after.get(name, 'not set')}"
+                for name in [*before, *(name for name in after if name not in before)]
+                if before.get(name) != after.get(name)
             ] or [f"params {key} changed"]
         return words
 
@@ -151,8 +151,8 @@ def accepted_code(record: Mapping[str, Any]) -> Code | None:
     if not isinstance(used, Mapping):
         return None
     found: Code = {kind: dict(used[kind]) for kind in used}
-    for one in record.get("accepted", ()):
-        for kind, changes in one["changed"].items():
+    for acceptance in record.get("accepted", ()):
+        for kind, changes in acceptance["changed"].items():
             for name, (_, new) in changes.items():
                 if new is None:
                     found[kind].pop(name, None)

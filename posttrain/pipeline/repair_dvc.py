@@ -173,7 +173,7 @@ def _remove_copies(root: Path) -> list[str]:
     if not left or any(_runs_experiment(process, root) for process in psutil.process_iter()):
         return []
     shutil.rmtree(copies)
-    return [f"{COPIES / one.name} was left by an experiment that was killed: removed" for one in sorted(left)]
+    return [f"{COPIES / folder.name} was left by an experiment that was killed: removed" for folder in sorted(left)]
 
 
 def _runs_experiment(process: psutil.Process, root: Path) -> bool:

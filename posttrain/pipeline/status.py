@@ -83,7 +83,7 @@ def status() -> str:
     lines = [f"{name}: running (PID {pid})" for name, pid in running.items()]
     for name in reasons.pipeline.order():
         if name not in running and (why := reasons.of(name)):
-            below = [one for one in reasons.below(name) if one not in running]
+            below = [stage for stage in reasons.below(name) if stage not in running]
             then = f"; then stale because of it: {', '.join(below)}" if below else ""
             lines.append(f"{name}: {'; '.join(why)}{then}")
     reasons.keep()

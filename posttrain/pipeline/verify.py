@@ -71,7 +71,7 @@ def _accepted(root: Path) -> list[str]:
     lines = []
     for name, entry in recorded(root).items():
         records = [root / out["path"] for out in entry.get("outs", []) if out["path"].startswith("records/")]
-        if wrong := [one for file in records for one in unused_inputs(entry, read_record(file))]:
+        if wrong := [path for file in records for path in unused_inputs(entry, read_record(file))]:
             again = f"unless `dvc commit` accepted that, run it again: dvc repro --force --single-item {name}"
             lines.append(f"{name} has not used {', '.join(wrong)} as dvc.lock has it; {again}")
     return lines
@@ -187,7 +187,7 @@ def _restore_from_workspace(
         contents = {out["md5"]: place}
     else:
         listed = digests.listed(out["path"])
-        contents = {one["md5"]: place / one["relpath"] for one in listed}
+        contents = {entry["md5"]: place / entry["relpath"] for entry in listed}
         manifest = object_path(cache, out["md5"])
         if manifest in removed:
             _write_object(manifest, lambda fresh: fresh.write_bytes(folder_bytes(listed)))

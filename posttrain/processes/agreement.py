@@ -42,7 +42,7 @@ def differences(first: Mapping[str, Any], other: Mapping[str, Any], number: int)
     """Return what process `number` does not share with process 1, in words."""
     ours, theirs = dict(_flat(first)), dict(_flat(other))
     found = []
-    for key in sorted(ours.keys() | theirs.keys(), key=lambda one: (one[0] != "params", one)):
+    for key in sorted(ours.keys() | theirs.keys(), key=lambda parts: (parts[0] != "params", parts)):
         if ours.get(key) != theirs.get(key):
             kind, *path = key
             values = f" ({ours.get(key, 'none')} in process 1, {theirs.get(key, 'none')} in process {number})"

@@ -53,8 +53,8 @@ def follow() -> None:
     if is_scheduled():
         os.environ[PARENT] = str(os.getppid())
     else:
-        for one in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name=PARENT, daemon=True).start()
     atexit.register(remove_after_parent)
 

@@ -69,7 +69,7 @@ class _Run:
     def settle(self) -> None:
         """Wait for what else may come to light; where a process was killed, that is the reason."""
         until = time.monotonic() + GRACE_S
-        while time.monotonic() < until and all(one.order for one in self.deaths()) and not self.over.wait(0.05):
+        while time.monotonic() < until and all(death.order for death in self.deaths()) and not self.over.wait(0.05):
             pass
 
     def deaths(self) -> list[Death]:
@@ -78,7 +78,11 @@ class _Run:
 
     def reason(self, most: int = 2) -> PipelineError | None:
         """The likeliest of the deaths as an error, with what the process printed; `most` leaves out some kinds."""
-        death = min((one for one in self.deaths() if one.order <= most), key=lambda one: one.order, default=None)
+        death = min(
+            (candidate for candidate in self.deaths() if candidate.order <= most),
+            key=lambda candidate: candidate.order,
+            default=None,
+        )
         if death and death.output:
             print(death.output, file=sys.stderr)
         return death.error(self.name) if death else None

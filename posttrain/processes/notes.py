@@ -32,7 +32,7 @@ def _notes(where: str, params: Any) -> Iterator[str]:
     if gpus is None and processes * params.device.threads > cores:
         yield f"{shown}, each with device.threads = {params.device.threads}: this host has {cores} CPU cores"
     group, _, run = where.rpartition(".")
-    stage = next(one.name for one in STAGES if one.group == group)
+    stage = next(entry.name for entry in STAGES if entry.group == group)
     try:
         declared = inputs.declared(f"{stage}@{run}")
     except PosttrainError:  # the check itself reports it

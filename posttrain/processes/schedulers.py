@@ -75,7 +75,7 @@ def check_size(stage: str, processes: int) -> None:
 def processes_of(stage: str) -> int:
     """Return the `processes` of a stage's run in params.yaml; 1 if it has none."""
     name, _, run = stage.partition("@")
-    group = next((one.group for one in STAGES if one.name == name), "")
+    group = next((entry.group for entry in STAGES if entry.name == name), "")
     settings = group_of(read_yaml(PARAMS_FILE), group).get(run)
     processes = settings.get("processes") if isinstance(settings, Mapping) else None
     return processes if isinstance(processes, int) else 1
@@ -92,6 +92,6 @@ def network() -> dict[str, str]:
             own = probe.getsockname()[0].partition("%")[0]
     except OSError:  # torch waits until the name is known
         return {}
-    names = (name for name, known in psutil.net_if_addrs().items() if own in [one.address for one in known])
+    names = (name for name, addresses in psutil.net_if_addrs().items() if own in [entry.address for entry in addresses])
     name = os.environ.get(GLOO) or next(names, "lo")
     return {} if name.startswith("lo") else {GLOO: name}

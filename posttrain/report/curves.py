@@ -85,14 +85,14 @@ def curves_csv(found: Iterable[dict[str, Any]]) -> str:
     """Return the curves of all runs as one table for DVC: metric, run, step, value."""
     lines = ["metric,run,step,value"]
     kept = list(found)
-    names = dict.fromkeys(name for one in kept for name in one["columns"])
+    names = dict.fromkeys(name for curve in kept for name in curve["columns"])
     parts = [name for name in names if name.startswith("reward_") and not name.endswith(("_std", "_ok"))]
     for metric in ("reward", *parts, *SHOWN[1:]):
-        for one in kept:
-            columns = one["columns"]
+        for run in kept:
+            columns = run["columns"]
             for step, value in zip(columns["step"], columns.get(metric, ()), strict=False):
                 if value is not None:
-                    lines.append(f"{metric},{one['label']},{step:g},{value!r}")
+                    lines.append(f"{metric},{run['label']},{step:g},{value!r}")
     return "\n".join(lines) + "\n"
 
 

@@ -38,10 +38,10 @@ def draw(summary: Mapping[str, Figures], settings: Settings) -> str:
 
 def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
     rows = [
-        {"policy": name, "label": f"{one['score']:.2f}", **{key: one[key] for key in ("score", "low", "high")}}
-        if is_measured(one)
+        {"policy": name, "label": f"{figures['score']:.2f}", **{key: figures[key] for key in ("score", "low", "high")}}
+        if is_measured(figures)
         else {"policy": name, "label": NOT_MEASURED, "high": 0.0}
-        for name, one in policies.items()
+        for name, figures in policies.items()
     ]
     y = {
         "field": "policy",

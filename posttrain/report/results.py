@@ -68,8 +68,8 @@ def results_json(not_current: Mapping[str, str]) -> str:
     """Return the same as plain data: one row per policy."""
     summary, _, errors = current_summary(not_current)
     rows = [
-        {"policy": name, **one, **({} if is_measured(one) else dict.fromkeys(SCORES))}
-        for name, one in policy_figures(summary).items()
+        {"policy": name, **figures, **({} if is_measured(figures) else dict.fromkeys(SCORES))}
+        for name, figures in policy_figures(summary).items()
     ]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
@@ -146,13 +146,15 @@ def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
     return [
         [
             name,
-            f"{one['score']:.3f} [{one['low']:.3f}, {one['high']:.3f}]" if is_measured(one) else NOT_MEASURED,
-            _number(one, "greedy", 3) if is_measured(one) else NOT_MEASURED,
-            *(_number(one, key, 3) for key in (*extra, "truncated")),
-            _number(one, "length", 1),
-            _number(one, "kl", 2),
+            f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
+            if is_measured(figures)
+            else NOT_MEASURED,
+            _number(figures, "greedy", 3) if is_measured(figures) else NOT_MEASURED,
+            *(_number(figures, key, 3) for key in (*extra, "truncated")),
+            _number(figures, "length", 1),
+            _number(figures, "kl", 2),
         ]
-        for name, one in policy_figures(summary).items()
+        for name, figures in policy_figures(summary).items()
     ]
 
 
@@ -191,7 +193,7 @@ def _next() -> str:
 
 def _example_setting(settings: Settings) -> str:
     """Return a number of the last run's settings that is not 0, doubled, as an argument of `-S`."""
-    found = [
+    candidates = [
         (f"{section_of(settings, path)}.{key}", float(text))
         for path, run in model_runs(settings).items()
         for key, text in (flattened(run) if run else {}).items()
@@ -199,7 +201,7 @@ def _example_setting(settings: Settings) -> str:
         and text.replace(".", "", 1).replace("e-", "", 1).isdigit()
         and float(text)
     ]
-    preferred = [one for one in found if one[0].endswith("beta")] or found
+    preferred = [candidate for candidate in candidates if candidate[0].endswith("beta")] or candidates
     if not preferred:
         samples = group_of(settings, "evaluate.settings").get("samples")
         return f"evaluate.settings.samples={2 * samples}" if samples else "+evaluate.settings.samples=16"

@@ -60,8 +60,8 @@ def samples(policy: Policy) -> int:
 
 
 def _asked(policy: Policy, chosen: Sequence[str]) -> pl.DataFrame:
-    one = pl.element()
-    spoken = pl.concat_str(one.struct.field("role"), pl.lit(": "), one.struct.field("content"))
+    turn = pl.element()
+    spoken = pl.concat_str(turn.struct.field("role"), pl.lit(": "), turn.struct.field("content"))
     single = pl.col("prompt").list.first().struct.field("content")
     text = (
         pl.when(pl.col("prompt").list.len() == 1)

@@ -37,15 +37,15 @@ def staleness(labels: Iterable[str]) -> Staleness:
 
 def _reason(name: str, reasons: Reasons, running: tuple[str, ...]) -> str:
     """Return the cause that is furthest upstream; empty if everything is current."""
-    above = [one for one in reasons.pipeline.above(name) if one != CODE]
-    if runs := next((one for one in above if one in running), None):
+    above = [stage for stage in reasons.pipeline.above(name) if stage != CODE]
+    if runs := next((stage for stage in above if stage in running), None):
         return f"{runs} is running"
-    stale = [one for one in above if reasons.of(one)]
-    for one in stale:
-        file = failure_path(one)
+    stale = [stage for stage in above if reasons.of(stage)]
+    for outdated in stale:
+        file = failure_path(outdated)
         if file.is_file() and file.stat().st_mtime >= Path(PARAMS_FILE).stat().st_mtime:  # else params.yaml was edited
             first = file.read_text(encoding="utf-8").strip().partition("\n")[0]
-            return f"failed: {one}: {first[:LONGEST]}"
+            return f"failed: {outdated}: {first[:LONGEST]}"
     if not stale:
         return ""
     missing = Path("results") / name.partition("@")[2] / "metrics.json"

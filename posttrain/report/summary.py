@@ -33,8 +33,8 @@ def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any
     summary = {label: _figures(policy.metrics) for label, policy in found.items()}
     if (base := reference(found.values())) in found:
         others = {label: policy.rollouts for label, policy in found.items() if label != base}
-        for label, one in against(found[base].rollouts, others).items():
-            summary[label] |= dict(zip(GAIN, (one.mean, one.low, one.high), strict=True))
+        for label, finding in against(found[base].rollouts, others).items():
+            summary[label] |= dict(zip(GAIN, (finding.mean, finding.low, finding.high), strict=True))
     for name, metrics in rewards.items():
         if "heldout_accuracy" in metrics:
             summary[name] = {"accuracy": float(metrics["heldout_accuracy"])}
@@ -69,8 +69,8 @@ def to_json(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> dict[st
     """Return the summary as JSON: lists of rows with equal keys, which DVC can plot."""
     keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
     rows = [
-        {"policy": name, "task": tasks.get(name), **{key: one.get(key) for key in keys}}
-        for name, one in policy_figures(summary).items()
+        {"policy": name, "task": tasks.get(name), **{key: figures.get(key) for key in keys}}
+        for name, figures in policy_figures(summary).items()
     ]
     rewards = [{"reward_model": name, **figures} for name, figures in reward_figures(summary).items()]
     return {"policies": rows, **({"reward_models": rewards} if rewards else {})}
@@ -104,7 +104,7 @@ def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
 
 def reference_of(summary: Mapping[str, Figures]) -> str:
     """Return the policy that KL was measured against; its own is 0."""
-    return next((name for name, one in policy_figures(summary).items() if one.get("kl") == 0.0), "reference")
+    return next((name for name, figures in policy_figures(summary).items() if figures.get("kl") == 0.0), "reference")
 
 
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
@@ -143,4 +143,4 @@ def _part(name: str, before: Figures, after: Figures, task: str | None) -> str:
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
     found = {_RENAMED.get(key, key): float(value) for key, value in metrics.items() if not _LEFT_OUT.fullmatch(key)}
-    return {key: found[key] for key in (*(one for one in _FIRST if one in found), *found)}
+    return {key: found[key] for key in (*(name for name in _FIRST if name in found), *found)}

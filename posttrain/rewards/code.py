@@ -93,7 +93,7 @@ def code_info(info: Mapping[str, Any]) -> CodeInfo:
         raise ValueError("info.tests is empty")
     for name, text in (("tests", assertions(found)), ("setup", found.setup)):
         _check_python(name, text)
-    if assertions(found) and not any(isinstance(one, ast.Assert) for one in ast.walk(ast.parse(assertions(found)))):
+    if assertions(found) and not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(assertions(found)))):
         raise ValueError("info.tests has no assert statement; methods such as assertEqual are not read")
     return found
 

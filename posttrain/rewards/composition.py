@@ -73,8 +73,8 @@ def _cascade(options: CascadeOptions, context: Context) -> Judge:
         left = list(range(len(rollouts)))
         for name, part in parts.items():
             low, high = options.unsure.get(name, (1.0, 0.0))
-            for place, one in zip(left, part.score([rollouts[place] for place in left]), strict=True):
-                scores[place] = one.scores[name]
+            for place, rollout in zip(left, part.score([rollouts[place] for place in left]), strict=True):
+                scores[place] = rollout.scores[name]
             left = [i for i in left if scores[i].status == "unparseable" or low <= scores[i].value <= high]
         return scores
 
@@ -86,7 +86,7 @@ def _milestones(options: MilestoneOptions, context: Context) -> Judge:
     worth = options.credits or [1 / len(parts)] * len(parts)
 
     def judge(rollouts: Sequence[Rollout]) -> list[Score]:
-        columns = [[one.scores[name] for one in part.score(rollouts)] for name, part in parts.items()]
+        columns = [[rollout.scores[name] for rollout in part.score(rollouts)] for name, part in parts.items()]
         return [_credit(row, worth, in_order=options.in_order) for row in zip(*columns, strict=True)]
 
     return judge

@@ -191,7 +191,7 @@ def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
         number = expected_number(prompt.answer, options.after)
         assert number is not None
         letter, wrong = f"{number:f}", [f"{number + Decimal(1):f}"]
-    return Examples([_written(letter, options)], [_written(one, options) for one in wrong])
+    return Examples([_written(letter, options)], [_written(answer, options) for answer in wrong])
 
 
 def _written(answer: str, options: CorrectOptions) -> str:

@@ -48,12 +48,12 @@ class FailureLimit:
 
     def check(self, rollouts: Sequence[Rollout]) -> list[int]:
         """Return the places of the rollouts that every part could score."""
-        failures = [self._reward.failure(one) for one in rollouts]
+        failures = [self._reward.failure(scored) for scored in rollouts]
         kept = [place for place, failed in enumerate(failures) if not failed]
         lost, count = len(rollouts) - len(kept), len(rollouts)
         fade = min(1.0, max(MEMORY - count, 0) / self.total) if self.total else 1.0
         self.failed, self.total = self.failed * fade + lost, self.total * fade + count
-        first = next(((one, *failed) for one, failed in zip(rollouts, failures, strict=True) if failed), None)
+        first = next(((scored, *failed) for scored, failed in zip(rollouts, failures, strict=True) if failed), None)
         if first is None:
             return kept
         rollout, name, score = first

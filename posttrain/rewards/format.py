@@ -89,12 +89,12 @@ def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow
     # also </ think >, <THINK> and <think id=1>: text inside a part that a lenient reader would take for a tag
     seen = list(re.finditer(rf"<[\s/]*(?:{like})(?![\w-])[^<>]*>", text, re.IGNORECASE))
     wanted = [tag for name in tags for tag in (f"<{name}>", f"</{name}>")]
-    if [one.group() for one in seen] != wanted:
-        found = " ".join(one.group() for one in seen)
+    if [tag.group() for tag in seen] != wanted:
+        found = " ".join(tag.group() for tag in seen)
         return f"its tags are {f'{found:.80}' or 'missing'}, not {' '.join(wanted)}"
-    ends = [0, *(place for one in seen for place in one.span()), len(text)]
+    ends = [0, *(place for tag in seen for place in tag.span()), len(text)]
     between = [text[start:end] for start, end in list(pairwise(ends))[::2]]  # around tags, inside a part, and so on
-    if any(one.strip() for one in between[::2]):
+    if any(outside.strip() for outside in between[::2]):
         return "there is text outside of its tags"
     if empty == "refuse" and not all(map(_has_text, between[1::2])):
         return "a part is empty"

@@ -110,7 +110,7 @@ def parse_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
     level = [value]
     for _ in range(DEEPEST):
-        level = [part for one in level if isinstance(one, dict | list) for part in _parts(one)]
+        level = [part for node in level if isinstance(node, dict | list) for part in _parts(node)]
         if not level:
             return value
     raise ValueError(f"it is nested deeper than {DEEPEST}")

@@ -56,7 +56,7 @@ def in_language(rollout: Rollout, options: LanguageOptions) -> Score:
     """The share of words whose letters are all of the script; code, LaTeX commands, tags and numbers do not count."""
     letters = "".join(rf"\p{{Script={name}}}" for name in options.script)
     target = regex.compile(rf"[{letters}\p{{M}}]+")
-    runs = [one for one in _RUNS.findall(_SKIPPED.sub(" ", rollout.text)) if not _SINGLE.fullmatch(one)]
+    runs = [run for run in _RUNS.findall(_SKIPPED.sub(" ", rollout.text)) if not _SINGLE.fullmatch(run)]
     if not runs:
         return Score(0.0, "unparseable", "it has no words")
     return Score(sum(target.fullmatch(run) is not None for run in runs) / len(runs))

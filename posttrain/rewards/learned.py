@@ -66,7 +66,8 @@ class RewardModel:
             return [TokenRow([], self._unpadded(ids)) for ids in self._text.whole(talks)]
         rows = self._text.conversations([Conversation(talk) for talk in talks], "last")
         return [
-            replace(row, rest=row.rest[:-1]) if one.truncated else row for one, row in zip(rollouts, rows, strict=True)
+            replace(row, rest=row.rest[:-1]) if rollout.truncated else row
+            for rollout, row in zip(rollouts, rows, strict=True)
         ]
 
     def _unpadded(self, ids: list[int]) -> list[int]:

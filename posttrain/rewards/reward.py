@@ -111,7 +111,7 @@ def score_one(each: Each, rollout: Rollout, options: Any) -> Score:
 def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
     """Return the scores that a call returns; `count` of status `error` if it raises."""
     try:
-        return [as_score(one) for one in call()]
+        return [as_score(returned) for returned in call()]
     except PosttrainError:
         raise
     except Exception as error:  # noqa: BLE001  whatever a reward raises: none of its scores is known

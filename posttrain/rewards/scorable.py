@@ -27,13 +27,13 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
             unjudged[name] = unreadable
     if not unjudged:
         return list(prompts)
-    ids = {name: {one.id for one, _ in found} for name, found in unjudged.items()}
+    ids = {name: {prompt.id for prompt, _ in pairs} for name, pairs in unjudged.items()}
     lost = set.intersection(*(ids.get(name, set()) for name in judging)).union(*(ids.get(name, ()) for name in gates))
     name, unreadable = next(iter(unjudged.items()))
     if len(lost) == len(prompts) and not any(prompt.answer.strip() for prompt in prompts):
         what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
         raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
-    first, why = next(((one, why) for one, why in unreadable if one.answer.strip()), unreadable[0])
+    first, why = next(((prompt, why) for prompt, why in unreadable if prompt.answer.strip()), unreadable[0])
     what = f"reward '{name}' cannot read {len(unreadable)} of {len(prompts)} answers, "
     what += f"the first is {excerpt(first.answer)} ({why}; prompt {first.id})"
     if len(lost) == len(prompts):

@@ -31,13 +31,13 @@ class RewardSum:
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """Return the rollouts with a score of each part; a failed episode has its own status for each."""
         failed = [rollout.failed for rollout in rollouts]
-        scores_of = [{} if one is None else dict.fromkeys(self.terms, one) for one in failed]
+        scores_of = [{} if failure is None else dict.fromkeys(self.terms, failure) for failure in failed]
         for name in self.terms:
             for task, places in _by_task(rollouts).items():
                 mine = [rollouts[place] for place in places]
                 for place, score in zip(places, self.scores(name, task, mine), strict=True):
                     scores_of[place][name] = score
-        return [replace(one, scores=scores) for one, scores in zip(rollouts, scores_of, strict=True)]
+        return [replace(rollout, scores=scores) for rollout, scores in zip(rollouts, scores_of, strict=True)]
 
     def failure(self, rollout: Rollout) -> tuple[str, Score] | None:
         """Return the first part that is needed and could not score the rollout, with its score."""
@@ -58,8 +58,10 @@ class RewardSum:
             return [self.total(rollout) for rollout in rollouts]
         columns = {name: z_scores([rollout.scores[name].value for rollout in rollouts]) for name in wanted}
         return [
-            self.total(replace(one, scores={**one.scores, **{name: Score(columns[name][place]) for name in wanted}}))
-            for place, one in enumerate(rollouts)
+            self.total(
+                replace(rollout, scores={**rollout.scores, **{name: Score(columns[name][place]) for name in wanted}})
+            )
+            for place, rollout in enumerate(rollouts)
         ]
 
     def outcome(self, rollout: Rollout) -> float:
@@ -92,7 +94,7 @@ class RewardSum:
             key: Score(0.0, "unparseable", f"it does not judge this prompt: {reason}")
             for key, reason in reasons.items()
         }
-        return [next(given) if reasons[one.prompt.id] is None else why[one.prompt.id] for one in rollouts]
+        return [next(given) if reasons[rollout.prompt.id] is None else why[rollout.prompt.id] for rollout in rollouts]
 
     def _closed(self, rollout: Rollout) -> bool:
         """Return whether a gate is closed."""
@@ -114,14 +116,14 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
 
     def scores() -> list[dict[str, list[Any]]]:
         return [
-            {name: [score.value, score.status, score.reason] for name, score in one.scores.items()}
-            for one in reward.score(rollouts)
+            {name: [score.value, score.status, score.reason] for name, score in rollout.scores.items()}
+            for rollout in reward.score(rollouts)
         ]
 
     found = world.from_first(scores)
     return [
-        replace(one, scores={name: Score(*score) for name, score in scores.items()})
-        for one, scores in zip(rollouts, found, strict=True)
+        replace(rollout, scores={name: Score(*score) for name, score in scores.items()})
+        for rollout, scores in zip(rollouts, found, strict=True)
     ]
 
 
@@ -141,7 +143,7 @@ def z_scores(values: Sequence[float]) -> list[float]:
 def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
     """Task -> the places of its rollouts that can be scored."""
     places: dict[str, list[int]] = defaultdict(list)
-    for place, one in enumerate(rollouts):
-        if one.failed is None:
-            places[one.prompt.task].append(place)
+    for place, rollout in enumerate(rollouts):
+        if rollout.failed is None:
+            places[rollout.prompt.task].append(place)
     return places

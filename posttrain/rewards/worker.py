@@ -67,8 +67,8 @@ def _scores(setup: Mapping[str, Any]) -> Answer:
     score = _scorer(setup)
 
     def answer(plain: Any) -> dict[str, Any]:
-        scores = score([rollout_from(one) for one in plain])
-        return {"scores": [[one.value, one.status, one.reason] for one in scores]}
+        scores = score([rollout_from(item) for item in plain])
+        return {"scores": [[result.value, result.status, result.reason] for result in scores]}
 
     return answer
 
@@ -106,7 +106,7 @@ async def _concurrently(
     """Return the scores of an `async` function, so many at a time, each with its own time limit."""
     free = asyncio.Semaphore(most)
 
-    async def one(rollout: Rollout) -> Score:
+    async def score_of(rollout: Rollout) -> Score:
         async with free:
             try:
                 returned: Any = each(rollout, options)
@@ -116,7 +116,7 @@ async def _concurrently(
             except Exception as error:  # noqa: BLE001  whatever the function raises: it is no score
                 return raised(error)
 
-    return list(await asyncio.gather(*map(one, rollouts)))
+    return list(await asyncio.gather(*map(score_of, rollouts)))
 
 
 def rollout_to(rollout: Rollout) -> dict[str, Any]:

@@ -83,14 +83,14 @@ class Workers:
     def _score(self, job: list[Rollout]) -> list[Score]:
         """Return the scores of one call."""
         try:
-            answer = self._pool.ask([worker.rollout_to(one) for one in job], self._seconds(job))
-            return [Score(*one) for one in answer["scores"]]
+            answer = self._pool.ask([worker.rollout_to(rollout) for rollout in job], self._seconds(job))
+            return [Score(*values) for values in answer["scores"]]
         except TooSlowError:
             failed = Score(0.0, self._slow, f"it took longer than {self._term.timeout:g} s")
         except DiedError as error:
             failed = Score(0.0, "infrastructure", str(error))
         if self._async and len(job) > 1:  # it may be the fault of one of them
-            return [score for one in job for score in self._score([one])]
+            return [score for rollout in job for score in self._score([rollout])]
         return [failed] * len(job)
 
     def _seconds(self, job: Sequence[Rollout]) -> float:

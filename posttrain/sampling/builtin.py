@@ -126,7 +126,7 @@ class Decoder:
         self._share = 0.0 if mixture is None else mixture.share
         models = [model] if mixture is None else [model, mixture.other]
         self._backends = [
-            backend_of(one, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for one in models
+            backend_of(mixed, longest, params.max_tokens, cuda_graphs=runtime.cuda_graphs) for mixed in models
         ]
         self._check_every = steps_between_checks(self._device)
         self._admission = Admission(self._prompts, params, self._device, self._backends, section)
@@ -157,7 +157,7 @@ class Decoder:
     def _logits(self) -> Tensor:
         logits = [backend.next_logits() for backend in self._backends]
         if self._params.temperature != 1:
-            logits = [one.div_(self._params.temperature) for one in logits]
+            logits = [of_backend.div_(self._params.temperature) for of_backend in logits]
         return logits[0] if len(logits) == 1 else mixture_logits(logits[0], logits[1], self._share)
 
     def _draw(self) -> Tensor | None:

@@ -108,9 +108,11 @@ def places_of_ranks(requests: Sequence[Request]) -> list[list[int]]:
 
 def _exchanged(done: Sequence[Completion]) -> list[list[Completion]]:
     """Return the completions of every process."""
-    shape = torch.tensor([x for one in done for x in (len(one.ids), FINISHES.index(one.finish))], dtype=torch.long)
-    ids = torch.tensor([token for one in done for token in one.ids], dtype=torch.long)
-    logps = torch.tensor([logp for one in done for logp in one.logps], dtype=torch.float64)
+    shape = torch.tensor(
+        [x for completion in done for x in (len(completion.ids), FINISHES.index(completion.finish))], dtype=torch.long
+    )
+    ids = torch.tensor([token for completion in done for token in completion.ids], dtype=torch.long)
+    logps = torch.tensor([logp for completion in done for logp in completion.logps], dtype=torch.float64)
     every = zip(*(world.gathered_tensors(part) for part in (shape, ids, logps)), strict=True)
     return [_completions(*parts) for parts in every]
 
@@ -118,4 +120,4 @@ def _exchanged(done: Sequence[Completion]) -> list[list[Completion]]:
 def _completions(shape: torch.Tensor, ids: torch.Tensor, logps: torch.Tensor) -> list[Completion]:
     lengths, finishes = shape.view(-1, 2).T.tolist() if shape.numel() else ([], [])
     rows = zip(torch.split(ids, lengths), torch.split(logps, lengths), finishes, strict=True) if lengths else ()
-    return [Completion(one.tolist(), logp.tolist(), FINISHES[finish]) for one, logp, finish in rows]
+    return [Completion(row_ids.tolist(), logp.tolist(), FINISHES[finish]) for row_ids, logp, finish in rows]

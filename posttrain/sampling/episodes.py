@@ -35,7 +35,7 @@ class Episodes:
         self._text, self._max_tokens, self._context = text, max_tokens, context
         self._seconds = [0.0] * len(rollouts)
         """What the task's code has taken in each episode."""
-        self._active = [nth for nth, one in enumerate(rollouts) if load_task(one.prompt.task).has_turns]
+        self._active = [nth for nth, rollout in enumerate(rollouts) if load_task(rollout.prompt.task).has_turns]
         self._turn = 0
 
     def next_turn(self) -> list[int]:
@@ -76,33 +76,37 @@ class Episodes:
 
     def _ask(self, pool: Pool, task: Task, nth: int) -> Step | StepFailure:
         """Return a step from a worker process within what is left of the episode's time."""
-        one, left = self.rollouts[nth], task.seconds - self._seconds[nth]
+        rollout, left = self.rollouts[nth], task.seconds - self._seconds[nth]
         try:
             if left <= 0:
                 raise TooSlowError
-            answer = pool.ask(worker.rollout_to(one), left)
+            answer = pool.ask(worker.rollout_to(rollout), left)
         except TooSlowError:
-            return StepFailure("timeout", f"task '{one.prompt.task}' took longer than {task.seconds:g} s")
+            return StepFailure("timeout", f"task '{rollout.prompt.task}' took longer than {task.seconds:g} s")
         except DiedError as error:
-            return StepFailure("error", f"task '{one.prompt.task}': {error}")
+            return StepFailure("error", f"task '{rollout.prompt.task}': {error}")
         self._seconds[nth] += answer["seconds"]
         step = answer["step"]
         return StepFailure(**step) if "finish" in step else Step(**step)
 
-    def _with_step(self, one: Rollout, step: Step | StepFailure) -> Rollout:
+    def _with_step(self, rollout: Rollout, step: Step | StepFailure) -> Rollout:
         """Return the episode with the step's turns, or ended."""
         if isinstance(step, StepFailure):
-            return replace(one, finish=step.finish, reason=step.reason, info={**one.info, "failure": step.reason})
-        one = replace(one, turn_rewards=(*one.turn_rewards, step.reward), info={**one.info, **step.info})
+            return replace(
+                rollout, finish=step.finish, reason=step.reason, info={**rollout.info, "failure": step.reason}
+            )
+        rollout = replace(
+            rollout, turn_rewards=(*rollout.turn_rewards, step.reward), info={**rollout.info, **step.info}
+        )
         if step.done or not step.messages:
-            return one
-        if self._turn >= load_task(one.prompt.task).turns:
-            return replace(one, finish="turns")
-        ids = self._text.reply([*one.prompt.messages, *one.turns], step.messages, one.row.rest[-1])
-        if self._context is not None and len(one.row) + len(ids) + self._max_tokens > self._context:
-            return replace(one, finish="length")
-        row = replace(one.row, rest=[*one.row.rest, *ids], mask=[*_mask(one.row), *(False for _ in ids)])
-        return replace(one, row=row, turns=(*one.turns, *step.messages))
+            return rollout
+        if self._turn >= load_task(rollout.prompt.task).turns:
+            return replace(rollout, finish="turns")
+        ids = self._text.reply([*rollout.prompt.messages, *rollout.turns], step.messages, rollout.row.rest[-1])
+        if self._context is not None and len(rollout.row) + len(ids) + self._max_tokens > self._context:
+            return replace(rollout, finish="length")
+        row = replace(rollout.row, rest=[*rollout.row.rest, *ids], mask=[*_mask(rollout.row), *(False for _ in ids)])
+        return replace(rollout, row=row, turns=(*rollout.turns, *step.messages))
 
 
 def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatText, version: str) -> Rollout:

@@ -150,7 +150,7 @@ def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
 def encode_prompts(text: ChatText, prompts: Sequence[Prompt]) -> list[Prompt]:
     """Return the prompts with the token ids that the policy continues."""
     encoded = text.prompts([prompt.messages for prompt in prompts])
-    return [replace(one, ids=ids) for one, ids in zip(prompts, encoded, strict=True)]
+    return [replace(prompt, ids=ids) for prompt, ids in zip(prompts, encoded, strict=True)]
 
 
 @phase("generate")
@@ -170,10 +170,10 @@ def generate_rollouts(
     """The samples of each prompt, prompt by prompt; the seed, the prompt's id and `name` decide the random numbers."""
     asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
     names = [f"{prompt.id}:{name}:{sample}" if name else f"{prompt.id}:{sample}" for prompt, sample in asked]
-    requests = [Request(prompt.ids, one) for (prompt, _), one in zip(asked, names, strict=True)]
+    requests = [Request(prompt.ids, request_name) for (prompt, _), request_name in zip(asked, names, strict=True)]
     completions = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
-    first = [first_turn(*one, done, text, sampler.version) for one, done in zip(asked, completions, strict=True)]
-    context = min((one for one in (sampler.context, text.context) if one is not None), default=None)
+    first = [first_turn(*pair, done, text, sampler.version) for pair, done in zip(asked, completions, strict=True)]
+    context = min((limit for limit in (sampler.context, text.context) if limit is not None), default=None)
     episodes, turn = Episodes(first, text, params.max_tokens, context), 1
     while places := episodes.next_turn():
         rows = [episodes.rollouts[nth].row for nth in places]

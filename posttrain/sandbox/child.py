@@ -169,9 +169,9 @@ class Tests(ast.NodeTransformer):
         found = ast.parse(template).body[0]
         assert isinstance(found, ast.Try) and isinstance(found.body[0], ast.If)
         found.body[0].test = node.test
-        for one in ast.walk(ast.Module([*found.body[0].orelse, *found.handlers[0].body], [])):
-            if isinstance(one, ast.Constant):
-                one.value = node.lineno
+        for part in ast.walk(ast.Module([*found.body[0].orelse, *found.handlers[0].body], [])):
+            if isinstance(part, ast.Constant):
+                part.value = node.lineno
         return ast.copy_location(found, node)
 
     def _pass(self) -> None:
@@ -215,7 +215,7 @@ def run_tests(given: dict[str, Any], connection: socket.socket) -> dict[str, Any
     remote = Remote(connection)
     tests = Tests(remote, given["share"])
     if why := remote.loaded():
-        count = sum(isinstance(one, ast.Assert) for one in ast.walk(ast.parse(given["tests"])))
+        count = sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(given["tests"])))
         return {"passed": 0, "failed": 1, "count": max(count, 1), "reason": why, "fault": ""}
     tests.run(given)
     return tests.verdict()
@@ -237,11 +237,13 @@ def free_names(tests: str) -> list[str]:
 def _functions(tree: ast.Module) -> list[str]:
     """Return the test functions that the tests define and do not call themselves."""
     called = {
-        one.value.func.id
-        for one in tree.body
-        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and isinstance(one.value.func, ast.Name)
+        statement.value.func.id
+        for statement in tree.body
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and isinstance(statement.value.func, ast.Name)
     }
-    names = [one.name for one in tree.body if isinstance(one, ast.FunctionDef)]
+    names = [statement.name for statement in tree.body if isinstance(statement, ast.FunctionDef)]
     return [name for name in names if (name == "check" or name.startswith("test")) and name not in called]
 
 

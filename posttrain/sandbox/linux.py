@@ -43,13 +43,13 @@ def libc(name: str, *args: Any) -> int:
 def syscall(number: int, *args: Any) -> int:
     """Call the kernel by number; integers are passed as 64 bits."""
     return libc(
-        "syscall", ctypes.c_long(number), *(ctypes.c_long(one) if isinstance(one, int) else one for one in args)
+        "syscall", ctypes.c_long(number), *(ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args)
     )
 
 
 def prctl(option: int, *args: int) -> None:
     """Set a property of this process."""
-    libc("prctl", ctypes.c_int(option), *(ctypes.c_ulong(one) for one in (*args, 0, 0, 0, 0)[:4]))
+    libc("prctl", ctypes.c_int(option), *(ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4]))
 
 
 def drop_privileges() -> None:
@@ -67,7 +67,7 @@ def python_folders() -> list[str]:
 
 def system_files() -> list[str]:
     """Shared libraries and devices that Python needs."""
-    shared = [str(one) for one in sorted(Path(sys.base_prefix, "lib").glob("lib*.so*"))]
+    shared = [str(library) for library in sorted(Path(sys.base_prefix, "lib").glob("lib*.so*"))]
     return existing([*SYSTEM, *shared, *DEVICES])
 
 
@@ -82,4 +82,4 @@ def existing(paths: Iterable[str]) -> list[str]:
 
 
 def _entries(folder: str) -> list[str]:
-    return [str(one) for one in sorted(Path(folder).iterdir()) if one.name not in FOREIGN]
+    return [str(path) for path in sorted(Path(folder).iterdir()) if path.name not in FOREIGN]

@@ -35,7 +35,7 @@ def enter(base: Path) -> None:
     _mount("tmpfs", str(base), "tmpfs", NOSUID | NODEV, "size=1m,mode=755")
     for path in [*system_files(), *python_folders()]:
         _show(Path(path), base)
-    for folder in (Path(one, name) for one in python_folders() for name in FOREIGN):
+    for folder in (Path(parent, name) for parent in python_folders() for name in FOREIGN):
         if folder.is_dir():
             _mount("tmpfs", f"{base}{folder}", "tmpfs", RDONLY | NOSUID | NODEV, "size=4k")
     Path(f"{base}{SCRATCH}").mkdir(parents=True)
@@ -81,5 +81,5 @@ def _locked(path: Path) -> int:
 
 
 def _mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str = "") -> None:
-    words = [one.encode() if one else None for one in (source, target, kind)]
+    words = [text.encode() if text else None for text in (source, target, kind)]
     libc("mount", *map(ctypes.c_char_p, words), ctypes.c_ulong(flags), ctypes.c_char_p(data.encode()))

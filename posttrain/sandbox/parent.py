@@ -178,9 +178,9 @@ class Sandbox:
                 found.used = self._ask({"end": found.pid}, [])
                 with os.fdopen(read, "rb", closefd=False) as pipe:
                     found.report = pipe.read()
-            for one in (read, write):
-                if one >= 0:
-                    os.close(one)
+            for end in (read, write):
+                if end >= 0:
+                    os.close(end)
 
     def _ask(self, request: Mapping[str, Any], files: Sequence[int]) -> dict[str, Any]:
         with self._lock:
@@ -203,17 +203,17 @@ class Sandbox:
         """Read the pipes until the process ends; why it was stopped, or an empty text."""
         start = time.monotonic()
         poll = select.poll()
-        for one in (process.handle, *pipes):
-            poll.register(one, select.POLLIN)
+        for descriptor in (process.handle, *pipes):
+            poll.register(descriptor, select.POLLIN)
         while True:
             ready = {number for number, _ in poll.poll(TICK * 1000)}
             for pipe in ready & pipes.keys():
                 pipes[pipe].extend(os.read(pipe, 2**16))
-            if any(len(one) > limits.output for one in pipes.values()):
+            if any(len(output) > limits.output for output in pipes.values()):
                 return f"more than {limits.output:,} bytes of output"
             if process.handle in ready and not ready & pipes.keys():
                 return ""
-            waited = sum(_waited(one) for one in (process, *others))  # a busy machine is no fault of the program
+            waited = sum(_waited(child) for child in (process, *others))  # a busy machine is no fault of the program
             if time.monotonic() - start - waited > limits.wall:
                 return f"longer than {limits.wall:g} seconds"
             for running in (process, *others):

@@ -66,11 +66,11 @@ def filter_code() -> bytes:
         (EQUAL, 1, 0, AUDIT[kind]),
         (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER),
-        *(one for number in plain for one in ((EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW))),
+        *(instruction for number in plain for instruction in ((EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW))),
         (EQUAL, 0, 1, CLONE3),
         (RETURN, 0, 0, ERROR | errno.ENOSYS),  # its flags are out of sight; the C library then uses clone
         *_if_argument(CLONE[kind], 0, [CLONE_THREAD], ANY_BIT),
-        *(one for number in SIGNALS[kind] for one in _if_argument(number, 0, [OWN])),
+        *(instruction for number in SIGNALS[kind] for instruction in _if_argument(number, 0, [OWN])),
         *_if_argument(PRLIMIT[kind], 0, [0]),
         *_if_argument(IOCTL[kind], 1, IOCTLS),
         *_if_argument(FCNTL[kind], 1, FCNTLS),

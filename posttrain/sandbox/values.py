@@ -44,18 +44,20 @@ def _plain(value: Any) -> Any:
         case int():
             return ["int", hex(value)]  # a decimal of more than 4,300 digits would be refused
         case dict():
-            return ["dict", [[_plain(key), _plain(one)] for key, one in value.items()]]
+            return ["dict", [[_plain(key), _plain(item)] for key, item in value.items()]]
         case bytes() | bytearray():
             return ["bytes", bytes(value).hex()]
         case complex():
             return ["complex", value.real, value.imag]
         case list() | tuple() | set() | frozenset():
-            kind = next(name for name, one in BUILT_IN.items() if isinstance(one, type) and isinstance(value, one))
-            return [kind, [_plain(one) for one in value]]
+            kind = next(
+                name for name, type_ in BUILT_IN.items() if isinstance(type_, type) and isinstance(value, type_)
+            )
+            return [kind, [_plain(item) for item in value]]
         case range():
             return ["range", value.start, value.stop, value.step]
         case Iterator() | KeysView() | ValuesView() | ItemsView():
-            return ["iterator", [_plain(one) for one in _limited(iter(value))]]
+            return ["iterator", [_plain(item) for item in _limited(iter(value))]]
         case _:
             raise NotPlainError(f"a {type(value).__name__} is not plain data, which alone can be sent")
 
@@ -74,7 +76,7 @@ def _value(plain: Any) -> Any:
         case ["int", str(text)]:
             return int(text, 16)
         case ["dict", list(pairs)]:
-            return {_value(key): _value(one) for key, one in pairs}
+            return {_value(key): _value(item) for key, item in pairs}
         case ["bytes", str(text)]:
             return bytes.fromhex(text)
         case ["complex", float(real), float(imaginary)]:
@@ -82,6 +84,6 @@ def _value(plain: Any) -> Any:
         case ["range", int(start), int(stop), int(step)]:
             return range(start, stop, step)
         case [str(kind), list(items)] if kind in BUILT_IN:
-            return BUILT_IN[kind]([_value(one) for one in items])
+            return BUILT_IN[kind]([_value(item) for item in items])
         case _:
             raise ValueError(f"this is no value: {plain!r:.100}")

@@ -84,17 +84,19 @@ def run_tests(
     with contextlib.ExitStack() as stack:
         ends = socket.socketpair()
         with ends[0], ends[1]:
-            one = stack.enter_context(box.process("functions", program, {"connection": ends[0].fileno()}, limits))
-            other = stack.enter_context(box.process("tests", judge, {"connection": ends[1].fileno()}, limits))
-        why = box.watch(other, [one], {}, limits)
-    seconds = one.used["seconds"]
-    _check_started(box, [one, other], why)
+            program_process = stack.enter_context(
+                box.process("functions", program, {"connection": ends[0].fileno()}, limits)
+            )
+            tests_process = stack.enter_context(box.process("tests", judge, {"connection": ends[1].fileno()}, limits))
+        why = box.watch(tests_process, [program_process], {}, limits)
+    seconds = program_process.used["seconds"]
+    _check_started(box, [program_process, tests_process], why)
     if why:
         return Verdict(0, 1, why, seconds=seconds)
     try:
-        found = json.loads(other.verdict)
+        found = json.loads(tests_process.verdict)
     except ValueError as error:
-        raise SandboxFailed(f"the tests' process gave no verdict ({_ended(other.used['status'])})") from error
+        raise SandboxFailed(f"the tests' process gave no verdict ({_ended(tests_process.used['status'])})") from error
     if "fault" not in found:
         raise SandboxFailed(f"the tests' process failed: {found.get('failed')}")
     if found["failed"]:

@@ -106,8 +106,8 @@ class Policy:
             place: Answers(
                 len(ids),
                 [
-                    Answer(self._read(one.ids, params.stop), one.finish, one.ids, one.logps)
-                    for one in (next(completions) for _ in range(job.n))
+                    Answer(self._read(completion.ids, params.stop), completion.finish, completion.ids, completion.logps)
+                    for completion in (next(completions) for _ in range(job.n))
                 ],
             )
             for place, job, ids in jobs
@@ -115,7 +115,7 @@ class Policy:
 
     def _read(self, ids: Sequence[int], stop: Sequence[str]) -> str:
         text = self.text.decode(ids)
-        ends = [place for one in stop if (place := text.find(one)) >= 0]
+        ends = [place for stop_text in stop if (place := text.find(stop_text)) >= 0]
         return text[: min(ends)] if ends else text
 
 

@@ -90,11 +90,11 @@ def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any
     choices = [
         {
             "index": nth,
-            "message": {"role": "assistant", "content": one.text},
-            "finish_reason": one.finish,
-            "logprobs": _logprobs(policy, one) if request.logprobs else None,
+            "message": {"role": "assistant", "content": answer.text},
+            "finish_reason": answer.finish,
+            "logprobs": _logprobs(policy, answer) if request.logprobs else None,
         }
-        for nth, one in enumerate(found.answers)
+        for nth, answer in enumerate(found.answers)
     ]
     return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(found)}
 
@@ -103,16 +103,16 @@ def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
     """Return the same as server-sent events: one chunk per completion, one that ends it."""
     head = _head(request, "chat.completion.chunk")
     chunks: list[dict[str, Any]] = []
-    for nth, one in enumerate(found.answers):
-        logprobs = _logprobs(policy, one) if request.logprobs else None
-        delta = {"role": "assistant", "content": one.text}
+    for nth, answer in enumerate(found.answers):
+        logprobs = _logprobs(policy, answer) if request.logprobs else None
+        delta = {"role": "assistant", "content": answer.text}
         chunks.append(
             {**head, "choices": [{"index": nth, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
         )
-        chunks.append({**head, "choices": [{"index": nth, "delta": {}, "finish_reason": one.finish}]})
+        chunks.append({**head, "choices": [{"index": nth, "delta": {}, "finish_reason": answer.finish}]})
     if request.stream_options and request.stream_options.include_usage:
         chunks.append({**head, "choices": [], "usage": _usage(found)})
-    return "".join(f"data: {one}\n\n" for one in [*map(json.dumps, chunks), "[DONE]"])
+    return "".join(f"data: {chunk}\n\n" for chunk in [*map(json.dumps, chunks), "[DONE]"])
 
 
 def failure(message: str, code: str) -> dict[str, Any]:
@@ -130,12 +130,12 @@ def _usage(found: Answers) -> Mapping[str, int]:
     return {"prompt_tokens": found.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
 
 
-def _logprobs(policy: Policy, one: Answer) -> dict[str, Any]:
-    tokens = [policy.token(token) for token in one.ids]
+def _logprobs(policy: Policy, answer: Answer) -> dict[str, Any]:
+    tokens = [policy.token(token) for token in answer.ids]
     return {
         "content": [
             {"token": token, "logprob": logp, "bytes": list(token.encode()), "top_logprobs": []}
-            for token, logp in zip(tokens, one.logps, strict=True)
+            for token, logp in zip(tokens, answer.logps, strict=True)
         ]
     }
 

@@ -73,15 +73,15 @@ class Batcher:
 
     async def _answer_all(self, batch: list[Waiting]) -> None:
         try:
-            found = await asyncio.to_thread(self._policy.answer, [job for job, _ in batch])
+            answers = await asyncio.to_thread(self._policy.answer, [job for job, _ in batch])
         except Exception as error:  # noqa: BLE001  a defect: each of these requests raises it, and the server keeps running
             for _, result in batch:
                 if not result.done():
                     result.set_exception(error)
             return
-        for (_, result), one in zip(batch, found, strict=True):
+        for (_, result), answer in zip(batch, answers, strict=True):
             if not result.done():
-                result.set_result(one)
+                result.set_result(answer)
 
 
 def application(policy: Policy, name: str, secret: str) -> Starlette:

@@ -68,8 +68,11 @@ def failure_lines(
     frame: pl.DataFrame, failures: Iterable[Failure], place: Callable[[int], str] = "row {}".format
 ) -> list[str]:
     """At most `LISTED` failures, some of every rule, in the order of the rows; `place` names a row."""
-    listed = sorted(_round_robin(list(failures)), key=lambda one: (one[0], list(frame.columns).index(one[1].column)))
-    return [f"{place(row)}, {one.column} = {short_repr(frame[one.column][row])}: {one.rule}" for row, one in listed]
+    listed = sorted(_round_robin(list(failures)), key=lambda pair: (pair[0], list(frame.columns).index(pair[1].column)))
+    return [
+        f"{place(row)}, {failure.column} = {short_repr(frame[failure.column][row])}: {failure.rule}"
+        for row, failure in listed
+    ]
 
 
 def short_repr(value: Any) -> str:
@@ -81,7 +84,7 @@ def short_repr(value: Any) -> str:
 
 def printable(text: str) -> str:
     """Return the text with control characters and surrogates escaped, so that a terminal can print it."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def first_line(error: BaseException) -> str:

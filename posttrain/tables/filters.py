@@ -53,7 +53,7 @@ class FilterRun(Params):
 def filtered(run: str, params: FilterRun) -> tuple[Kind, pl.DataFrame]:
     """The filtered table. Removed rows are listed in a file with reason and match; each filter prints its count."""
     where = f"data.filters.{run}"
-    kind = next(one for one in KINDS if params.data.endswith(f"/{one}"))
+    kind = next(candidate for candidate in KINDS if params.data.endswith(f"/{candidate}"))
     table = read_table(table_path(params.data), kind)
     left, removed = table, list[pl.DataFrame]()
 
@@ -109,16 +109,16 @@ def _near_duplicates(table: pl.DataFrame, kind: Kind, threshold: float, name: st
     """Rows like another one: held-out rows are kept before training rows, then the first."""
     rank = pl.col("split").replace_strict({"test": 0, "heldout": 1, "train": 2}, return_dtype=pl.Int8())
     ordered = table.with_row_index("place").sort(rank, "place")
-    found = near_duplicates(row_texts(ordered, kind), threshold)
+    duplicates = near_duplicates(row_texts(ordered, kind), threshold)
     ids = ordered["id"]
     schema = {name: dtype for name, dtype in table.schema.items() if name == "id"}
     return pl.DataFrame(
         {
-            "id": [ids[one.text] for one in found],
-            "reason": ["near-duplicate"] * len(found),
-            "match_table": [name] * len(found),
-            "match_id": [ids[one.first] for one in found],
-            "similarity": [one.similarity for one in found],
+            "id": [ids[duplicate.text] for duplicate in duplicates],
+            "reason": ["near-duplicate"] * len(duplicates),
+            "match_table": [name] * len(duplicates),
+            "match_id": [ids[duplicate.first] for duplicate in duplicates],
+            "similarity": [duplicate.similarity for duplicate in duplicates],
         },
         schema={
             **schema,
@@ -130,7 +130,7 @@ def _near_duplicates(table: pl.DataFrame, kind: Kind, threshold: float, name: st
 
 def _contaminated(table: pl.DataFrame, kind: Kind, file: Path, params: FilterRun) -> tuple[pl.DataFrame, int]:
     """Training rows that share an n-gram with the question of a held-out or test row; the number of ignored n-grams."""
-    other: Kind = next(one for one in KINDS if file.stem == one)
+    other: Kind = next(candidate for candidate in KINDS if file.stem == candidate)
     evaluation_rows = read_table(file, other).filter(pl.col("split") != "train")
     if evaluation_rows.is_empty():
         fix = "Give that table a split heldout or test, e.g. by heldout_share"

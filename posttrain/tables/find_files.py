@@ -28,8 +28,8 @@ def matches(path: str, root: Path) -> list[Path] | None:
         folder /= parts.pop(0)
     if not parts:
         return None
-    some = folder.glob(str(Path(*parts)))
-    return [one for one in some if not _hidden(one.relative_to(folder).parts[:-1])]
+    files = folder.glob(str(Path(*parts)))
+    return [file for file in files if not _hidden(file.relative_to(folder).parts[:-1])]
 
 
 def _hidden(names: Iterable[str]) -> bool:
@@ -88,7 +88,7 @@ class FileFinder:
         self._check_inside(file)
         try:
             listed = json.loads(file.read_text(encoding="utf-8"))[key]
-            names = [one["filename"] if isinstance(one, dict) else one for one in listed]
+            names = [entry["filename"] if isinstance(entry, dict) else entry for entry in listed]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._error(f"{file} cannot be read ({first_line(error)})", "Save the data set again") from error
         if not names or not all(

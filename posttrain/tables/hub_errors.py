@@ -23,7 +23,7 @@ def hub_error(error: BaseException, repo: Repo, name: str, revision: str, where:
 
 def unreachable(error: BaseException) -> bool:
     """Return whether the Hub could not be reached, or was not contacted."""
-    return any(isinstance(one, ConnectionError | TimeoutError) or _transport(one) for one in _chain(error))
+    return any(isinstance(raised, ConnectionError | TimeoutError) or _transport(raised) for raised in _chain(error))
 
 
 def page(repo: Repo, name: str) -> str:
@@ -37,10 +37,10 @@ def _explained(chain: list[BaseException], repo: Repo, name: str, revision: str)
     from huggingface_hub import errors, get_token
 
     def found(*kinds: type[BaseException]) -> bool:
-        return any(isinstance(one, kinds) for one in chain)
+        return any(isinstance(raised, kinds) for raised in chain)
 
     noun = "data set" if repo == "dataset" else "model"
-    status = next((one.response.status_code for one in chain if isinstance(one, errors.HfHubHTTPError)), None)
+    status = next((raised.response.status_code for raised in chain if isinstance(raised, errors.HfHubHTTPError)), None)
     if found(errors.GatedRepoError):
         accept = f"Accept its terms at {page(repo, name)}"
         known = get_token() is not None
@@ -80,7 +80,9 @@ def _offline() -> bool:
 
 def _transport(error: BaseException) -> bool:
     """Return whether it is a failure of the connection: the Hub's libraries use httpx2, datasets httpx as well."""
-    return any(one.__name__ == "TransportError" and one.__module__.startswith("httpx") for one in type(error).__mro__)
+    return any(
+        base.__name__ == "TransportError" and base.__module__.startswith("httpx") for base in type(error).__mro__
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -99,4 +101,4 @@ def _safe_message(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     token = get_token()
     line = (text.replace(token, "***") if token else text).splitlines()[0][:200]
-    return "".join(one if one.isprintable() else "?" for one in line)
+    return "".join(char if char.isprintable() else "?" for char in line)

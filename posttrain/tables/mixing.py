@@ -19,7 +19,7 @@ def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str
 
     Which rows of a source are used is decided by their ids, which are hashes, so that it never depends on their order.
     """
-    weights = [one.weight for one in sources if one.weight is not None]
+    weights = [options.weight for options in sources if options.weight is not None]
     if not weights:
         return rows
     known: dict[int, int] = dict(rows.filter(_TRAIN)["source"].value_counts().rows())

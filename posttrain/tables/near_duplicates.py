@@ -40,10 +40,12 @@ def near_duplicates(texts: pl.Series, threshold: float) -> list[NearDuplicate]:
     alike = similarity >= threshold
     first = list(range(len(texts)))
     highest: dict[int, float] = {}
-    for one, other, value in zip(left[alike].tolist(), right[alike].tolist(), similarity[alike].tolist(), strict=True):
-        a, b = sorted((_root(first, one), _root(first, other)))
+    for left_text, right_text, value in zip(
+        left[alike].tolist(), right[alike].tolist(), similarity[alike].tolist(), strict=True
+    ):
+        a, b = sorted((_root(first, left_text), _root(first, right_text)))
         first[b] = a
-        for text in (one, other):
+        for text in (left_text, right_text):
             highest[text] = max(highest.get(text, 0.0), value)
     return [
         NearDuplicate(text, root, value)

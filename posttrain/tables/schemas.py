@@ -146,8 +146,8 @@ def _chat_rules() -> list[pa.Check]:
 
 
 def _answer_turn(name: str) -> list[pa.Check]:
-    one = pl.col(name).list.len() <= 1
-    return [_last_role(name, "assistant"), _rule("must be one turn", "remove the prompt from it", one)]
+    at_most_one = pl.col(name).list.len() <= 1
+    return [_last_role(name, "assistant"), _rule("must be one turn", "remove the prompt from it", at_most_one)]
 
 
 def _rejected_rules() -> list[pa.Check]:
@@ -178,8 +178,8 @@ def _sample_rules() -> list[pa.Check]:
 
 def _prompt_id_rules() -> list[pa.Check]:
     problem = pl.col("problem")
-    one = problem.min().over("prompt_id") == problem.max().over("prompt_id")
-    named = _rule("must belong to one problem", "take both from the prompts table", one)
+    same = problem.min().over("prompt_id") == problem.max().over("prompt_id")
+    named = _rule("must belong to one problem", "take both from the prompts table", same)
     return [_nonblank("prompt_id"), named, _text_or_figures()]
 
 
@@ -228,9 +228,9 @@ def _token_id_rules(name: str) -> list[pa.Check]:
 
 
 def _logp_rules() -> list[pa.Check]:
-    logps, one = pl.col("logps"), pl.element()
-    finite = logps.list.eval(one.is_finite().fill_null(value=False)).list.all()
-    negative = logps.list.eval((one <= _LOGP_TOLERANCE) | one.is_nan()).list.all()
+    logps, logp = pl.col("logps"), pl.element()
+    finite = logps.list.eval(logp.is_finite().fill_null(value=False)).list.all()
+    negative = logps.list.eval((logp <= _LOGP_TOLERANCE) | logp.is_nan()).list.all()
     same = logps.list.len() == pl.col("mask").list.sum()
     return [
         _rule("must have one number for each token of the mask", "record one log-prob per sampled token", same),

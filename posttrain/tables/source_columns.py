@@ -161,7 +161,7 @@ def _fill_template(target: str, text: str, row: Mapping[str, Any]) -> str:
         value = row.get(name)
         if value is None:
             raise RowError(f"'{name}' is missing or null, but the template of '{target}' needs it; fill it in")
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = "\n".join(value)
         try:
             filled += value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

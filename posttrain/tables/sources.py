@@ -37,7 +37,7 @@ class FilesRun(Params):
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         if isinstance(value, list):
-            return [{"path": one} if isinstance(one, str) else one for one in value]
+            return [{"path": entry} if isinstance(entry, str) else entry for entry in value]
         return {"path": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -86,8 +86,12 @@ def _check_tables(run: FilesRun | HubRun) -> None:
             raise ValueError(f"{unweighted[0]} has no weight, but others have one. Give every source a weight, or none")
     sources = sources_by_key(run)
     for share in ("heldout_share", "test_share"):
-        _check_same_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind != "corpus"})
-        _check_same_share(share, {key: getattr(one, share) for key, (kind, one) in sources.items() if kind == "corpus"})
+        _check_same_share(
+            share, {key: getattr(source, share) for key, (kind, source) in sources.items() if kind != "corpus"}
+        )
+        _check_same_share(
+            share, {key: getattr(source, share) for key, (kind, source) in sources.items() if kind == "corpus"}
+        )
 
 
 def _check_same_share(share: str, values: dict[str, float]) -> None:

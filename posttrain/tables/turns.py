@@ -225,13 +225,13 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 def _tools(row: Row) -> str | None:
     """Return the tools that a conversation may call, as JSON: a list of function schemas, or the text of one."""
     value = row.get("tools")
-    found = _json(value) if isinstance(value, str) else _without_nulls(value)
-    if value is None or found == []:
+    tools = _json(value) if isinstance(value, str) else _without_nulls(value)
+    if value is None or tools == []:
         return None
-    if not isinstance(found, list) or not all(tool_name(one) for one in found):
+    if not isinstance(tools, list) or not all(tool_name(tool) for tool in tools):
         raise RowError(f"'tools' is {short_repr(value)}; give a list of function schemas, each with a name")
-    _check_texts(found, "'tools'")
-    return _kept(found)
+    _check_texts(tools, "'tools'")
+    return _kept(tools)
 
 
 def _kept(value: Any) -> str:
@@ -248,8 +248,8 @@ def _json(value: str) -> Any:
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _check_texts(value: Any, where: str) -> None:
@@ -258,7 +258,7 @@ def _check_texts(value: Any, where: str) -> None:
         if re.search(CONTROL, text(value, where)):
             raise RowError(f"{where} contains control characters; remove them")
     elif isinstance(value, dict | list):
-        for one in [*value, *value.values()] if isinstance(value, dict) else value:
-            _check_texts(one, where)
+        for item in [*value, *value.values()] if isinstance(value, dict) else value:
+            _check_texts(item, where)
     elif isinstance(value, float) and value - value != 0:
         raise RowError(f"{where} contains the number {value}, which JSON does not have; remove it")

@@ -84,14 +84,14 @@ def read_sources(
 ) -> list[ReadSource]:
     """Return the converted rows of each source of a table."""
     sources = numbered_sources(where, source).items()
-    return [_read(one, kind, key, root, outside_workspace=outside_workspace) for key, one in sources]
+    return [_read(table_source, kind, key, root, outside_workspace=outside_workspace) for key, table_source in sources]
 
 
 def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kind, pl.DataFrame]:
     """Return the rows of every table of an entry with ids and splits, which are the same in all of them."""
-    tested = any("test" in set(one.rows["split"]) for one in reads.get("prompts", []))
-    tables = {kind: _with_splits(some, kind, tested=tested) for kind, some in reads.items()}
-    dropping = [kind for kind, some in reads.items() if all(one.source.bad_rows == "drop" for one in some)]
+    tested = any("test" in set(read.rows["split"]) for read in reads.get("prompts", []))
+    tables = {kind: _with_splits(sources, kind, tested=tested) for kind, sources in reads.items()}
+    dropping = [kind for kind, sources in reads.items() if all(read.source.bad_rows == "drop" for read in sources)]
     found, wrong = agreeing(tables, dropping, lambda kind, line: reads[kind][0].log(line))
     across = _across_tables(tables, wrong) if wrong.height else wrong
     if across.height:
@@ -115,8 +115,8 @@ def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], w
     if not isinstance(next(iter(reads.values()))[0].source, FileTable | HubTable):
         lines.append("      bad_rows: drop")
     for kind in wrong["kind"].unique(maintain_order=True) if not lines[-1].endswith("drop") else ():
-        given: Any = [{**one.source.model_dump(exclude_unset=True), "bad_rows": "drop"} for one in reads[kind]]
-        lines.append(f"      {kind}: {_flow(given[0] if len(given) == 1 else given)}")
+        sources: Any = [{**read.source.model_dump(exclude_unset=True), "bad_rows": "drop"} for read in reads[kind]]
+        lines.append(f"      {kind}: {_flow(sources[0] if len(sources) == 1 else sources)}")
     what = f"{rows_text(wrong.height)} of problems that files of another table have in another split:"
     fix = "Remove these rows, or leave them out by these lines of params.yaml:"
     return DataError(what="\n  ".join([what, *listed]), where=where, fix="\n".join([fix, *lines]))
@@ -125,7 +125,7 @@ def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], w
 def _flow(value: Any) -> str:
     """Return a value as YAML on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./-]*", value)
@@ -136,14 +136,14 @@ def make_table(
     rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, where: str, table: Path | None
 ) -> pl.DataFrame:
     """The rows as a checked table: without duplicates, and without rows that break a rule or with an error of them."""
-    log, count = partial(_log, where), sum(one.count for one in reads)
-    refused = [(nth, one) for nth, read in enumerate(reads) for one in read.refused]
-    shares = {split: max(one.shares[split] for one in reads) for split in reads[0].shares}
-    sources = [one.source for one in reads]
+    log, count = partial(_log, where), sum(read.count for read in reads)
+    refused = [(nth, row) for nth, read in enumerate(reads) for row in read.refused]
+    shares = {split: max(read.shares[split] for read in reads) for split in reads[0].shares}
+    sources = [read.source for read in reads]
     rows = _without_duplicates(_ordered(rows, kind), log)
     failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
     for policy in ("stop", "drop"):
-        chosen = [nth for nth, one in enumerate(sources) if one.bad_rows == policy]
+        chosen = [nth for nth, source in enumerate(sources) if source.bad_rows == policy]
         if not chosen:
             continue
         rejected, lines = _rejected_rows(rows, failures, refused, kind, chosen)
@@ -184,7 +184,7 @@ def first_rows(source: Source, kind: Kind, where: str, root: Path, *, outside_wo
     rows = _ordered(_with_splits([read], kind, tested=False), kind)
     rows = rows.filter(rows.select(pl.struct("id", "split").is_first_distinct()).to_series())
     failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
-    lines = _rejected_rows(rows, failures, [(0, one) for one in read.refused], kind, [0])[1]
+    lines = _rejected_rows(rows, failures, [(0, row) for row in read.refused], kind, [0])[1]
     return FirstRows(lines if source.bad_rows == "stop" else [], next(rows.iter_rows(named=True), None), cut)
 
 
@@ -239,10 +239,10 @@ def named_splits(read: ConvertedRows, names: list[str], source: ReadOptions, kin
 def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.DataFrame:
     """Return the rows of a table's sources with ids and splits; takes the rows out of `reads`."""
     frames = []
-    for nth, one in enumerate(reads):
-        one.shares = split_shares(set(one.rows["split"]), one.source, kind, tested=tested)
-        split = assign_splits(one.rows, one.source, kind, one.log, tested=tested)
-        one.rows = pl.DataFrame()  # a large table fits the memory two or three times, not five times
+    for nth, read in enumerate(reads):
+        read.shares = split_shares(set(read.rows["split"]), read.source, kind, tested=tested)
+        split = assign_splits(read.rows, read.source, kind, read.log, tested=tested)
+        read.rows = pl.DataFrame()  # a large table fits the memory two or three times, not five times
         origin = split.select(pl.lit(nth, pl.UInt32()).alias("source"), *ORIGIN, "fixed")
         frames.append(with_ids(split, kind).hstack(origin))
     return pl.concat(frames, how="diagonal")
@@ -277,16 +277,16 @@ def _rejected_rows(
     sources: list[int],
 ) -> tuple[pl.DataFrame, list[str]]:
     """The rejected rows of some of the sources with origin and reason, and the lines of an error about the first."""
-    unreadable = [(nth, one) for nth, one in refused if nth in sources]
+    unreadable = [(nth, row) for nth, row in refused if nth in sources]
     broken = [
         replace(failure, rows=failure.rows.filter(rows["source"].gather(failure.rows).is_in(sources)))
         for failure in failures
     ]
-    broken = [one for one in broken if len(one.rows)]
-    lines = [f"{_place(one.file, one.line)}: {one.reason}" for _, one in unreadable[:LISTED]]
+    broken = [failure for failure in broken if len(failure.rows)]
+    lines = [f"{_place(row.file, row.line)}: {row.reason}" for _, row in unreadable[:LISTED]]
     lines += failure_lines(rows, broken, lambda row: _place(rows["file"][row], rows["line"][row]))
     schema = {"source": pl.UInt32(), "file": pl.String(), "line": pl.UInt32(), "reason": pl.String()}
-    values = [(nth, one.file, one.line, one.reason) for nth, one in unreadable]
+    values = [(nth, row.file, row.line, row.reason) for nth, row in unreadable]
     parts = [pl.DataFrame(values, schema=schema, orient="row")]
     if broken:
         parts.append(rejected_rows(rows, broken).drop("row").select(*_FROM, "reason", *COLUMNS[kind].keys()))

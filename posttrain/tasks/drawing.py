@@ -39,11 +39,11 @@ def draw_problems(draw: Callable[[random.Random], P], seed: int, kind: Kind, spl
     found: dict[str, P] = {}
     tries = 0
     while len(found) < size:
-        one = draw(rng)
-        new = problem_split(one.key) == split and one.key not in found
+        problem = draw(rng)
+        new = problem_split(problem.key) == split and problem.key not in found
         tries = 0 if new else tries + 1
         if new:
-            found[one.key] = one
+            found[problem.key] = problem
         if tries > TRIES:
             raise too_few(f"only about {len(found):,} different {split} problems exist for `{kind}`, not {size:,}")
     return list(found.values())

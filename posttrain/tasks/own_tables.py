@@ -88,7 +88,9 @@ class _Watched:
         if not place.is_relative_to(root) or place in self.named or not place.is_file():
             return
         own = place.relative_to(root)
-        library = any(place.is_relative_to(one) for one in (sys.prefix, LIBRARY / "posttrain", LIBRARY / "stages"))
+        library = any(
+            place.is_relative_to(folder) for folder in (sys.prefix, LIBRARY / "posttrain", LIBRARY / "stages")
+        )
         if library or own.parts[0].startswith(".") or own.suffix in (".py", ".pyc") or own == Path(PARAMS_FILE):
             return
         kept = own if own.parts[0] == CUSTOM.name else CUSTOM / own.name

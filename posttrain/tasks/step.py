@@ -78,5 +78,5 @@ def _checked(returned: Any) -> Step:
     return Step(messages, reward, bool(returned.done), json.loads(json.dumps(dict(returned.info), allow_nan=False)))
 
 
-def _is_turn(one: Mapping[str, Any]) -> bool:
-    return set(one) == {"role", "content"} and one["role"] in ROLES and isinstance(one["content"], str)
+def _is_turn(turn: Mapping[str, Any]) -> bool:
+    return set(turn) == {"role", "content"} and turn["role"] in ROLES and isinstance(turn["content"], str)

@@ -76,7 +76,7 @@ class ChatText:
         self._encoded = threading.local()  # texts that this thread has encoded ahead
         self._tokenizing = threading.Lock()  # a call sets options of the tokenizer
         self.stop: int = tokenizer.eos_token_id
-        self.stops = Stops((self.stop, *(one for one in stop_tokens if one != self.stop)), self._text)
+        self.stops = Stops((self.stop, *(token for token in stop_tokens if token != self.stop)), self._text)
         PROCESS.start()  # in the background, while the model loads
 
     @property
@@ -94,7 +94,7 @@ class ChatText:
         rendered = self._template.write(requests)
         for request in requests:
             self._template.check(Conversation([*request.messages, _ANSWER], request.tools))
-        return [self._encode_part(one) for one in rendered]
+        return [self._encode_part(conversation) for conversation in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return the same for one conversation."""
@@ -106,17 +106,24 @@ class ChatText:
         The template must render a turn the same when turns follow it, unless `{% generation %}` marks it.
         """
         trained = [self._trained(conversation, turns) for conversation in conversations]
-        pairs = [(one, nth) for one, some in zip(conversations, trained, strict=True) for nth in some]
-        opened = self._template.write([RenderRequest(one.messages[:nth], True, one.tools) for one, nth in pairs])
-        closed = self._template.write([RenderRequest(one.messages[: nth + 1], False, one.tools) for one, nth in pairs])
+        pairs = [(conversation, nth) for conversation, some in zip(conversations, trained, strict=True) for nth in some]
+        opened = self._template.write(
+            [RenderRequest(conversation.messages[:nth], True, conversation.tools) for conversation, nth in pairs]
+        )
+        closed = self._template.write(
+            [RenderRequest(conversation.messages[: nth + 1], False, conversation.tools) for conversation, nth in pairs]
+        )
         rendered = iter(list(zip(opened, closed, strict=True)))
-        turns_of = [(one, [next(rendered) for _ in some]) for one, some in zip(conversations, trained, strict=True)]
+        turns_of = [
+            (conversation, [next(rendered) for _ in some])
+            for conversation, some in zip(conversations, trained, strict=True)
+        ]
         heads = [some[0][0].text for _, some in turns_of]
         self._encode_ahead(heads + [whole.text[len(head.text) :] for _, some in turns_of for head, whole in some])
         rows = []
-        for one, some in turns_of:
-            self._template.check(one)
-            rows.append(self._row(one, some))
+        for talk, some in turns_of:
+            self._template.check(talk)
+            rows.append(self._row(talk, some))
         return rows
 
     def _trained(self, conversation: Conversation, turns: Trained) -> list[int]:
@@ -144,13 +151,13 @@ class ChatText:
         rendered = self._template.write([RenderRequest(messages, False) for messages in conversations])
         for messages in conversations:
             self._template.check_written(Conversation(messages))
-        return [self._encode_part(one) for one in rendered]
+        return [self._encode_part(conversation) for conversation in rendered]
 
     def ending(self, messages: Sequence[Message]) -> str | None:
         """Return the special token that the template writes after the last turn, if it writes one."""
         (rendered,) = self._template.write([RenderRequest(messages, False)])
         after = rendered.text.rpartition(messages[-1]["content"])[2].lstrip()
-        return next((one for one in self._specials if after.startswith(one)), None)
+        return next((special for special in self._specials if after.startswith(special)), None)
 
     def same_as(self, other: ChatText) -> bool:
         """Return whether both turn every conversation into the same tokens."""
@@ -203,7 +210,7 @@ class ChatText:
                 raise self._template.refusal("changes earlier text when a turn is added to", conversation.messages, fix)
         starts = [len(head.text) for head, _ in turns]
         trained = [
-            self._until_stop(self._encode_part(one, start)) for (_, one), start in zip(turns, starts, strict=True)
+            self._until_stop(self._encode_part(ended, start)) for (_, ended), start in zip(turns, starts, strict=True)
         ]
         prompt = self._encode_part(turns[0][0])
         if len(turns) == 1:

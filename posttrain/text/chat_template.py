@@ -72,7 +72,7 @@ class ChatTemplate:
 
     def _unescaped(self, rendered: Rendered) -> RenderedConversation:
         """Return the rendered text with the escaped tokens as text again, and their places."""
-        placeholders = [one for one in _ESCAPED.finditer(rendered.text) if int(one[1]) < len(self._escaped_texts)]
+        placeholders = [match for match in _ESCAPED.finditer(rendered.text) if int(match[1]) < len(self._escaped_texts)]
         if not placeholders:
             return RenderedConversation(rendered.text, blocks=rendered.blocks)
         text, spans, at = "", [], 0
@@ -94,9 +94,9 @@ class ChatTemplate:
         """Return the conversations by the template; an error shows the one in the same place of `shown`."""
         rendered: list[Rendered] = []
         try:
-            for one in self._template.render(requests):
-                rendered.append(one)
-                if one.dated:
+            for result in self._template.render(requests):
+                rendered.append(result)
+                if result.dated:
                     note(date=self._template.date)
         except RenderError as error:
             fix = "Change the conversation, or the template"
@@ -113,7 +113,7 @@ class ChatTemplate:
         frame, places = self._frame(conversation, marked, tools)
         if len(messages) > 1:
             before = RenderRequest(marked[:-1], False, tools), RenderRequest(marked[:-1], True, tools)
-            closed, opened = (one.text for one in self._render(before, [RenderRequest(messages, False)] * 2))
+            closed, opened = (result.text for result in self._render(before, [RenderRequest(messages, False)] * 2))
             header = frame[len(closed) : places[len(messages) - 1]]
             if closed == opened and frame.startswith(closed) and header.strip():
                 fix = f"Let it write {header!r} after the last turn where add_generation_prompt is true"
@@ -208,7 +208,7 @@ def _names(named: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 def _named_tools(tools: Tools) -> Tools:
     """Return the tools with a mark each in place of the name."""
-    return None if tools is None else [_renamed(one, f"tool {nth}") for nth, one in enumerate(tools)]
+    return None if tools is None else [_renamed(tool, f"tool {nth}") for nth, tool in enumerate(tools)]
 
 
 def _renamed(tool: Mapping[str, Any], mark: str) -> Mapping[str, Any]:

@@ -89,8 +89,8 @@ class Template:
         """Yield the conversations in their order; an error says what the template does wrong with the next one."""
         for part in _batches(requests):
             conversations = [
-                {"messages": list(one.messages), "add_generation_prompt": one.opened, "tools": one.tools}
-                for one in part
+                {"messages": list(request.messages), "add_generation_prompt": request.opened, "tools": request.tools}
+                for request in part
             ]
             shared = {"template": self.source, "specials": dict(self.specials), "date": self.date}
             answers = PROCESS.ask({**shared, "conversations": conversations})

@@ -119,7 +119,7 @@ def epoch_places(count: int, batch_size: int, step: int, seed: int) -> list[int]
     """Return the places of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
     epoch, place = divmod(step, -(-count // batch_size))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-    return [int(one) for one in order[place * batch_size : (place + 1) * batch_size].tolist()]
+    return [int(example) for example in order[place * batch_size : (place + 1) * batch_size].tolist()]
 
 
 class StepSource(EpochSource):

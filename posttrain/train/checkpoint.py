@@ -169,7 +169,7 @@ def nearest_checkpoint(
     """Return the newest good checkpoint up to a step; nothing is locked or written."""
     mark = fingerprint(run_key(stage, settings, inputs))
     folders = sorted((checkpoint_path(stage) / mark).glob("step-*"), reverse=True)
-    for folder in (one for one in folders if one.name <= _name(step)):
+    for folder in (path for path in folders if path.name <= _name(step)):
         with contextlib.suppress(CheckpointError):
             return read_checkpoint(folder, mark)
     return None
@@ -258,9 +258,9 @@ class Checkpoints:
             fsync(self._folder)
         except OSError as error:
             raise self._not_written(fresh, target, error) from error
-        kept = [one for one in self._all() if one <= target][-KEPT:]  # later ones were skipped
-        for one in set(self._all()) - set(kept):
-            shutil.rmtree(one, ignore_errors=True)
+        kept = [checkpoint for checkpoint in self._all() if checkpoint <= target][-KEPT:]  # later ones were skipped
+        for old in set(self._all()) - set(kept):
+            shutil.rmtree(old, ignore_errors=True)
 
     def _not_written(self, fresh: Path, target: Path, error: Exception) -> CheckpointError:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -316,7 +316,7 @@ class Checkpoints:
         return sorted(self._folder.glob("step-*"))
 
     def _other_runs(self) -> list[Path]:
-        return [one for one in self._stage.iterdir() if one != self._folder and (one / HELD).is_file()]
+        return [folder for folder in self._stage.iterdir() if folder != self._folder and (folder / HELD).is_file()]
 
     def _other_unfinished_runs(self) -> list[Path]:
         return [
@@ -360,11 +360,11 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     if divided:
         part, parts = place_of(next(iter(divided.values())))
         file = f"tensors-{part + 1:05d}-of-{parts:05d}.safetensors"
-        named[file] = {name: own_part(one) for name, one in divided.items()}
+        named[file] = {name: own_part(whole) for name, whole in divided.items()}
     for name, own in named.items():
         with TensorFile(folder / name, own) as opened:
-            for key, one in own.items():
-                opened.write(key, one)
+            for key, tensor in own.items():
+                opened.write(key, tensor)
 
 
 def _name(step: int) -> str:

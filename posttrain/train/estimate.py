@@ -45,8 +45,8 @@ def training_parts(
     own = float(byte_count(models.trained_parameters().values())) / shards
     tokens = min(models.micro_tokens, step_tokens)
     waiting = float(tokens * sum(waiting_bytes(model, activations, bf16=bf16) for model in trained))
-    layer = float(tokens * max(layer_bytes(one, bf16=bf16) for one in trained))
-    dense = float(max(dense_bytes(one, 2 if bf16 else 4, models.runtime.device) for one in trained))
+    layer = float(tokens * max(layer_bytes(model, bf16=bf16) for model in trained))
+    dense = float(max(dense_bytes(model, 2 if bf16 else 4, models.runtime.device) for model in trained))
     again = 0.0 if activations == "keep" else layer
     head = 0.0 if is_scorer(models.policy) else _tile_bytes(models, tokens)
     # gradients of earlier passes
@@ -70,7 +70,7 @@ def _whole_weights(models: ModelSet) -> dict[str, float]:
 def _divided_weights(models: ModelSet, shards: int) -> dict[str, float]:
     """Return this process's rows, and what it gathers; trained weights are divided in float32, as their own masters."""
     divided = [model for model in (models.policy, models.critic, models.reference) if model is not None]
-    whole = [model for model in _all_models(models) if all(model is not one for one in divided)]
+    whole = [model for model in _all_models(models) if all(model is not other for other in divided)]
     frozen = (part for model in divided for part in model.parameters() if not part.requires_grad)
     rows = byte_count(frozen) + byte_count(models.trained_parameters().values())
     return {

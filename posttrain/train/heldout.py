@@ -48,5 +48,7 @@ def mean_loss(models: ModelSet, examples: Sequence[Example]) -> float:
 def answer_scores(models: ModelSet, examples: Sequence[Example]) -> Tensor:
     """Return the scalar head's score of every answer."""
     device = models.runtime.device
-    parts = [score_rows(models.policy, pack(one.rows).to(device)) for one in models.micro_batches(collate(examples))]
+    parts = [
+        score_rows(models.policy, pack(batch.rows).to(device)) for batch in models.micro_batches(collate(examples))
+    ]
     return torch.cat(parts).double().cpu()

@@ -293,7 +293,7 @@ def _note_processes(before: str) -> None:
 
 def _is_metrics(value: Any) -> TypeGuard[dict[str, float]]:
     """Return whether it maps names to numbers."""
-    return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
+    return isinstance(value, dict) and all(type(number) in (int, float) for number in value.values())
 
 
 def _check_fit(trained: Mapping[str, Tensor], start: State, saved: CheckpointData) -> None:

@@ -156,7 +156,7 @@ class ModelSet:
         old = copied() if "kl_old" in needs else None
         if attach is not None:  # peft gives an adapter its layer's number format, so they are rounded at last
             policy = place(attach.add(policy))
-            reference, old = (one and place(one.requires_grad_(requires_grad=False)) for one in (reference, old))
+            reference, old = (model and place(model.requires_grad_(requires_grad=False)) for model in (reference, old))
             critic = critic and place(critic)
         return cls(policy, runtime, reference, critic, old)
 

@@ -36,7 +36,7 @@ def is_maker(value: Any) -> TypeGuard[Maker]:
         isinstance(value, dict)
         and value.keys() - {"settings"} == {"files", "packages", "cpu"}
         and all(
-            isinstance(part, dict) and all(isinstance(one, str) for pair in part.items() for one in pair)
+            isinstance(part, dict) and all(isinstance(text, str) for pair in part.items() for text in pair)
             for part in value.values()
         )
     )
@@ -58,5 +58,5 @@ def differences(old: Maker, new: Maker) -> list[str]:
     known = [fact for fact in ("cpu_isa", *GPU) if fact in was and fact in now]
     return [
         *code_manifest.differences(old, new),
-        *(f"{one} {was[one]} -> {now[one]}" for one in known if was[one] != now[one]),
+        *(f"{fact} {was[fact]} -> {now[fact]}" for fact in known if was[fact] != now[fact]),
     ]

@@ -65,7 +65,7 @@ class Batch:
             saved[f"{name}.ids"] = torch.tensor([i for ids in side for i in ids], dtype=torch.long)
             saved[f"{name}.lengths"] = torch.tensor([len(ids) for ids in side], dtype=torch.long)
         saved["masked"] = torch.tensor([row.mask is not None for row in self.rows])
-        saved["mask"] = torch.tensor([one for row in self.rows for one in row.mask or ()], dtype=torch.bool)
+        saved["mask"] = torch.tensor([flag for row in self.rows for flag in row.mask or ()], dtype=torch.bool)
         return saved
 
     @staticmethod
@@ -85,7 +85,7 @@ class Batch:
             tokens={name[6:]: part for name, part in saved.items() if name.startswith("token.")},
             item_B=saved["items"],
         )
-        return Batch([TokenRow(*one) for one in zip(prompts, rests, masks, strict=True)], columns)
+        return Batch([TokenRow(*fields) for fields in zip(prompts, rests, masks, strict=True)], columns)
 
 
 def make_batch(

@@ -74,7 +74,7 @@ class MappedRows:
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
         nth = place - int(self._starts[part])
         prompt, rest, mask = (values[at[nth] : at[nth + 1]].tolist() for at, values in self._parts[part])
-        return TokenRow(prompt, rest, [bool(one) for one in mask] if self._masked[part][nth] else None)
+        return TokenRow(prompt, rest, [bool(flag) for flag in mask] if self._masked[part][nth] else None)
 
     def prompt_bytes(self, place: int) -> bytes:
         """Return the ids of a prompt, as a key."""

@@ -52,9 +52,9 @@ def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str
     def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
         encoded = text.exchanges([(row["prompt"], row[side]) for row in rows for side in ("chosen", "rejected")])
         return [
-            one
+            side
             for row, other in zip(encoded[::2], encoded[1::2], strict=True)
-            for one in (row, replace(other, prompt=row.prompt))
+            for side in (row, replace(other, prompt=row.prompt))
         ]
 
     columns = {"side": np.tile([1.0, -1.0], frame.height), "margin": frame["margin"].to_numpy().repeat(2)}

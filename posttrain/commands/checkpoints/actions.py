@@ -92,32 +92,38 @@ class RunCheckpoints:
 
 def list_checkpoints() -> str:
     """Return a line for each run that has checkpoints."""
-    found = _all_checkpoints()
-    if not found:
+    checkpoints = _all_checkpoints()
+    if not checkpoints:
         return "no checkpoints"
     rows = [
-        (one.stage, f"step {one.step}", format_size(one.size), f"{format_age(one.age_s)} ago", one.state)
-        for one in found
+        (
+            checkpoint.stage,
+            f"step {checkpoint.step}",
+            format_size(checkpoint.size),
+            f"{format_age(checkpoint.age_s)} ago",
+            checkpoint.state,
+        )
+        for checkpoint in checkpoints
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
     ]
-    return "\n".join([*lines, f"{format_size(sum(one.size for one in found))} in all"])
+    return "\n".join([*lines, f"{format_size(sum(checkpoint.size for checkpoint in checkpoints))} in all"])
 
 
 def resume(stage: str) -> str:
     """Let the stage resume its checkpoints with the code that was last refused; a later edit asks again."""
     lines = []
-    for one in _waiting(stage):
-        (one.folder / ASKED).replace(one.folder / ACCEPTED)
-        lines.append(f"{one.stage}: the next run with the code and packages that it named resumes at step {one.step}")
+    for run in _waiting(stage):
+        (run.folder / ASKED).replace(run.folder / ACCEPTED)
+        lines.append(f"{run.stage}: the next run with the code and packages that it named resumes at step {run.step}")
     return "\n".join(lines)
 
 
 def restart(stage: str) -> str:
     """Remove the checkpoints with which the stage was last refused."""
-    return "\n".join(f"{_remove(one)}; its next run starts from step 0" for one in _waiting(stage))
+    return "\n".join(f"{_remove(checkpoint)}; its next run starts from step 0" for checkpoint in _waiting(stage))
 
 
 def clean(which: Literal["unused", "all"]) -> str:
@@ -127,13 +133,15 @@ def clean(which: Literal["unused", "all"]) -> str:
         for checkpoint in _all_checkpoints()
         if (which == "all" or checkpoint.unused) and not is_locked(checkpoint.folder / HELD)
     ]
-    lines = [_remove(one) for one in unwanted]
+    lines = [_remove(checkpoint) for checkpoint in unwanted]
     return "\n".join(lines) or f"nothing to remove; {LIST}"
 
 
 def _all_checkpoints() -> list[RunCheckpoints]:
     folders = {file.parents[1] for file in _walk(checkpoint_path("")) if re.fullmatch("step-[0-9]+", file.parent.name)}
-    return sorted((RunCheckpoints(folder) for folder in folders), key=lambda one: (one.output, one.age_s))
+    return sorted(
+        (RunCheckpoints(folder) for folder in folders), key=lambda checkpoint: (checkpoint.output, checkpoint.age_s)
+    )
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -146,25 +154,25 @@ def _waiting(stage: str) -> list[RunCheckpoints]:
     output = next(
         (output for name, _, run, output in _model_runs() if f"{name}@{run}" == stage), stage.replace("@", "/")
     )
-    found = [checkpoint for checkpoint in _all_checkpoints() if checkpoint.output == output]
-    if not found:
+    checkpoints = [checkpoint for checkpoint in _all_checkpoints() if checkpoint.output == output]
+    if not checkpoints:
         raise PipelineError(what="no checkpoints", where=stage, fix=f"Give the stage as DVC calls it; {LIST}")
-    asking = [one for one in found if (one.folder / ASKED).is_file()]
+    asking = [checkpoint for checkpoint in checkpoints if (checkpoint.folder / ASKED).is_file()]
     if not asking:
         fix = f"Run it first: it resumes, or says what differs. {LIST}"
         raise PipelineError(what="no run of it was refused because its code or packages changed", where=stage, fix=fix)
-    for one in asking:
-        if is_locked(one.folder / HELD):
+    for refused in asking:
+        if is_locked(refused.folder / HELD):
             fix = "Wait until it has ended, or end it"
             raise PipelineError(what="a process is using its checkpoints", where=stage, fix=fix)
     return asking
 
 
-def _remove(one: RunCheckpoints) -> str:
+def _remove(run: RunCheckpoints) -> str:
     """Remove a run's checkpoints; a line about them."""
-    line = f"removed step {one.step} of {one.stage} ({format_size(one.size)}, {format_age(one.age_s)} old)"
-    if not remove_unlocked(one.folder):
-        raise PipelineError(what="a process is using it", where=str(one.folder), fix="Wait until it has ended")
+    line = f"removed step {run.step} of {run.stage} ({format_size(run.size)}, {format_age(run.age_s)} old)"
+    if not remove_unlocked(run.folder):
+        raise PipelineError(what="a process is using it", where=str(run.folder), fix="Wait until it has ended")
     return line
 
 
@@ -199,12 +207,12 @@ def _other_run(run: Mapping[str, Any], output: str) -> str:
 def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
     """Return the first setting in which they differ, with both values."""
     for key in merge(new, old):
-        one, other = old.get(key), new.get(key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            if found := _first_difference(one, other, f"{prefix}{key}."):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            if found := _first_difference(before, after, f"{prefix}{key}."):
                 return found
-        elif one != other:
-            return f"{prefix}{key} {excerpt(one)}, now {excerpt(other)}"
+        elif before != after:
+            return f"{prefix}{key} {excerpt(before)}, now {excerpt(after)}"
     return ""
 
 

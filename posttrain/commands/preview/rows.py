@@ -165,15 +165,15 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
         case "rollouts":
             prompts = text.prompts([record["prompt"] for record in records])
             return (
-                [_part(f"sample {one['sample']}", TokenRow(ids, one["completion_ids"], one["mask"]))]
-                for one, ids in zip(records, prompts, strict=True)
+                [_part(f"sample {record['sample']}", TokenRow(ids, record["completion_ids"], record["mask"]))]
+                for record, ids in zip(records, prompts, strict=True)
             )
         case "training_rollouts":
             rows = [
                 TokenRow(record["prompt_ids"] or [], record["completion_ids"] or [], record["mask"])
                 for record in records
             ]
-            return ([_part(f"sample {one['sample']}", row)] for one, row in zip(records, rows, strict=True))
+            return ([_part(f"sample {record['sample']}", row)] for record, row in zip(records, rows, strict=True))
 
 
 def _answered(text: ChatText, records: Sequence[Record], name: str) -> list[TokenRow]:

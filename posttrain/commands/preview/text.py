@@ -27,10 +27,10 @@ def preview(
     with opened(table, model, turns, longest) as subject:
         first, counts = preview_rows(subject, rows)
         facts = _facts(subject, counts)
-        stretches = [[_stretches(subject.text, one) for one in row.parts] for row in first]
+        stretches = [[_stretches(subject.text, part) for part in row.parts] for row in first]
     if html is not None:
         named = [
-            (_title(row), [(part.name, one) for part, one in zip(row.parts, parts, strict=True)])
+            (_title(row), [(part.name, part_stretches) for part, part_stretches in zip(row.parts, parts, strict=True)])
             for row, parts in zip(first, stretches, strict=True)
         ]
         write_text(Path(html), page(printable(str(subject.table)), facts, named))

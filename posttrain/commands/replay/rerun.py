@@ -78,13 +78,13 @@ def _named(run: str) -> tuple[str, str]:
     """Return the family and the name of a run: `online/grpo`, or `grpo` where one family has it."""
     settings = read()
     runs = [(family, name) for family in LOADERS for name in group_of(settings, f"{family}.runs")]
-    found = [one for one in runs if run in ("/".join(one), "@".join(one), one[1])]
-    if len(found) != 1:
-        names = ["/".join(one) for one in runs]
-        what = f"{run} is in {' and '.join(family for family, _ in found)}" if found else f"no run '{run}' samples"
-        fix = f"Name one of {', '.join(names)}" if found else did_you_mean(run, names) or "Name a run of online.runs"
+    matches = [pair for pair in runs if run in ("/".join(pair), "@".join(pair), pair[1])]
+    if len(matches) != 1:
+        names = ["/".join(pair) for pair in runs]
+        what = f"{run} is in {' and '.join(family for family, _ in matches)}" if matches else f"no run '{run}' samples"
+        fix = f"Name one of {', '.join(names)}" if matches else did_you_mean(run, names) or "Name a run of online.runs"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
-    return found[0]
+    return matches[0]
 
 
 def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
@@ -92,7 +92,7 @@ def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
     used = pl.col("step").is_between(first, end - 1)
     tokens = (pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len()).filter(used)
     sums = [stored.figures(part, used.sum(), tokens.sum().alias("tokens")).row(0) for part in stored.parts]
-    count, total = (sum(one) for one in zip(*sums, strict=True))
+    count, total = (sum(column) for column in zip(*sums, strict=True))
     start = f"the checkpoint at step {first}" if first else "the start"
     cost = f"replay {name}: {end - first} steps from {start} on {count:,} rollouts, {total:,} tokens"
     if not timings_path(name).is_file():

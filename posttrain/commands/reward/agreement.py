@@ -29,7 +29,9 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
         what, fix = "no row has a text and a label", f"Give feedback, or rollouts scored by the reward '{reward}'"
         raise DataError(what=what, where=table, fix=fix)
     scores = asked([rollout for rollout, _ in labelled])
-    known = [(label, one.value >= threshold) for (_, label), one in zip(labelled, scores, strict=True) if _ok(one)]
+    known = [
+        (label, score.value >= threshold) for (_, label), score in zip(labelled, scores, strict=True) if _ok(score)
+    ]
     lost = Counter(f"{score.status}: {score.reason}" for score in scores if not _ok(score))
     if not known:
         reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
@@ -63,8 +65,8 @@ def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
         raise DataError(what="only tables of feedback and of rollouts have labels", where=table, fix=fix)
     frame = read_table(path, "feedback" if path.stem == "feedback" else "rollouts")
     drawn = frame.sample(fraction=1.0, shuffle=True, seed=0).iter_rows(named=True)
-    found = _of_feedback(drawn) if path.stem == "feedback" else _of_rollouts(drawn, reward)
-    return [one for one, _ in zip(found, range(rows), strict=False)]
+    pairs = _of_feedback(drawn) if path.stem == "feedback" else _of_rollouts(drawn, reward)
+    return [pair for pair, _ in zip(pairs, range(rows), strict=False)]
 
 
 def _of_feedback(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[Rollout, bool]]:
@@ -75,7 +77,7 @@ def _of_feedback(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[Rollout, bool
 
 def _of_rollouts(rows: Iterator[dict[str, Any]], reward: str) -> Iterator[tuple[Rollout, bool]]:
     for row in rows:
-        scores = {one["name"]: one for one in row["scores"]}
+        scores = {score["name"]: score for score in row["scores"]}
         if row["completion"] is not None and reward in scores and scores[reward]["status"] not in FAILED:
             found = _rollout(row["prompt_id"], row["prompt"], row["answer"], row["completion"], ())
             yield found, scores[reward]["value"] >= 0.5

@@ -125,13 +125,15 @@ def _finish(truncated: object) -> Literal["stop", "length"]:
 
 def _with_tokens(rows: Sequence[Row], text: ChatText) -> list[Row]:
     """Return the rows in the tokens of a run's policy; a completion that was not truncated ends with its stop token."""
-    given = [one.rollout for one in rows]
-    tokens = text.conversations([Conversation([*one.prompt.messages, *one.turns]) for one in given], "last")
+    rollouts = [table_row.rollout for table_row in rows]
+    tokens = text.conversations(
+        [Conversation([*completed.prompt.messages, *completed.turns]) for completed in rollouts], "last"
+    )
     whole = []
-    for row, one, found in zip(rows, given, tokens, strict=True):
-        tokens_of = replace(found, rest=found.rest[:-1]) if one.truncated else found
-        prompt = replace(one.prompt, ids=found.prompt)
+    for row, rollout, found in zip(rows, rollouts, tokens, strict=True):
+        tokens_of = replace(found, rest=found.rest[:-1]) if rollout.truncated else found
+        prompt = replace(rollout.prompt, ids=found.prompt)
         whole.append(
-            replace(row, rollout=replace(one, prompt=prompt, row=tokens_of, logps=[0.0] * len(tokens_of.rest)))
+            replace(row, rollout=replace(rollout, prompt=prompt, row=tokens_of, logps=[0.0] * len(tokens_of.rest)))
         )
     return whole

@@ -79,12 +79,14 @@ def _outcomes(subject: Subject, rows: Sequence[Row]) -> Iterator[Outcome]:
             together.append(row)
         else:
             yield from _scored(reward, subject, [row])
-    found = _scored(reward, subject, together) if together else []
+    outcomes = _scored(reward, subject, together) if together else []
     # a function that fails for all is tried on each row alone, which shows the rows that it fails for
     alone = (
-        [one for row in together for one in _scored(reward, subject, [row])] if any(one.failed for one in found) else []
+        [outcome for row in together for outcome in _scored(reward, subject, [row])]
+        if any(outcome.failed for outcome in outcomes)
+        else []
     )
-    yield from alone if any(one.failed for one in alone) else found
+    yield from alone if any(outcome.failed for outcome in alone) else outcomes
 
 
 def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Outcome]:
@@ -92,11 +94,11 @@ def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Ou
     began = time.perf_counter()
     rollouts = reward.score([row.rollout for row in rows])
     each = (time.perf_counter() - began) / len(rows)
-    scores = [one.scores[subject.name] for one in rollouts]
+    scores = [rollout.scores[subject.name] for rollout in rollouts]
     trace = _trace(subject, rows) if any(score.status == "error" for score in scores) else ""
     return [
-        Outcome(row, one.status, None if one.status in FAILED else one.value, each, one.reason, trace)
-        for row, one in zip(rows, scores, strict=True)
+        Outcome(row, score.status, None if score.status in FAILED else score.value, each, score.reason, trace)
+        for row, score in zip(rows, scores, strict=True)
     ]
 
 
@@ -119,23 +121,23 @@ def _explained(error: BaseException) -> str:
     """Return the traceback from the user's own files on; of other code the last line."""
     frames = list(traceback.extract_tb(error.__traceback__))
     custom = CUSTOM.resolve()
-    own = next((nth for nth, one in enumerate(frames) if Path(one.filename).resolve().is_relative_to(custom)), -1)
+    own = next((nth for nth, frame in enumerate(frames) if Path(frame.filename).resolve().is_relative_to(custom)), -1)
     return "".join(traceback.format_list(frames[own:])).replace(f"{Path.cwd()}/", "")
 
 
-def _lines(one: Outcome) -> Iterator[str]:
-    value = "" if one.value is None else f"{one.value:.3f}"
-    wanted = f"  must be {WANTED[one.row.expected]:g}" if one.row.expected else ""
-    reason = f"  {printable(one.reason)}" if one.reason else ""
-    failed = "  FAILED" if one.failed else ""
-    yield f"row {one.row.number:<4} {one.status:<14} {value:>7} {_time(one.seconds)}{wanted}{failed}{reason}"
-    rollout = one.row.rollout
+def _lines(result: Outcome) -> Iterator[str]:
+    value = "" if result.value is None else f"{result.value:.3f}"
+    wanted = f"  must be {WANTED[result.row.expected]:g}" if result.row.expected else ""
+    reason = f"  {printable(result.reason)}" if result.reason else ""
+    failed = "  FAILED" if result.failed else ""
+    yield f"row {result.row.number:<4} {result.status:<14} {value:>7} {_time(result.seconds)}{wanted}{failed}{reason}"
+    rollout = result.row.rollout
     yield f"  prompt      {_short(rollout.prompt.messages[-1]['content'])}"
     if rollout.prompt.answer:
         yield f"  answer      {_short(rollout.prompt.answer)}"
     yield f"  completion  {_short(rollout.text)}"
-    if one.trace:
-        yield from (f"  {line}" for line in one.trace.rstrip().splitlines())
+    if result.trace:
+        yield from (f"  {line}" for line in result.trace.rstrip().splitlines())
 
 
 def _short(text: str) -> str:
@@ -152,7 +154,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     counts = Counter(outcome.status for outcome in outcomes)
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
     mean = f"mean {sum(values) / len(values):.3f} of {len(values)} scores" if values else "no score"
-    slowest = max(outcomes, key=lambda one: one.seconds)
+    slowest = max(outcomes, key=lambda outcome: outcome.seconds)
     return (
         f"{len(outcomes)} rows: {', '.join(f'{count} {status}' for status, count in counts.items())}; {mean}; "
         f"slowest row {slowest.row.number} ({_time(slowest.seconds).strip()})"

@@ -147,7 +147,7 @@ class CachedAttention:
         for layer in list(fresh or old):  # layer by layer, so that both copies of one layer alone are held
             parts = [[part.view(before, -1, *part.shape[1:])[kept_P] for part in old.pop(layer)]] if old else []
             parts += [list(fresh.pop(layer))] if fresh else []
-            both = [torch.cat([_resized(part, longest) for part in one]) for one in zip(*parts, strict=True)]
+            both = [torch.cat([_resized(part, longest) for part in tensors]) for tensors in zip(*parts, strict=True)]
             self._prompts[layer] = both[0].flatten(0, 1), both[1].flatten(0, 1)
         unseen = torch.arange(longest, device=kept_P.device) >= self._lengths_P[:, None]
         self._bias_PT = torch.zeros(unseen.shape, device=unseen.device).masked_fill_(unseen, -torch.inf)[:, None]

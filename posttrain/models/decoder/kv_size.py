@@ -28,8 +28,8 @@ def kv_sizes(model: Any) -> Sequence[LayerSize]:
         recorder = _Recorder()
         if not runs_in_rows(model):
             table = model.get_input_embeddings()
-            one = torch.zeros(1, 1, dtype=torch.long, device=table.weight.device)
-            hidden_states(model, one, one, recorder, table.weight.new_zeros(1, 1, table.embedding_dim))
+            zero = torch.zeros(1, 1, dtype=torch.long, device=table.weight.device)
+            hidden_states(model, zero, zero, recorder, table.weight.new_zeros(1, 1, table.embedding_dim))
         found = model.kv_sizes = tuple(recorder.layers.values())
     return found
 
@@ -38,7 +38,7 @@ def kv_bytes(sizes: Sequence[LayerSize], itemsize: int, max_tokens: int) -> tupl
     """Bytes of the keys and values of a prompt's token, and of a completion at its longest."""
     own = [max_tokens if size.window is None else min(max_tokens, size.window) for size in sizes]
     token = sum(size.numbers for size in sizes)
-    return itemsize * token, itemsize * sum(one.numbers * most for one, most in zip(sizes, own, strict=True))
+    return itemsize * token, itemsize * sum(size.numbers * most for size, most in zip(sizes, own, strict=True))
 
 
 class _Recorder:

@@ -126,7 +126,9 @@ class PagedAttention:
         """Write the keys and values of prompts [P, K, T, D] into their pages."""
         most = max(len(prompt.pages) for prompt in prompts)
         target = self._sent([page for prompt in prompts for page in prompt.pages])
-        source = self._sent([nth * most + page for nth, one in enumerate(prompts) for page in range(len(one.pages))])
+        source = self._sent(
+            [nth * most + page for nth, prompt in enumerate(prompts) for page in range(len(prompt.pages))]
+        )
         for layer in [*keys_values]:
             for pool, part in zip(self._pools[layer], keys_values.pop(layer), strict=True):
                 padded = pad(part.transpose(1, 2), (0, 0, 0, 0, 0, most * PAGE - part.shape[2]))

@@ -253,7 +253,7 @@ class CachedDecoder:
         self._states_R: Tensor | None = None
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
-        kept_P, joining_R = (torch.tensor(one, dtype=torch.long, device=self._device) for one in (kept, joining))
+        kept_P, joining_R = (torch.tensor(places, dtype=torch.long, device=self._device) for places in (kept, joining))
         passes = micro_batches([len(ids) for ids in fresh], range(len(fresh)), PREFILL_TOKENS) or [[]]
         for part in passes:
             attention, new = self._prefill([fresh[place] for place in part]) if part else (None, [])

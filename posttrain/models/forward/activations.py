@@ -41,7 +41,7 @@ def _recompute(layer: Callable[..., Any], *inputs: Any) -> Any:
 
 def _offload(layer: Callable[..., Any], *inputs: Any) -> Any:
     """Return the same with the inputs in the host's memory."""
-    on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in inputs)
+    on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
     with saved_tensors_hooks(_sent_away, _brought_back) if on_gpu else save_on_cpu():
         return _recompute(layer, *inputs)
 
@@ -83,7 +83,7 @@ class _Offloaded:
         now = torch.cuda.current_stream(self._device)
         now.wait_stream(self._stream)
         back.record_stream(now)
-        for found in (one() for one in self._before):
+        for found in (reference() for reference in self._before):
             if found is not None:
                 found._fetch()
         return back

@@ -231,12 +231,13 @@ class _TokenLogp(torch.autograd.Function):
         head = Head(weight_VD, bias_V, *ctx.kind).for_products(hidden_MD.dtype)
         grad_hidden_MD = torch.empty_like(hidden_MD)
         trained = (
-            one if need else None for one, need in zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
+            tensor if need else None
+            for tensor, need in zip((weight_VD, bias_V), ctx.needs_input_grad[1:], strict=False)
         )
-        grad_head = _HeadGradient(*(None if one is None else _sums_like(one) for one in trained))
+        grad_head = _HeadGradient(*(None if tensor is None else _sums_like(tensor) for tensor in trained))
         for part in _tiles(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature)
-            of_part = [None if one is None else one[part] for one in grads]
+            of_part = [None if grad is None else grad[part] for grad in grads]
             grad_logits = _tile_backward(tile, head, ctx.temperature, of_part, entropy_M[part], hidden_MD.dtype)
             grad_hidden_MD[part] = _head_backward(grad_logits, hidden_MD[part], head, grad_head)
         return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None

@@ -25,7 +25,7 @@ def find_routers(model: nn.Module) -> tuple[nn.Module, ...]:
     for part in model.modules():
         recorded = (getattr(part, "_can_record_outputs", None) or {}).get("router_logits", [])
         every = recorded if isinstance(recorded, list) else [recorded]
-        kinds |= {getattr(one, "target_class", one) for one in every}
+        kinds |= {getattr(entry, "target_class", entry) for entry in every}
     return tuple(part for part in model.modules() if type(part) in kinds)
 
 

@@ -22,7 +22,7 @@ def kappa(
         raise ValueError(f"{len(labels)} labels and {len(verdicts)} verdicts: give one verdict for each label")
     number = {name: nth for nth, name in enumerate(dict.fromkeys([*labels, *verdicts]))}
     size = len(number)
-    cell = np.array([number[one] * size + number[other] for one, other in zip(labels, verdicts, strict=True)])
+    cell = np.array([number[label] * size + number[verdict] for label, verdict in zip(labels, verdicts, strict=True)])
     value = float(_kappas(np.bincount(cell, minlength=size * size)[None], size)[0])
     if not np.isfinite(value):
         raise ValueError(f"every label and every verdict is {labels[0]!r}: kappa needs two categories")

@@ -79,7 +79,9 @@ class LanguageJudge:
         self._cache = VerdictCache(cache_folder() / "judge") if options.cache else None
         # Next to the answer as one of two replies, a reference answer would give away which one it is.
         shown = options.mode == "score" or options.against == "group"
-        self._templates = [template_of(options.prompt, options.mode, answered=one and shown) for one in (False, True)]
+        self._templates = [
+            template_of(options.prompt, options.mode, answered=answered and shown) for answered in (False, True)
+        ]
         self._cached = 0
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
@@ -117,21 +119,21 @@ class LanguageJudge:
     async def _compared(self, rollouts: Sequence[Rollout], duels: Sequence[Duel]) -> list[Score]:
         """Return the mean of each rollout's duels: 1 won, 0 lost, 0.5 tied or decided by the order."""
         asked: dict[Duel, list[str]] = {}
-        for one in duels:
-            prompt = rollouts[one.mine].prompt
-            shared, orders = {"question": _asked(prompt), "answer": prompt.answer}, (one.texts, one.texts[::-1])
-            asked[one] = [
+        for duel in duels:
+            prompt = rollouts[duel.mine].prompt
+            shared, orders = {"question": _asked(prompt), "answer": prompt.answer}, (duel.texts, duel.texts[::-1])
+            asked[duel] = [
                 question(self._template(prompt), {**shared, "first": first, "second": second}, WHICH)
                 for first, second in orders
                 if first != second
             ]
         found = await self._verdicts([text for texts in asked.values() for text in texts], WHICH)
         results: dict[int, list[Verdict]] = defaultdict(list)
-        for one, texts in asked.items():
+        for duel, texts in asked.items():
             won = _won([found[text] for text in texts])
-            results[one.mine].append(won)
-            if one.theirs is not None:
-                results[one.theirs].append(won if isinstance(won, Score) else 1 - won)
+            results[duel.mine].append(won)
+            if duel.theirs is not None:
+                results[duel.theirs].append(won if isinstance(won, Score) else 1 - won)
         alone = Score(0.5, "unparseable", "the prompt has no other completion to compare it with")
         return [
             _weighted(results[place], [1.0] * len(results[place])) if place in results else alone
@@ -180,10 +182,10 @@ class Duel:
 def _duels(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -> list[Duel]:
     """Return each rollout with its prompt's answer, or with the next one of its group, which is a ring."""
     if against == "answer":
-        return [Duel(place, None, (said(one), one.prompt.answer)) for place, one in enumerate(rollouts)]
+        return [Duel(place, None, (said(rollout), rollout.prompt.answer)) for place, rollout in enumerate(rollouts)]
     groups: dict[str, list[int]] = defaultdict(list)
-    for place, one in enumerate(rollouts):
-        groups[one.prompt.id].append(place)
+    for place, rollout in enumerate(rollouts):
+        groups[rollout.prompt.id].append(place)
     pairs = [
         (place, group[(nth + 1) % len(group)])
         for group in groups.values()
@@ -209,7 +211,7 @@ def _weighted(verdicts: Sequence[Verdict], weights: Sequence[float]) -> Score:
     if failed is not None:
         return failed
     numbers = [verdict for verdict in verdicts if not isinstance(verdict, Score)]
-    return Score(sum(weight * one for weight, one in zip(weights, numbers, strict=True)) / sum(weights))
+    return Score(sum(weight * number for weight, number in zip(weights, numbers, strict=True)) / sum(weights))
 
 
 def _failed(verdicts: Sequence[Verdict]) -> Score | None:

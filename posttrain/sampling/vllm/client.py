@@ -134,13 +134,13 @@ class EngineSampler:
         keys = row_keys(seed, [request.name for request in requests]).tolist()
         bodies = [
             {
-                "model": "policy", "prompt": list(one.ids), "max_tokens": params.max_tokens, "n": 1,
+                "model": "policy", "prompt": list(request.ids), "max_tokens": params.max_tokens, "n": 1,
                 "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
                 "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
                 "stop_token_ids": list(self._stops.tokens), "stop": params.stop, "include_stop_str_in_output": True,
-                "user": f"{seed}:{one.name}",
+                "user": f"{seed}:{request.name}",
             }
-            for one, key in zip(requests, keys, strict=True)
+            for request, key in zip(requests, keys, strict=True)
         ]  # fmt: skip
         found: dict[int, Completion] = {}
         lost = ""
@@ -167,13 +167,13 @@ class EngineSampler:
         )
         async with httpx.AsyncClient(transport=transport, timeout=None, headers={HEADER: self.version}) as client:
 
-            async def one(place: int) -> None:
+            async def ask(place: int) -> None:
                 async with slots:
                     found[place] = await self._completion(client, bodies[place], params)
                 if advance:
                     advance(1)
 
-            waiting = {asyncio.create_task(one(place)) for place in places}
+            waiting = {asyncio.create_task(ask(place)) for place in places}
             try:
                 while waiting:
                     done, waiting = await asyncio.wait(
@@ -217,7 +217,7 @@ class EngineSampler:
             sane = (
                 choice["prompt_token_ids"] == body["prompt"]
                 and 0 < len(ids) == len(logps) <= params.max_tokens
-                and all(type(one) is int and 0 <= one < vocabulary for one in ids)
+                and all(type(token) is int and 0 <= token < vocabulary for token in ids)
                 and all(isinstance(logp, float | int) and math.isfinite(logp) and logp < 1e-3 for logp in logps)
             )
             buffer = CompletionBuffer(1, params.max_tokens, self._stops, params.stop)

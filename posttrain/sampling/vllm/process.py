@@ -89,10 +89,10 @@ def _inherited() -> dict[str, str]:
 
 def _kill_group(leader: int) -> None:
     """Kill a process group, but for Python's resource trackers: they remove shared memory, and end when they have."""
-    for one in psutil.process_iter():
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if os.getpgid(one.pid) == leader and "resource_tracker" not in " ".join(one.cmdline()):
-                one.kill()
+            if os.getpgid(process.pid) == leader and "resource_tracker" not in " ".join(process.cmdline()):
+                process.kill()
 
 
 class EngineProcess:

@@ -49,9 +49,9 @@ def _tables(draw: Draw, params: ArithmeticParams) -> dict[Kind, pl.DataFrame]:
     note(seed=params.seed)
     sizes = params.sizes()
     chat = [
-        {**_row(split, one), "messages": [*_prompt(one), {"role": "assistant", "content": answer}]}
+        {**_row(split, problem), "messages": [*_prompt(problem), {"role": "assistant", "content": answer}]}
         for split, size in sizes["chat"].items()
-        for one, answer in _demonstrations(draw, params, split, size)
+        for problem, answer in _demonstrations(draw, params, split, size)
     ]
     prompts = [
         {**_row(split, problem), "prompt": _prompt(problem), "answer": str(problem.answer), "info": "{}", "task": ""}

@@ -94,9 +94,9 @@ FORMS: Final[dict[ProblemKind, tuple[Form, ...]]] = {
 def steps(kind: ProblemKind, largest: int) -> list[Step]:
     """Return every step on a value of a kind, with numbers from 2 to `largest`."""
     return [
-        Step(words.format(n=one, word=one), line.format(n=one, word=one), does, one)
+        Step(words.format(n=number, word=number), line.format(n=number, word=number), does, number)
         for words, line, does in FORMS[kind]
-        for one in _arguments(words, largest)
+        for number in _arguments(words, largest)
     ]
 
 
@@ -109,10 +109,10 @@ def _arguments(words: str, largest: int) -> Sequence[int | str | None]:
 def draw_problem(rng: random.Random, fewest: int, most: int, largest: int) -> Problem:
     """Return a problem of any kind, without a step twice in a row."""
     kind = rng.choice(KINDS)
-    known = steps(kind, largest)
+    possible = steps(kind, largest)
     chosen: list[Step] = []
     for _ in range(rng.randint(fewest, most)):
-        chosen.append(rng.choice([one for one in known if not chosen or one.words != chosen[-1].words]))
+        chosen.append(rng.choice([step for step in possible if not chosen or step.words != chosen[-1].words]))
     return Problem(kind, tuple(chosen))
 
 

@@ -44,9 +44,9 @@ def _tables(params: ProgramsParams) -> dict[Kind, pl.DataFrame]:
     note(seed=params.seed)
     sizes = params.sizes()
     chat = [
-        {**_row(split, one), "messages": [*_prompt(one), {"role": "assistant", "content": answer}]}
+        {**_row(split, problem), "messages": [*_prompt(problem), {"role": "assistant", "content": answer}]}
         for split, size in sizes["chat"].items()
-        for one, answer in _demonstrations(params, split, size)
+        for problem, answer in _demonstrations(params, split, size)
     ]
     prompts = [
         {
@@ -96,9 +96,9 @@ def _documents(params: ProgramsParams) -> Iterator[dict[str, str]]:
 def _page(rng: random.Random, params: ProgramsParams) -> str:
     problems: list[Problem] = []
     while len(problems) < PAGE:
-        one = _draw(rng, params)
-        if problem_split(one.key) == "train":
-            problems.append(one)
+        drawn = _draw(rng, params)
+        if problem_split(drawn.key) == "train":
+            problems.append(drawn)
     return "\n".join(f"{problem.question}\n{problem.program}" for problem in problems)
 
 

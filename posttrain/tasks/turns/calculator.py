@@ -78,7 +78,7 @@ def reply(rollout: Rollout) -> Step:
 
 def metrics(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
     """Return how many episodes call the tool, how many of those are right, and how many calls fail."""
-    right = [value for one, value in zip(rollouts, outcomes, strict=True) if one.info.get("calls")]
+    right = [value for rollout, value in zip(rollouts, outcomes, strict=True) if rollout.info.get("calls")]
     failed = sum(bool(rollout.info.get("call_errors")) for rollout in rollouts)
     return {
         "calling": len(right) / len(rollouts),

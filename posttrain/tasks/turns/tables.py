@@ -68,19 +68,19 @@ class Game:
         return {"split": split, "text": "\n".join(turn["content"] for turn in turns)}
 
     def _demonstration(self, rng: random.Random, split: Split) -> dict[str, Any]:
-        one = self._problem(rng, split)
-        return {"split": split, "problem": one.key, "messages": [one.prompt, *self.demonstrate(rng, one)]}
+        problem = self._problem(rng, split)
+        return {"split": split, "problem": problem.key, "messages": [problem.prompt, *self.demonstrate(rng, problem)]}
 
     def _prompt(self, rng: random.Random, split: Split) -> dict[str, Any]:
-        one = self._problem(rng, split)
-        given = {"prompt": [one.prompt], "answer": one.answer, "info": "{}", "task": ""}
-        return {"split": split, "problem": one.key, **given}
+        problem = self._problem(rng, split)
+        given = {"prompt": [problem.prompt], "answer": problem.answer, "info": "{}", "task": ""}
+        return {"split": split, "problem": problem.key, **given}
 
     def _problem(self, rng: random.Random, split: Split) -> Problem:
         for _ in range(TRIES):
-            one = self.draw(rng)
-            if problem_split(one.key) == split:
-                return one
+            problem = self.draw(rng)
+            if problem_split(problem.key) == split:
+                return problem
         raise too_few(f"no {split} problem was found in {TRIES:,} draws")
 
 
@@ -93,8 +93,8 @@ def _rows(seed: int, kind: Kind, sizes: dict[Split, int], row: Row) -> Iterator[
     for split, size in sizes.items():
         rng, before = random.Random(f"{seed}:{kind}:{split}"), len(seen)
         while len(seen) < before + size:
-            drawn = (row(rng, split) for _ in range(TRIES))
-            found = next((one for one in drawn if canonical({**one, "split": ""}) not in seen), None)
+            draws = (row(rng, split) for _ in range(TRIES))
+            found = next((candidate for candidate in draws if canonical({**candidate, "split": ""}) not in seen), None)
             if found is None:
                 what = f"only about {len(seen) - before:,} different {split} rows exist for `{kind}`, not {size:,}"
                 raise too_few(what)

@@ -177,9 +177,12 @@ class _Task:
         steps = [Step(left, operator, right) for operator in "+-" for right in rights]
         return [step for step in steps if 0 <= step.result <= self.params.result_max]
 
-    def _is_train(self, one: Step, two: Step) -> bool:
-        shape, numbers = ("k*m" if one.operator == "*" else f"a{one.operator}b"), (one.left, one.right, two.right)
-        return self._split(f"{shape}{two.operator}c:{','.join(str(n) for n in numbers)}") == "train"
+    def _is_train(self, first: Step, second: Step) -> bool:
+        shape, numbers = (
+            ("k*m" if first.operator == "*" else f"a{first.operator}b"),
+            (first.left, first.right, second.right),
+        )
+        return self._split(f"{shape}{second.operator}c:{','.join(str(n) for n in numbers)}") == "train"
 
     def _fresh(self, rng: random.Random, size: int, seen: set[str]) -> Iterator[str]:
         for _ in range(size):

@@ -16,7 +16,7 @@ MARK = "####"
 
 def working(rollouts: Sequence[Rollout], outcomes: Sequence[float]) -> dict[str, float]:
     """Return how many completions show a calculation, and how many of those are right."""
-    right = [value for one, value in zip(rollouts, outcomes, strict=True) if "=" in one.text]
+    right = [value for rollout, value in zip(rollouts, outcomes, strict=True) if "=" in rollout.text]
     share = len(right) / len(rollouts)
     return {"working": share, "right_given_working": sum(right) / len(right) if right else 0.0}
 

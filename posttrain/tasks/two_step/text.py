@@ -52,12 +52,12 @@ def demonstration(rng: random.Random, problem: Problem, *, terse_share: float, u
 
 def worked_document(rng: random.Random, problem: Problem) -> str:
     """Return a problem with its working, in one of four styles that never end in `####`."""
-    asked, (one, two), answer = question(rng, problem), problem.steps, problem.answer
+    asked, (first, second), answer = question(rng, problem), problem.steps, problem.answer
     styles = (
-        f"{asked}\n{one}\n{two}\nThe answer is {answer}.",
-        f"{asked}\n{one}\n{two}\nSo {answer}.",
-        f"Q: {asked}\nA: {one}\n{two}\n= {answer}",
-        f"{asked} {one}, {two}. Answer: {answer}",
+        f"{asked}\n{first}\n{second}\nThe answer is {answer}.",
+        f"{asked}\n{first}\n{second}\nSo {answer}.",
+        f"Q: {asked}\nA: {first}\n{second}\n= {answer}",
+        f"{asked} {first}, {second}. Answer: {answer}",
     )
     return rng.choice(styles)
 
