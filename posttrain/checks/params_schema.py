@@ -70,7 +70,7 @@ def check_params(root: Path = Path()) -> str:
     typed: dict[str, Any] = {}
     library = Library()
     for stage in STAGES:
-        if stage.makes == "results":
+        if stage.shares_settings:
             continue
         for name in group_of(settings, stage.group):
             where = f"{stage.group}.{name}"

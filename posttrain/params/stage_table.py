@@ -22,10 +22,16 @@ class Stage:
     name: str
     group: str
     makes: Literal["tables", "model", "results"]
+    """Tables in data/RUN/, a model in models/SECTION/RUN/, or other files in results/RUN/."""
     runs: str = ""
     """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
     seeded: bool = False
     """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
+
+    @property
+    def shares_settings(self) -> bool:
+        """Whether its runs are names alone, with the settings of SECTION.settings: policies that are evaluated."""
+        return self.makes == "results" and not self.runs
 
     def output(self, run: str) -> str:
         """Return what a run is called by those that use it: a folder under data/, models/ or results/."""
@@ -56,7 +62,7 @@ def groups() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for stage in STAGES:
         section, _, group = stage.group.partition(".")
-        found[section] = (*found.get(section, ()), *(("settings",) if stage.makes == "results" else ()), group)
+        found[section] = (*found.get(section, ()), *(("settings",) if stage.shares_settings else ()), group)
     return found
 
 

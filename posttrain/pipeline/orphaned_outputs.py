@@ -22,7 +22,11 @@ def leftovers(settings: Settings) -> Leftovers:
     current = {f"{stage.name}@{run}": stage for stage in STAGES for run in group_of(settings, stage.group)}
     in_use = {path for name, stage in current.items() for path in _outputs(stage, name.partition("@")[2])}
     unused = {
-        name: [out["path"] for out in entry.get("outs", ()) if out["path"] not in in_use and Path(out["path"]).exists()]
+        name: [
+            out["path"]
+            for out in entry.get("outs", ())
+            if in_use.isdisjoint((out["path"], str(Path(out["path"]).parent))) and Path(out["path"]).exists()
+        ]
         for name, entry in read_entries().items()
         if name not in current and name.partition("@")[0] in groups
     }
@@ -75,7 +79,7 @@ def _outputs(stage: Stage, run: str) -> list[str]:
     if stage.makes == "tables":
         return [record, f"data/{run}", str(metrics_path(f"data/{run}"))]
     if stage.makes == "results":
-        return [record, *(f"results/{run}/{name}" for name in ("rollouts.parquet", "metrics.json", "headline.json"))]
+        return [record, f"results/{run}"]
     model = stage.output(run)
     made = (model_path, metrics_path, plot_path, rollouts_path)
     return [record, *(str(path(model)) for path in made)]

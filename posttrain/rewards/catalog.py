@@ -47,11 +47,8 @@ def reward_named(name: str, where: str) -> Reward[Any]:
     if name in REWARDS:
         return REWARDS[name]
     if not is_import_path(name):
-        known = ", ".join(REWARDS)
-        raise ValueError(
-            f"unknown reward '{name:.80}'. {did_you_mean(name, list(REWARDS))} The rewards are {known}, and your own "
-            "as MODULE:NAME (docs/rewards.md)"
-        )
+        near = did_you_mean(name, list(REWARDS))
+        raise ValueError(f"unknown reward '{name:.80}' (your own: MODULE:NAME, docs/rewards.md). {near}")
     found = load_object(name, where)
     if isinstance(found, Reward):
         if found.each is None:

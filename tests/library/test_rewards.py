@@ -161,7 +161,7 @@ def test_completions_none_of_which_can_be_read_are_refused(capsys: pytest.Captur
 
 
 def test_an_unknown_reward_lists_the_names_and_the_nearest() -> None:
-    with pytest.raises(ParamsError, match=r"'corect'.*Did you mean 'correct'\? The rewards are correct, format, "):
+    with pytest.raises(ParamsError, match=r"'corect' \(your own: MODULE:NAME, .*Did you mean 'correct'\?"):
         terms(corect=1.0)
 
 

@@ -11,11 +11,12 @@ import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
+from posttrain.checks import params_schema
 from posttrain.checks.params_schema import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.errors import ParamsError
 from posttrain.params.params import GROUPS, merge
 from posttrain.params.slots import slots
-from posttrain.params.stage_table import STAGES
+from posttrain.params.stage_table import STAGES, Stage
 from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT
 
@@ -78,6 +79,17 @@ def test_models_that_are_evaluated_nowhere_are_noted() -> None:
     runs, note = check_params().splitlines()
     assert runs == f"params.yaml: {RUNS + 1} runs are right"
     assert note == "note: not evaluated: base/tiny, sft/other. Add LABEL: MODEL to evaluate.policies"
+
+
+def test_runs_of_a_new_stage_of_results_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` skipped every stage of results, so that a misspelt key was right until the run."""
+    new = Stage("count_rows", "count.runs", "results", "stages.base_hub:HubRun")
+    assert not new.shares_settings and next(stage for stage in STAGES if stage.name == "evaluate").shares_settings
+    monkeypatch.setattr(params_schema, "STAGES", (*STAGES, new))
+    monkeypatch.setitem(MODELS, new.group, params_schema.HubModel)  # type: ignore[misc]
+    monkeypatch.setitem(GROUPS, "count", ("runs",))  # type: ignore[misc]
+    change(f"count: {{runs: {{x: {{nam: a/b, revision: {'0' * 40}}}}}}}")
+    assert "count.runs.x.nam: unknown key. Did you mean 'name'?" in mistakes()
 
 
 def test_what_a_machine_lacks_for_processes_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
