@@ -284,9 +284,9 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("preference: {runs: {dpo: {algorithm: grpo}}}", "It is an algorithm of online.runs"),
         ("preference: 7", "section 'preference' is 7, not a mapping"),
         ("online: {runs: {b: {}}}", "online.runs.b names no algorithm. Give it an algorithm, one of: "),
-        ("online: {runs: {a: {reward: {corect: 1.0}}}}", "online.runs.a.reward: unknown reward 'corect'. Did you mean"),
+        ("online: {runs: {a: {reward: {corect: 1.0}}}}", "online.runs.a.reward: unknown reward 'corect' (your own: MODULE:NAME"),
         ("online: {runs: {a: {reward: {correct: 0.0}}}}", "online.runs.a.reward: no reward has a weight other than 0"),
-        ("data: {samples: {compared: {reward: {x: 1.0}}}}", "data.samples.compared.reward: unknown reward 'x'. Known"),
+        ("data: {samples: {compared: {reward: {x: 1.0}}}}", "data.samples.compared.reward: unknown reward 'x' (your own: MODULE:NAME"),
         (
             "online: {runs: {a: {reward: {model: 1.0}}}}",
             "a reward model is named where the reward `model` is, and only there",
