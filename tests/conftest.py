@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.faults.processes import Server
+from benchmarks.faults.processes import Server
 from tests.workspace import ROOT, dvc, make_workspace
 
 SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"

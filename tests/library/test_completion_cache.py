@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.kills import prepared
+from benchmarks.faults.processes import Server
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.sampling import cache
@@ -17,8 +19,6 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.cache import CachedSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.chat import ChatText
-from tests.faults.kills import prepared
-from tests.faults.processes import Server
 from tests.library.models import tiny_folder
 
 PARAMS = SamplingParams(max_tokens=8)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.kills import prepared, torture
+from benchmarks.faults.processes import Server
 from benchmarks.turns import GAINS, measure
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks.step import Step, take_step
 from posttrain.tasks.task import generated, load_task
 from posttrain.tasks.turns.arithmetic import LONGEST, calculate
-from tests.faults.kills import prepared, torture
-from tests.faults.processes import Server
 
 
 def written(draw: random.Random, depth: int) -> str:

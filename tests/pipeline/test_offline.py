@@ -12,13 +12,13 @@ import polars as pl
 import pytest
 from ruamel.yaml import YAML
 
+from benchmarks.faults.kills import prepared
+from benchmarks.faults.processes import Server
 from posttrain.checks.params_schema import check_params
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params.params import check
-from tests.faults.kills import prepared
-from tests.faults.processes import Server
 from tests.library.models import tiny_folder
 from tests.library.test_rollout_log import logged
 

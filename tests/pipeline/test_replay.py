@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults.kills import RUNS, prepared
+from benchmarks.faults.processes import Server
 from posttrain.errors import DataError
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.workspace import library_command
-from tests.faults.kills import RUNS, prepared
-from tests.faults.processes import Server
 from tests.workspace import ROOT, environment
 
 FOLDERS = ("data", "models", "metrics", "plots", "records", "rollouts", "checkpoints", "timings")

@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.faults import ledger
-from tests.faults.cuts import Cuts, why_not
-from tests.faults.edits import Edits
-from tests.faults.flips import Flips
-from tests.faults.flow_kills import Flows
-from tests.faults.service_kills import Services
+from benchmarks.faults import ledger
+from benchmarks.faults.cuts import Cuts, why_not
+from benchmarks.faults.edits import Edits
+from benchmarks.faults.flips import Flips
+from benchmarks.faults.flow_kills import Flows
+from benchmarks.faults.service_kills import Services
 
 
 class Trials(Protocol):

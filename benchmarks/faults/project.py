@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults.processes import Ended
+from benchmarks.faults.processes import Ended
 from tests.workspace import ROOT, environment, git
 
 PRODUCTS = ("data", "models", "metrics", "report")

@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 
+from benchmarks.faults.edits import replaced
+from benchmarks.faults.ledger import Row
+from benchmarks.faults.project import command, ended, made, products, started
 from flows import server
 from posttrain.pipeline.digests import recorded
-from tests.faults.edits import replaced
-from tests.faults.ledger import Row
-from tests.faults.project import command, ended, made, products, started
 from tests.workspace import ROOT, environment, git
 
 EDITS: dict[str, Callable[[Path], None]] = {

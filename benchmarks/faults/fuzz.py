@@ -1,4 +1,4 @@
-"""Gives stages bad input and judges how they refuse it: python -m tests.faults.fuzz [--share N]
+"""Gives stages bad input and judges how they refuse it: python -m benchmarks.faults.fuzz [--share N]
 
 A refusal is clear when the stage ends with status 1 and one line that begins with 'error:' and names the place,
 without a traceback, and when it has written nothing but the rejected rows next to a table. What may be
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.faults.accepted import ACCEPTED
-from tests.faults.cases import Case, all_cases
-from tests.faults.changes import SNAPSHOT, listing
-from tests.faults.kills import prepared
-from tests.faults.processes import Ended, Server
+from benchmarks.faults.accepted import ACCEPTED
+from benchmarks.faults.cases import Case, all_cases
+from benchmarks.faults.changes import SNAPSHOT, listing
+from benchmarks.faults.kills import prepared
+from benchmarks.faults.processes import Ended, Server
 from tests.workspace import ROOT, dvc, make_workspace
 
 PAGE = ROOT / "docs/reports/fuzz.md"
@@ -70,7 +70,7 @@ class Fuzz:
         given = {"change": case.change, "arguments": case.arguments}
         try:
             ended = self._server.run(
-                workspace, stage, before="tests.faults.changes:apply", given=given, patience=PATIENCE_S
+                workspace, stage, before="benchmarks.faults.changes:apply", given=given, patience=PATIENCE_S
             )
         except TimeoutError:
             return Verdict(case, "wrong", f"it still ran after {PATIENCE_S:.0f} s")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.kills import digests, prepared
-from tests.faults.processes import Server
+from benchmarks.faults.kills import digests, prepared
+from benchmarks.faults.processes import Server
 
 STAGES = (
     *("data_samples compared", "reward main", "preference dpo", "online ppo", "evaluate sft"),
@@ -63,7 +63,7 @@ def made(
     with started(place, where) as server:
         for stage in stages:
             ended = server.run(
-                workspace, stage, before="tests.faults.surroundings:change",
+                workspace, stage, before="benchmarks.faults.surroundings:change",
                 given={"names": where.changes, "threads": threads},
             )  # fmt: skip
             if ended.status:
@@ -87,7 +87,7 @@ def change(names: list[str], threads: int) -> None:
     for name in names:
         CHANGES[name]()
     if threads != 1:
-        from tests.faults.changes import setting
+        from benchmarks.faults.changes import setting
 
         runs = ("base.scratch.tiny", "sft.runs.main", "data.samples.compared", "reward.runs.main")
         for run in (*runs, "preference.runs.dpo", "online.runs.ppo", "evaluate.settings"):

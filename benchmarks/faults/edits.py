@@ -11,11 +11,11 @@ from typing import Any
 
 import polars as pl
 
+from benchmarks.faults.ledger import Row
+from benchmarks.faults.processes import Ended
+from benchmarks.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started
 from posttrain.pipeline.digests import recorded
 from posttrain.tables.store import write_parquet
-from tests.faults.ledger import Row
-from tests.faults.processes import Ended
-from tests.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started
 
 RECORDING_S = 1.0
 """After the stage has ended DVC looks at its inputs once more."""

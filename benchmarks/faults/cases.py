@@ -9,11 +9,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from benchmarks.faults.tried import ALGORITHM_RUNS, place_of, rows
 from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.tables.columns import COLUMNS, TURNS, Kind
 from posttrain.tasks.two_step.tables import TwoStepParams
-from tests.faults.tried import ALGORITHM_RUNS, place_of, rows
 
 TYPED: dict[str, tuple[type[BaseModel], str]] = {
     "data.tasks.two_step": (TwoStepParams, "data_tasks two_step"),

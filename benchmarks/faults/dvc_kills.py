@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.faults.kills import PARAMS, PRODUCTS, UNCHECKPOINTED, Tally, digests
+from benchmarks.faults.kills import PARAMS, PRODUCTS, UNCHECKPOINTED, Tally, digests
 from tests.workspace import dvc, environment, git, run
 
 STAGES = ("sft@main", "online@ppo", "data_samples@compared")

@@ -7,10 +7,10 @@ import random
 import shutil
 from pathlib import Path
 
+from benchmarks.faults.ledger import Row
+from benchmarks.faults.project import command, errors, made, products, repro
 from posttrain.pipeline.digests import recorded
 from posttrain.pipeline.fsync import cached
-from tests.faults.ledger import Row
-from tests.faults.project import command, errors, made, products, repro
 
 CACHE = Path(".dvc/cache/files/md5")
 READERS = {"data": "fit@b", "models": "summary", "metrics": "summary"}

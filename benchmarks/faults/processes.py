@@ -66,7 +66,7 @@ class Server:
 
     def __enter__(self) -> Server:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.server"],
+            [sys.executable, "-m", "benchmarks.faults.server"],
             cwd=ROOT, env=environment() | self._env,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
         )  # fmt: skip

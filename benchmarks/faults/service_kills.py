@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 from ruamel.yaml import YAML
 
+from benchmarks.faults.flow_kills import EDITS, Base, kill, left_running, result, running, wait_for, words_of
+from benchmarks.faults.ledger import Row
+from benchmarks.faults.project import command, started
 from flows import server
-from tests.faults.flow_kills import EDITS, Base, kill, left_running, result, running, wait_for, words_of
-from tests.faults.ledger import Row
-from tests.faults.project import command, started
 from tests.flows.project import call
 from tests.workspace import git
 

@@ -1,4 +1,4 @@
-"""Runs stages in forked children, so that imports are paid once: python -m tests.faults.server
+"""Runs stages in forked children, so that imports are paid once: python -m benchmarks.faults.server
 
 Reads one JSON request a line and answers twice: with the child's process id when it has begun, and with its wait status
 when it has ended. A child is the stage as `python -m stages.NAME` would run it: a session of its own, the arguments in

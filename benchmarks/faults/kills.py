@@ -18,7 +18,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tests.faults.processes import Ended, Kill, Server
+from benchmarks.faults.processes import Ended, Kill, Server
 
 PARAMS = Path(__file__).parent / "faults.yaml"
 PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records", "rollouts")

@@ -10,7 +10,7 @@ from typing import Any
 from tests.workspace import ROOT
 
 LEDGER = ROOT / ".faults/ledger.jsonl"
-CODE = ("posttrain/*.py", "posttrain/train/checkpoint.py", "stages/__init__.py", "tests/faults/small/*")
+CODE = ("posttrain/*.py", "posttrain/train/checkpoint.py", "stages/__init__.py", "benchmarks/faults/small/*")
 FLOWS = ("graph", "guard", "pipeline", "process", "record", "run", "server", "slots")
 SERVICES = (*FLOWS, "deploy", "plan", "serving", "stage", "sweep", "trials", "workers")
 MORE = {

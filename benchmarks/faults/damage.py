@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.faults.kills import digests, outputs, prepared
-from tests.faults.processes import Ended, Server
+from benchmarks.faults.kills import digests, outputs, prepared
+from benchmarks.faults.processes import Ended, Server
 from tests.workspace import environment
 
 STAGE = "sft main"
@@ -54,7 +54,7 @@ def checkpoints_of(workspace: Path) -> list[Path]:
 
 def one_damaged(bench: Bench, seed: int) -> bool:
     """The newest checkpoint is damaged: it is named, and the one before it taken."""
-    from tests.faults.changes import damage
+    from benchmarks.faults.changes import damage
 
     rng, workspace = random.Random(seed), bench.copy()
     newest = checkpoints_of(workspace)[-1]
@@ -64,7 +64,7 @@ def one_damaged(bench: Bench, seed: int) -> bool:
 
 def all_damaged(bench: Bench, seed: int) -> bool:
     """Every checkpoint is damaged: each is named, and the run starts over."""
-    from tests.faults.changes import damage
+    from benchmarks.faults.changes import damage
 
     rng, workspace = random.Random(seed), bench.copy()
     for folder in checkpoints_of(workspace):
@@ -98,7 +98,9 @@ def full_disk(bench: Bench, seed: int) -> bool:
         shutil.rmtree(workspace / "checkpoints")
         before = []
     limit = random.Random(seed).randrange(20_000, 400_000)
-    ended = bench.server.run(workspace, bench.stage, before="tests.faults.damage:small_files", given={"limit": limit})
+    ended = bench.server.run(
+        workspace, bench.stage, before="benchmarks.faults.damage:small_files", given={"limit": limit}
+    )
     return (
         _reported(ended, "Free some disk space")
         and [path.name for path in checkpoints_of(workspace)] == before
@@ -123,10 +125,13 @@ def full_tmpfs(bench: Bench, seed: int) -> bool:
 def can_mount() -> bool:
     """Whether this machine lets us mount a small file system of our own."""
     command = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"]
-    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, check=False, capture_output=True).returncode == 0
+    )
 
 
-def two_at_once(bench: Bench, seed: int) -> bool:
+def two_at_once(bench: Bench, _seed: int) -> bool:
     """A second process of a running stage names the first one and changes nothing."""
     workspace = bench.copy()
     holder = "import sys, time; sys.argv = ['the first']; from pathlib import Path; from posttrain.workspace import "

@@ -1,6 +1,6 @@
 """Runs the faults and writes docs/reports/faults.md from what was measured.
 
-    python -m tests.faults.report [PART ...] [--kills N] [--stage "online grpo"]
+    python -m benchmarks.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
 Parts: stages, dvc, damage, edits, flips, cuts, flows, services; all of them without an argument. The results of
 earlier runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows and
@@ -24,9 +24,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.faults import damage, dvc_kills, kills
-from tests.faults.processes import Server
-from tests.faults.trials import TRIALS, tables, tried
+from benchmarks.faults import damage, dvc_kills, kills
+from benchmarks.faults.processes import Server
+from benchmarks.faults.trials import TRIALS, tables, tried
 from tests.workspace import ROOT, dvc, make_workspace
 
 RESULTS, PAGE = ROOT / ".faults/results.json", ROOT / "docs/reports/faults.md"
@@ -43,7 +43,7 @@ Written by `make faults`; do not edit. Everything is killed, edited, damaged or 
 moments, then run again. *Wrong* is: other bytes than an undisturbed run, an incomplete or left-over file, an error
 of more than one clear line, or unnoticed damage. [reproducibility.md](../reproducibility.md) has the promises.
 
-Machine: {machine}. `python -m tests.faults.report PART --kills N` measures one part again.
+Machine: {machine}. `python -m benchmarks.faults.report PART --kills N` measures one part again.
 """
 STAGES_KILLED, DVC_KILLED, DAMAGE, LIMITS = "Stages killed", "DVC killed", "Damage", "What is not covered"
 TITLES = (STAGES_KILLED, DVC_KILLED, DAMAGE, *(title for title, _, _ in TRIALS.values()), LIMITS)

@@ -18,10 +18,10 @@ import time
 import uuid
 from pathlib import Path
 
+from benchmarks.faults.ledger import Row
+from benchmarks.faults.processes import Ended
+from benchmarks.faults.project import ended, made, products, repro
 from posttrain.pipeline.digests import BOOT_ID
-from tests.faults.ledger import Row
-from tests.faults.processes import Ended
-from tests.faults.project import ended, made, products, repro
 from tests.workspace import environment
 
 EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
@@ -129,9 +129,11 @@ def why_not() -> str:
         return "power cuts need root"
     if missing := [tool for tool in ("mkfs.ext4", "losetup", "mount", "unshare") if shutil.which(tool) is None]:
         return f"power cuts need {', '.join(missing)}"
-    if subprocess.run(["losetup", "--find"], capture_output=True).returncode:
+    if subprocess.run(["losetup", "--find"], check=False, capture_output=True).returncode:
         return "power cuts need a loop device"
-    laid = subprocess.run(["unshare", "--mount", "mount", "--bind", "/etc/hostname", str(BOOT_ID)], capture_output=True)
+    laid = subprocess.run(
+        ["unshare", "--mount", "mount", "--bind", "/etc/hostname", str(BOOT_ID)], check=False, capture_output=True
+    )
     return "power cuts need mounts" if laid.returncode else ""
 
 
@@ -143,7 +145,7 @@ def _mounted(image: Path, place: Path, options: str):  # type: ignore[no-untyped
         yield place
     finally:
         for _ in range(100):  # who was killed may need a moment to let go
-            if subprocess.run(["umount", str(place)], capture_output=True).returncode == 0:
+            if subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0:
                 break
             time.sleep(0.1)
         else:
