@@ -17,7 +17,7 @@ import posttrain
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.losses import preference_loss, token_logprobs
 from tests.api.page import PAGE, page
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
 
 

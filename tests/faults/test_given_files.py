@@ -18,7 +18,7 @@ import pytest
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
 from posttrain.text.chat import ChatText
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import put, run
 from tests.workspace import ROOT
