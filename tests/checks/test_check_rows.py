@@ -153,8 +153,9 @@ def test_a_module_that_does_not_end_its_import_is_an_error(ending: str, monkeypa
         assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("ending", ["os._exit", "sys.exit"])
-@pytest.mark.parametrize("words", [("posttrain", "check"), ("stages.online", "grpo")])
+@pytest.mark.parametrize(
+    ("ending", "words"), [("os._exit", ("posttrain", "check")), ("sys.exit", ("stages.online", "grpo"))]
+)
 def test_no_command_ends_with_success(ending: str, words: tuple[str, ...]) -> None:
     rewarded(ENDINGS[ending][0])
     done = subprocess.run(

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from posttrain.commands import line
 from posttrain.commands.preview.text import Style, preview
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.store import write_table
 from tests.models.tiny import tiny_folder
 from tests.tables.samples import assistant, table_of, user
-from tests.workspace import ROOT, environment
 
 PARAMS = """
 format: 2
@@ -174,7 +172,5 @@ def test_what_cannot_be_shown(table: str, model: str, expected: str) -> None:
 
 
 def test_the_command() -> None:
-    command = [sys.executable, "-m", "posttrain", "preview", "mine/chat", "sft/main", "--rows", "1"]
-    where = {**environment(), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=where, capture_output=True, text=True, check=True)
-    assert "{+2<|end|>+}" in done.stdout and "\033" not in done.stdout
+    text = line.run(line.parse(["preview", "mine/chat", "sft/main", "--rows", "1"]))
+    assert "{+2<|end|>+}" in text and "\033" not in text

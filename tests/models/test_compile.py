@@ -62,6 +62,7 @@ def assert_close(make: Callable[[], StepClosure], activations: Activations = "ke
 
 
 @linked
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "autograd"])
 def test_gradients_are_those_of_uncompiled_layers(fused: bool) -> None:
     """In micro-batches of many sizes, on both paths of the loss."""
