@@ -187,7 +187,7 @@ fuzz: env ## give every stage bad input and write docs/reports/fuzz.md (about 15
 	$(BIN)/python -m benchmarks.faults.fuzz
 
 conformance: env ## test every objective against every law and write docs/reports/conformance.md
-	$(BIN)/python -m tests.laws.report
+	$(BIN)/python -m docs.make.conformance
 
 learning: env ## train every algorithm over seeds and write docs/reports/learning.md (resumable)
 	$(BIN)/python -m benchmarks.learning

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.make import WRITERS
 from posttrain.commands.line import DOES
 from tests.architecture.sources import ROOT
 
@@ -107,6 +108,17 @@ def test_the_contents_and_the_site_list_every_page() -> None:
 def test_a_report_is_linked_from_the_page_that_says_how_we_know() -> None:
     page = (ROOT / "docs/how-we-know.md").read_text(encoding="utf-8")
     assert not [file.name for file in ROOT.glob("docs/reports/*.md") if f"](reports/{file.name})" not in page]
+
+
+def test_every_written_page_has_writers_that_exist_and_no_report_is_without() -> None:
+    """That of a GPU is still to be written."""
+    written = {
+        str(page.relative_to(ROOT / "docs"))
+        for folder in ("reports", "reference")
+        for page in ROOT.glob(f"docs/{folder}/*.md")
+    }
+    assert written <= WRITERS.keys() and WRITERS.keys() - written <= {"reports/performance-gpu.md"}
+    assert not [module for modules in WRITERS.values() for module in modules if not (ROOT / module).is_file()]
 
 
 def test_every_page_that_code_and_errors_name_exists() -> None:

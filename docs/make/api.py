@@ -1,4 +1,4 @@
-"""docs/reference/api.md from the docstrings of the public names: `python -m tests.api.page` writes it."""
+"""docs/reference/api.md from the docstrings of the public names: `python -m docs.make.api` writes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain import api, losses, rewards, tasks
 PAGE = Path("docs/reference/api.md")
 HEAD = """# posttrain in Python
 
-<!-- Written by `python -m tests.api.page` from the docstrings; do not edit. -->
+<!-- Written by `python -m docs.make.api` from the docstrings; do not edit. -->
 
 The names on this page are public, and the only ones that our pages and examples import. They change only with a line in
 the changelog; anything else may change at any time.

@@ -1,6 +1,6 @@
 """docs/reports/conformance.md: every row by every law, with the worst error seen over fixed cases.
 
-python -m tests.laws.report
+python -m docs.make.conformance
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def page() -> str:
     lines = [
         "# Conformance",
         "",
-        "Made by `python -m tests.laws.report`. Each [algorithm](../reference/algorithms.md) is checked against each",
-        f"law on {len(SHAPES)} fixed cases (hypothesis draws others in `tests/laws`).",
+        "Made by `python -m docs.make.conformance`. Each [algorithm](../reference/algorithms.md) is checked against",
+        f"each law on {len(SHAPES)} fixed cases (hypothesis draws others in `tests/laws`).",
         "A cell bounds the worst error, relative to the larger of 1 and the number. `–`: the law does not apply.",
         "Bold: a failure.",
         "",

@@ -1,4 +1,7 @@
-"""docs/reports/performance.md from all measured results; each benchmark writes it when it is done."""
+"""docs/reports/performance.md from all measured results; each benchmark writes it when it is done.
+
+python -m docs.make.performance
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.data.page import data_lines
-from benchmarks.overhead.page import overhead_lines
-from benchmarks.speed.page import speed_lines
+from docs.make.performance_data import data_lines
+from docs.make.performance_overhead import overhead_lines
+from docs.make.performance_speed import speed_lines
 
 PAGE = ROOT / "docs" / "reports" / "performance.md"
 
@@ -28,3 +31,7 @@ def _section(file: Path, title: str, lines: Callable[[dict[str, Any]], list[str]
     if not file.is_file():
         return [f"## {title}", "", "Not measured yet."]
     return lines(json.loads(file.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    write_page()
