@@ -27,16 +27,24 @@ for stage, group in (("base@tiny", "base.scratch"), ("sft@main", "sft.runs")):
 """
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace in which two stages have stopped at step 3, in a process of their own: its code is recorded."""
+    folder = tmp_path_factory.mktemp("stopped")
+    shutil.copyfile(ROOT / "recipes/smoke.yaml", folder / "params.yaml")
+    (folder / "data/two_step").mkdir(parents=True)
+    (folder / "data/two_step/chat.parquet").write_text("chat")
+    env = environment() | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", STOPPED], cwd=folder, env=env, check=True)
+    return folder
+
+
 @pytest.fixture
-def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace in which two stages have stopped at step 3."""
+def workspace(stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, with the working folder set to it."""
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    shutil.copyfile(ROOT / "recipes/smoke.yaml", "params.yaml")
-    Path("data/two_step").mkdir(parents=True)
-    Path("data/two_step/chat.parquet").write_text("chat")
-    env = environment() | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", STOPPED], env=env, check=True)
     return tmp_path
 
 

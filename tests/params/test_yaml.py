@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ruamel.yaml.composer import Composer
 
+from posttrain.__main__ import main
 from posttrain.errors import ParamsError
 from posttrain.params import params
 from posttrain.params.formats import read_yaml
-from tests.workspace import ROOT, run
+from tests.workspace import ROOT
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -76,14 +76,18 @@ def test_an_alias_in_itself_and_merged_keys_that_swell_are_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", ["check", "status", "show results", "clean", "repair", "repair verify"])
-def test_every_command_ends_on_an_alias_bomb(tmp_path: Path, command: str) -> None:
+def test_every_command_ends_on_an_alias_bomb(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("dvc.yaml", "constraints.txt", ".dvc/config"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     (tmp_path / "params.yaml").write_text(BOMB)
-    done = run(tmp_path, "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "posttrain", *command.split(), timeout=200)
-    assert done.returncode == 1 and "line 6: its aliases" in done.stdout, done.stdout
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["posttrain", *command.split()])
+    assert main() == 1
+    assert "line 6: its aliases" in capsys.readouterr().err
 
 
 def test_what_yaml_means_stays(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -35,9 +37,15 @@ def summed(name: str, max_tokens: int | None = None, **options: Any) -> RewardSu
     return RewardSum(terms, Context(RUNTIME, "test", max_tokens=max_tokens))
 
 
+@lru_cache(maxsize=8)
+def started(name: str, max_tokens: int | None, options: str) -> RewardSum:
+    """Return the reward whose worker processes an earlier call with these options has started."""
+    return summed(name, max_tokens, **json.loads(options))
+
+
 def scored(name: str, *rollouts: Rollout | str, max_tokens: int | None = None, **options: Any) -> list[Score]:
     whole = [rollout_of(one) if isinstance(one, str) else one for one in rollouts]
-    return [one.scores[name] for one in summed(name, max_tokens, **options).score(whole)]
+    return [one.scores[name] for one in started(name, max_tokens, json.dumps(options)).score(whole)]
 
 
 def failure(name: str, rollout: Rollout, max_tokens: int | None = None, **options: Any) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import posttrain
+from posttrain.commands import line
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
 from posttrain.tables.columns import KINDS, from_rows
@@ -39,17 +36,14 @@ def test_the_command_counts_every_row(workspace: Path) -> None:
     found = text.exchanges([(row["messages"][:1], row["messages"][1:]) for row in rows])
     short, long = len(found[0]), len(found[-1])
     assert long > 128 and short < 128
-    command = [sys.executable, "-m", "posttrain", "show", "tokens", "mine/chat", "base/start", "--plot", "tokens.json"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    words = ["show", "tokens", "mine/chat", "base/start", "--plot", "tokens.json"]
+    lines = line.run(line.parse(words)).splitlines()
     assert lines[0] == f"mine/chat with the tokenizer of base/start: 11 rows, {sum(map(len, found)):,} tokens"
-    assert [line.split()[0] for line in lines[2:5]] == ["prompt", "rest", "row"]
+    assert [text.split()[0] for text in lines[2:5]] == ["prompt", "rest", "row"]
     mean = f"{sum(map(len, found)) / 11:,.0f}"
     assert lines[4].split()[1:] == [mean, *(str(n) for n in (short, short, short, long, long))]
     assert "1 rows (9.1%) have more than 128 tokens" in lines
-    bars = [line.split() for line in lines if line.endswith("#")]
+    bars = [text.split() for text in lines if text.endswith("#")]
     assert [(bar[3], bar[4]) for bar in bars] == [("10", "#" * BAR), ("1", "#" * (BAR // 10))]
     plot = json.loads(Path("tokens.json").read_text())
     assert {row["metric"] for row in plot} == {"prompt", "rest"}
