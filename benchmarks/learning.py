@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
-from benchmarks.learning_table import write_page
 from benchmarks.learning_trials import (
     RATES,
     SEEDS,
@@ -30,6 +29,7 @@ from benchmarks.learning_trials import (
     search_trials,
     subjects,
 )
+from docs.make.learning import write_page
 
 RECIPE = ROOT / "recipes" / "smoke.yaml"
 WORKERS = 2

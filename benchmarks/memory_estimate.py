@@ -37,7 +37,7 @@ from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, make_batch
 from posttrain.workspace import write_json, write_text
-from tests.library.live import LiveBytes
+from tests.train.live import LiveBytes
 
 KEPT = RESULTS / "memory-estimate.json"
 PAGE = ROOT / "docs/reports/memory.md"

@@ -20,7 +20,7 @@ from benchmarks import ROOT
 from benchmarks.learning import prepare, train_and_evaluate, write_params
 from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
-from benchmarks.over_optimisation_page import draw, page
+from docs.make.over_optimisation import draw, page
 from posttrain.compare.statistics import ALPHA, difference
 from posttrain.params.params import merge
 

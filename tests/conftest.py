@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from tests.faults.processes import Server
+from benchmarks.faults.processes import Server
+from tests.serve.served import Served
 from tests.workspace import ROOT, dvc, make_workspace
 
 SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"
@@ -56,6 +57,24 @@ def own_workspace(smoke_workspace: Path, tmp_path: Path) -> Path:
     target = tmp_path / "workspace"
     shutil.copytree(smoke_workspace, target, symlinks=True)
     return target
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Start servers that do not outlive the test."""
+    started: list[Served] = []
+
+    def start(model: Path, **variables: str) -> Served:
+        started.append(Served(model, tmp_path / "cache", **variables))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.process.kill()
+        server.process.wait()
+
+
+os.environ.setdefault("NO_PROXY", "127.0.0.1")
 
 
 @pytest.fixture

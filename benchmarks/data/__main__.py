@@ -20,10 +20,10 @@ from typing import Any, Final
 import psutil
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.data.page import data_lines
 from benchmarks.data.sides import EXAM_FILE, HELD_OUT, ROWS_FILE, write_inputs
 from benchmarks.machine import machine, versions
-from benchmarks.performance_page import write_page
+from docs.make.performance import write_page
+from docs.make.performance_data import data_lines
 from tests.workspace import environment
 
 PARAMS: Final = {

@@ -22,9 +22,9 @@ from typing import Any
 
 from benchmarks import RESULTS
 from benchmarks.machine import machine, run_pinned, versions
-from benchmarks.overhead.page import overhead_lines
 from benchmarks.overhead.pipelines import bare, finished, hollow, locked
-from benchmarks.performance_page import write_page
+from docs.make.performance import write_page
+from docs.make.performance_overhead import overhead_lines
 from tests.workspace import environment
 
 STAGES = ("stage sft main", "stage online grpo")

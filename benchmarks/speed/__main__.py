@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import RESULTS
-from benchmarks.performance_page import write_page
 from benchmarks.speed.cases import COMPARED, SCALING, TINY
 from benchmarks.speed.run import alternate, median, ratios
+from docs.make.performance import write_page
 
 BF16 = ("posttrain_bf16", "trl_bf16")
 ONCE = ("trl_default", *BF16)

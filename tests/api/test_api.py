@@ -14,10 +14,10 @@ import torch
 from torch.testing import assert_close
 
 import posttrain
+from docs.make.api import PAGE, page
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.losses import preference_loss, token_logprobs
-from tests.api.page import PAGE, page
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
 
 
@@ -55,7 +55,7 @@ def test_the_wheel_says_that_it_is_typed() -> None:
 
 
 def test_the_page_is_current() -> None:
-    assert (ROOT / PAGE).read_text(encoding="utf-8") == page(), "run: python -m tests.api.page"
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == page(), "run: python -m docs.make.api"
 
 
 def test_samples_have_the_models_log_probs(loaded: tuple[Any, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
 
 FOLDER = ROOT / "examples"

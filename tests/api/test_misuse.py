@@ -14,7 +14,7 @@ from posttrain.online.runs import ONLINE
 from posttrain.params.other_names import OURS
 from posttrain.params.params import _has, check
 from posttrain.train.step import OptimizerParams
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
 
 INPUTS = {"start": "sft/main", "data": "a/prompts", "corpus": "none", "reward_model": "none"}

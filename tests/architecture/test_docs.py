@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.make import WRITERS
 from posttrain.commands.line import DOES
 from tests.architecture.sources import ROOT
 
@@ -109,6 +110,17 @@ def test_a_report_is_linked_from_the_page_that_says_how_we_know() -> None:
     assert not [file.name for file in ROOT.glob("docs/reports/*.md") if f"](reports/{file.name})" not in page]
 
 
+def test_every_written_page_has_writers_that_exist_and_no_report_is_without() -> None:
+    """That of a GPU is still to be written."""
+    written = {
+        str(page.relative_to(ROOT / "docs"))
+        for folder in ("reports", "reference")
+        for page in ROOT.glob(f"docs/{folder}/*.md")
+    }
+    assert written <= WRITERS.keys() and WRITERS.keys() - written <= {"reports/performance-gpu.md"}
+    assert not [module for modules in WRITERS.values() for module in modules if not (ROOT / module).is_file()]
+
+
 def test_every_page_that_code_and_errors_name_exists() -> None:
     """The pages that benchmarks and tests write may still have to be written."""
     folders = ("posttrain", "stages", "flows", "recipes", "examples", "custom")
@@ -146,3 +158,8 @@ def test_ci_calls_the_two_commands_as_the_readme_prints_them() -> None:
     assert len(commands) == 2 and [line for line in script.splitlines() if line in commands] == commands
     unset = [word for line in script.splitlines() if line.startswith("unset ") for word in line.split()[1:]]
     assert all(name.startswith("GIT_") for name in unset) and "env -" not in script and "export" not in script
+
+
+def test_the_first_page_lists_every_command() -> None:
+    page = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    assert [name for name in DOES if f"[`{name}`](" not in page] == []

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks import RESULTS
-from benchmarks.overhead.page import overhead_lines
 from benchmarks.overhead.tables import frame_of
+from docs.make.performance_overhead import overhead_lines
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import check_table
 

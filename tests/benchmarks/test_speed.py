@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.performance_page import write_page
 from benchmarks.speed import sft
 from benchmarks.speed.case import SHAPES, Row, batches, language_model, lengths, padding, words
 from benchmarks.speed.cases import COMPARED, SCALING, TINY, WORKLOADS, case_of
 from benchmarks.speed.gpu import flops, write
 from benchmarks.speed.meter import Report
 from benchmarks.speed.run import SideError, agree, alternate, load, ratios, save
+from docs.make.performance import write_page
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

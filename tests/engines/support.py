@@ -23,7 +23,7 @@ from posttrain.sampling.vllm.process import PYTHON, EngineProcess
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
-from tests.library.models import function_reward
+from tests.models.tiny import function_reward
 from tests.workspace import ROOT
 
 DEVICE = Runtime(DeviceParams(device="cpu"))

@@ -19,7 +19,7 @@ from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import Recorded, engine, grpo, models_of, use_server
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 
 SAMPLING = SamplingParams(max_tokens=12)
 

@@ -16,7 +16,7 @@ from posttrain.errors import EngineError
 from posttrain.sampling.vllm.process import EngineProcess
 from tests.engines.support import engine, models_of, use_server
 from tests.engines.test_engine import SAMPLING, requests, run, same_training
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
 
 pytestmark = pytest.mark.slow

@@ -37,7 +37,7 @@ from posttrain.train.loop import train
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import Recorded, grpo, models_of
 from tests.engines.test_faults import GONE_S, running
-from tests.library.models import TEXTS
+from tests.models.tiny import TEXTS
 from tests.workspace import ROOT
 
 VLLM = os.environ.get(PYTHON) or str(ROOT / USUAL)

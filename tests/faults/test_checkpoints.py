@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.edits import replaced
-from tests.faults.project import RUN, command, ended, errors, made, products, repro, started
+from benchmarks.faults.edits import replaced
+from benchmarks.faults.project import RUN, command, ended, errors, made, products, repro, started
 
 EDIT = replaced("stages/fit.py", "SCALE * numbers", "2 * SCALE * numbers")
 COMMENT = replaced("stages/fit.py", "weight = saved", "# where it stopped\n    weight = saved")

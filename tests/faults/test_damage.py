@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.damage import FAULTS, Bench, can_mount, checkpoints_of, full_tmpfs, two_at_once
-from tests.faults.kills import digests, outputs
-from tests.faults.processes import Server
+from benchmarks.faults.damage import FAULTS, Bench, can_mount, checkpoints_of, full_tmpfs, two_at_once
+from benchmarks.faults.kills import digests, outputs
+from benchmarks.faults.processes import Server
 from tests.marks import slow_except
 
 QUICK = ("newest checkpoint damaged", "all checkpoints damaged")

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.dvc_kills import copied
-from tests.faults.kills import digests
+from benchmarks.faults.dvc_kills import copied
+from benchmarks.faults.kills import digests
 from tests.pipeline.test_orphans import waited_for
 from tests.workspace import dvc, environment, git
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.cases import all_cases
-from tests.faults.fuzz import run_cases
+from benchmarks.faults.cases import all_cases
+from benchmarks.faults.fuzz import run_cases
 
 SHARE = 40
 

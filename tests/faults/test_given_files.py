@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from posttrain.errors import DataError
+from benchmarks.faults.processes import Server
+from posttrain.commands import line
+from posttrain.errors import DataError, PosttrainError
 from posttrain.models.files.store import load_tokenizer
 from posttrain.text.chat import ChatText
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import put, run
-from tests.workspace import ROOT
 from tests.workspace import run as run_in
 
 OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results")
@@ -138,20 +139,21 @@ def test_what_a_flow_writes_has_the_mode_of_the_umask_too(own_workspace: Path) -
     ],
 )
 @pytest.mark.parametrize("group", ["data.files", "base.folders"])
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Any, said: str, group: str) -> None:
+def test_what_is_no_file_is_refused_at_once(
+    tmp_path: Path, make: Any, said: str, group: str, stage_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tmp_path / "own/sub/rows.jsonl", [{"prompt": "a", "completion": "b"}])
     make(tmp_path / "own/sub/odd")
     (tmp_path / "own/config.json").write_text("{}")
     section, kind = group.split(".")
     settings = {"path": "own", **({"chat": "sub/rows.jsonl"} if section == "data" else {})}
     (tmp_path / "params.yaml").write_text(json.dumps({section: {kind: {"mine": settings}}}))
-    stage = f"stages.{section}_{kind}"
-    for words in (("-m", "posttrain", "check"), ("-m", stage, "mine"), ("-m", "stages.code")):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 1 and said in done.stderr, (words, done.stderr)
+    for stage in (f"{section}_{kind} mine", "code"):
+        ended = stage_server.run(tmp_path, stage, patience=60)
+        assert ended.status == 1 and said in ended.output, (stage, ended.output)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PosttrainError, match=re.escape(said)):
+        line.run(line.parse(["check"]))
 
 
 def test_a_device_outside_the_workspace_is_refused_where_links_are_allowed(tmp_path: Path) -> None:

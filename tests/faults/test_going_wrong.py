@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.damage import checkpoints_of
-from tests.faults.kills import prepared
-from tests.faults.processes import Ended, Server
+from benchmarks.faults.damage import checkpoints_of
+from benchmarks.faults.kills import prepared
+from benchmarks.faults.processes import Ended, Server
 
 SMALL = '"rollout": {"rounds": 40, "prompts": 4, "group_size": 4, "minibatches": 1}'
 RUN = (
@@ -30,7 +30,7 @@ EXPLOSION = (
 
 def run_with(stage_server: Server, workspace: Path, stage: str, path: list[str], value: str) -> Ended:
     given = {"change": "setting", "arguments": {"path": path, "value": value}}
-    return stage_server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
+    return stage_server.run(workspace, stage, before="benchmarks.faults.changes:apply", given=given)
 
 
 @pytest.mark.parametrize(

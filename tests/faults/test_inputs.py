@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import cuts, edits, flips
+from benchmarks.faults.cuts import Cuts
+from benchmarks.faults.edits import Edits, replaced
+from benchmarks.faults.flips import CACHE, Flips
+from benchmarks.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started
 from posttrain.pipeline.digests import recorded
 from posttrain.pipeline.fsync import cached
 from posttrain.pipeline.lock_check import unused_inputs
 from posttrain.pipeline.verify import CHECKED
-from tests.faults import cuts, edits, flips
-from tests.faults.cuts import Cuts
-from tests.faults.edits import Edits, replaced
-from tests.faults.flips import CACHE, Flips
-from tests.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started
 from tests.marks import slow_except
 from tests.workspace import dvc, run
 

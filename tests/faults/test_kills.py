@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.faults import dvc_kills
-from tests.faults.kills import STAGES, UNCHECKPOINTED, Tally, prepared, torture
-from tests.faults.processes import Server
+from benchmarks.faults import dvc_kills
+from benchmarks.faults.kills import STAGES, UNCHECKPOINTED, Tally, prepared, torture
+from benchmarks.faults.processes import Server
 
 QUICK = ("sft main", "sft lora")
 

@@ -16,6 +16,7 @@ from posttrain.measure import masking
 from posttrain.pipeline.repair_dvc import USER_SITE_CACHE, repair_lock
 from posttrain.rewards.reward import raised
 from posttrain.tables.store import ran_out_of_memory, write_parquet
+from tests.marks import slow_except
 from tests.workspace import ROOT, environment
 
 SECRET = "sk-9f8e7d6c5b4a"
@@ -123,7 +124,7 @@ def test_a_folder_of_dvc_that_cannot_be_written_is_one_line(tmp_path: Path, comm
     assert re.search(r"^error: \S*\.dvc/tmp\S*: (File exists|Not a directory)\. Fix", done.stderr, re.M), done.stderr
 
 
-@pytest.mark.parametrize("name", ["grün und é", "plain with a space"])
+@pytest.mark.parametrize("name", slow_except(("grün und é",), ("grün und é", "plain with a space")))
 def test_a_clone_may_have_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / name / "project"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.changes import ROWS
-from tests.faults.kills import prepared
-from tests.faults.processes import Server
-from tests.faults.surroundings import STAGES
-from tests.faults.tried import LINKS
+from benchmarks.faults.changes import ROWS
+from benchmarks.faults.kills import prepared
+from benchmarks.faults.processes import Server
+from benchmarks.faults.surroundings import STAGES
+from benchmarks.faults.tried import LINKS
 from tests.workspace import ROOT, dvc, environment
 
 CANARY = "-".join(("canary", "7f3a9c51e2"))  # whole in no file of the checkout, so in none of its copies
@@ -85,7 +85,7 @@ def test_no_secret_of_the_environment_is_written_down(server: Server, smoke_work
         assert ended.status == 0 and CANARY not in ended.output, stage
     given = {"change": "damage", "arguments": {"file": "data/two_step/chat.parquet", "how": "head"}}
     refused = server.run(
-        workspace, "sft main", before="tests.faults.changes:apply", given=given, env={"POSTTRAIN_TRACEBACK": "1"}
+        workspace, "sft main", before="benchmarks.faults.changes:apply", given=given, env={"POSTTRAIN_TRACEBACK": "1"}
     )
     assert refused.status == 1 and "Traceback" in refused.output and CANARY not in refused.output
     assert not found_in(workspace, CANARY)
@@ -123,7 +123,7 @@ def test_no_path_leads_out_of_the_workspace(
     (tmp_path / "other/rows.jsonl").write_text(ROWS)
     (workspace / "linked").symlink_to(tmp_path / "other")
     given = {"change": "setting", "arguments": {"path": place.split("."), "value": value}}
-    ended = server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
+    ended = server.run(workspace, stage, before="benchmarks.faults.changes:apply", given=given)
     assert ended.status == 1 and words in ended.output, ended.output
     assert "Traceback" not in ended.output, ended.output
 
@@ -134,7 +134,7 @@ def test_no_link_leads_out_of_the_workspace(
 ) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     given = {"change": "linked", "arguments": {"place": place, "path": path.split("/"), "value": value}}
-    ended = server.run(workspace, stage, before="tests.faults.changes:apply", given=given)
+    ended = server.run(workspace, stage, before="benchmarks.faults.changes:apply", given=given)
     assert ended.status == 1 and re.search("outside the workspace|is outside models/", ended.output), ended.output
 
 
@@ -143,7 +143,7 @@ def test_a_folder_outside_is_taken_where_it_is_allowed(server: Server, smoke_wor
     (workspace / "models/sft/main").rename(tmp_path / "model")
     value = f"{{path: {tmp_path / 'model'}, outside_workspace: true}}"
     given = {"change": "setting", "arguments": {"path": ["base", "folders", "mine"], "value": value}}
-    ended = server.run(workspace, "base_folders mine", before="tests.faults.changes:apply", given=given)
+    ended = server.run(workspace, "base_folders mine", before="benchmarks.faults.changes:apply", given=given)
     assert ended.status == 0, ended.output
 
 
@@ -154,7 +154,7 @@ def test_a_stage_opens_no_connection() -> None:
         "def hook(event, arguments):\n"
         "    if event == 'socket.connect': raise PermissionError(arguments)\n"
         "sys.addaudithook(hook)\n"
-        "from tests.faults.server import load\n"
+        "from benchmarks.faults.server import load\n"
         "load()\n"
     )
     done = subprocess.run(

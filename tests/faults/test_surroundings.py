@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.surroundings import OTHER, PLAIN, all_others, made
+from benchmarks.faults.surroundings import OTHER, PLAIN, all_others, made
 
 
 @pytest.fixture(scope="module")

@@ -49,5 +49,5 @@ def test_the_laws_page_names_every_row_and_law() -> None:
 
     page = (ROOT / "docs" / "reports" / "conformance.md").read_text(encoding="utf-8")
     missing = [name for name in subjects() if f"| {name} |" not in page] + [law for law in LAWS if law not in page]
-    assert not missing, "run: python -m tests.laws.report"
+    assert not missing, "run: python -m docs.make.conformance"
     assert "**" not in page, "a law is broken: see docs/reports/conformance.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import Server
+from benchmarks.faults.processes import Server
 from tests.marks import slow_except
 from tests.workspace import ROOT, make_workspace, run
 from tests.workspace import stage as run_stage

@@ -14,8 +14,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from posttrain.rewards.catalog import REWARDS
-from tests.judge.conftest import Served
-from tests.judge.models import parrot_folder
+from tests.rewards.judge.models import parrot_folder
+from tests.serve.served import Served
 from tests.workspace import dvc, run
 
 OWN = """

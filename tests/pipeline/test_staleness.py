@@ -189,7 +189,7 @@ accept(["report"], "a constant that nothing reads")
 """
 
 
-@pytest.mark.parametrize("between", ["", "repair"])
+@pytest.mark.parametrize("between", slow_except(("repair",), ("", "repair")))
 def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> None:
     insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
     record = own_workspace / "records/report.json"

@@ -30,7 +30,7 @@ from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
 from tests.laws.subjects import subjects
-from tests.library.models import tiny_model
+from tests.models.tiny import tiny_model
 
 STEPS, MICRO_TOKENS, VOCABULARY = 3, 60, 97
 MIXTURES = ("mixture, grpo", "mixture, dpo")
@@ -48,7 +48,7 @@ def start_model(*, experts: bool) -> Any:
     """The start model, in float32."""
     if not experts:
         return tiny_model(vocabulary=VOCABULARY)
-    from tests.library.test_routers import mixture as tiny_mixture
+    from tests.train.test_routers import mixture as tiny_mixture
 
     model = tiny_mixture()
     model.set_experts_implementation("eager")  # the others do not multiply float64

@@ -17,7 +17,7 @@ from posttrain.models.sharding import full
 from posttrain.processes import world
 from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
-from tests.library.test_training import make_run
+from tests.train.test_training import make_run
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from posttrain.sampling.sampler import Completion, Request, SamplingParams
 from posttrain.sampling.vllm.weights import write_weights
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
-from tests.library.models import random_rows, tiny_model
+from tests.models.tiny import random_rows, tiny_model
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.library.models import tiny_folder
+from tests.models.tiny import tiny_folder
 from tests.processes.launched import launch
 
 MODULE = "tests.processes.every_run"

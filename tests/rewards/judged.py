@@ -11,7 +11,7 @@ from typing import Any
 
 from posttrain.rewards.correct import CorrectOptions, correct
 from posttrain.rollout import Score
-from tests.library.models import rollout_of
+from tests.models.tiny import rollout_of
 
 CASES = Path(__file__).parent / "cases"
 """Written before the parser; their failures were looked at and fixed."""

@@ -6,8 +6,8 @@ import logging
 from importlib import import_module
 from typing import Any
 
+from docs.make.answers import counted, line, shares, total, write
 from tests.rewards.judged import CASES, FRESH, MATH, Case, cases, count
-from tests.rewards.report import counted, line, shares, total, write
 
 HEAD = [
     "| dialect | our false positives | negatives | math-verify: false positives | 95 % | negatives | 95 % |",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from docs.make.answers import counted, total
 from tests.rewards.judged import DIALECTS, FRESH, MATH, cases, interval
-from tests.rewards.report import counted, total
 
 
 @pytest.mark.parametrize("dialect", MATH)

@@ -11,7 +11,7 @@ from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.correct import CorrectOptions, correct
 from posttrain.rollout import Prompt, Score
-from tests.library.models import rollout_of
+from tests.models.tiny import rollout_of
 
 KINDS: list[tuple[dict[str, Any], str]] = [
     ({}, "1,234"),

@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.rewards.correct import CorrectOptions, correct
 from posttrain.rollout import Score
-from tests.library.models import rollout_of
+from tests.models.tiny import rollout_of
 
 BOX = r"\boxed{33}"
 DOUBTFUL: dict[str, list[str]] = {

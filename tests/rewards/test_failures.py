@@ -18,7 +18,7 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import check_table
-from tests.library.models import rollout_of
+from tests.models.tiny import rollout_of
 
 FAILED = Score(1.0, "infrastructure", "no server")
 

@@ -13,7 +13,7 @@ from posttrain.rewards.reward import Context, NoOptions, Reward, WeightedReward,
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
-from tests.library.models import rollout_of
+from tests.models.tiny import rollout_of
 
 
 def no_answer(prompt: Prompt, options: Params) -> str | None:

@@ -22,7 +22,7 @@ from posttrain.rewards.reward import Context, as_score
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.worker import rollout_from, rollout_to
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
-from tests.library.models import rollout_of
+from tests.models.tiny import rollout_of
 
 OWN = '''
 import asyncio, os, signal, sys, time

@@ -26,8 +26,8 @@ from posttrain.text.packing import PackedRows
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
-from tests.library.families import EVERY, SHAPE
-from tests.library.models import Samples, random_rows, sample
+from tests.models.families import EVERY, SHAPE
+from tests.models.tiny import Samples, random_rows, sample
 from tests.second_device.device import calls, waits
 
 CUDA = torch.device("cuda")

@@ -19,7 +19,7 @@ from posttrain.models.files.store import load_tokenizer
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack
-from tests.library.models import trained_texts
+from tests.models.tiny import trained_texts
 from tests.templates.packages import FOLDER, PACKAGES
 
 pytestmark = [

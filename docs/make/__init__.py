@@ -1,0 +1,29 @@
+"""Who writes each page that a program writes: a module here if it does nothing else, or the one that measures."""
+
+from __future__ import annotations
+
+WRITERS = {
+    "reference/algorithms.md": ("posttrain/algorithms/describe.py",),
+    "reference/api.md": ("docs/make/api.py",),
+    "reports/answers.md": ("docs/make/answers.py", "tests/rewards/math_verify.py"),
+    "reports/conformance.md": ("docs/make/conformance.py",),
+    "reports/families.md": ("tests/models/families.py",),
+    "reports/faults.md": ("benchmarks/faults/report.py",),
+    "reports/fuzz.md": ("benchmarks/faults/fuzz.py",),
+    "reports/growth.md": ("benchmarks/growth.py",),
+    "reports/learning.md": ("docs/make/learning.py",),
+    "reports/memory.md": ("benchmarks/memory_estimate.py",),
+    "reports/over-optimisation.md": ("docs/make/over_optimisation.py",),
+    "reports/performance-gpu.md": ("benchmarks/speed/gpu.py",),
+    "reports/performance.md": (
+        "docs/make/performance.py",
+        "docs/make/performance_data.py",
+        "docs/make/performance_overhead.py",
+        "docs/make/performance_speed.py",
+    ),
+    "reports/processes-table.md": ("tests/processes/differences.py",),
+    "reports/real.md": ("benchmarks/real.py",),
+    "reports/reward-faults.md": ("benchmarks/reward_faults.py",),
+    "reports/studies.md": ("benchmarks/ahead.py", "benchmarks/mixture.py", "benchmarks/turns.py"),
+}
+"""Page below docs/ -> the modules that write it, or parts of it; run one as `python -m`, with dots for slashes."""

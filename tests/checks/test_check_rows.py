@@ -1,0 +1,173 @@
+"""`check` reads the first rows of every file and calls each own reward once, and says what it did not read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.checks.check_rows import check_rows
+from posttrain.errors import ParamsError
+from posttrain.params import user_code
+from posttrain.params.user_code import load_object
+from tests.workspace import ROOT, environment
+
+ROWS = [{"prompt": f"{n}+1?", "completion": str(n + 1), "answer": str(n + 1)} for n in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my").mkdir()
+    (tmp_path / "custom").mkdir()
+    put(ROWS)
+    return tmp_path
+
+
+def put(rows: list[Any], name: str = "a.jsonl") -> None:
+    Path("my", name).write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+
+
+def write(chat: Any = "a.jsonl", **others: Any) -> None:
+    files = {"mine": {"path": "my", "chat": chat, **others.pop("tables", {})}}
+    Path("params.yaml").write_text(json.dumps({"data": {"files": files}, **others}))
+
+
+def fault() -> str:
+    with pytest.raises(ParamsError) as caught:
+        check_rows()
+    return str(caught.value)
+
+
+def test_right_rows_are_right() -> None:
+    write()
+    assert check_rows() == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "chat", "said"),
+    [
+        ([], "a.jsonl", "my/a.jsonl has no rows"),
+        (
+            [{"question": "a", "reply": "b"}],
+            "a.jsonl",
+            "a 'chat' table cannot be made from the columns question, reply",
+        ),
+        (ROWS, {"path": "a.jsonl", "rename": {"reply": "completion"}}, "my/a.jsonl has no column 'reply' to rename"),
+        (
+            [{"ticket": str(n), "completion": "b"} for n in range(101)],
+            {"path": "a.jsonl", "rename": {"prompt": "tiket"}},
+            "no column 'prompt' to rename; it has ticket, completion. Did you mean rename: {ticket: prompt}?",
+        ),
+        (
+            [*ROWS, {"prompt": "a", "completion": None}],
+            "a.jsonl",
+            "my/a.jsonl line 61: 'completion' is missing or null",
+        ),
+        ([*ROWS, {"prompt": "a", "completion": " "}], "a.jsonl", "my/a.jsonl line 61, messages = "),
+        ([*ROWS, "{"], "a.jsonl", "my/a.jsonl line 61: not valid JSON"),
+    ],
+)
+def test_wrong_first_rows_are_named(rows: list[Any], chat: Any, said: str) -> None:
+    put(rows)
+    write(chat)
+    assert said in fault()
+
+
+def test_what_is_not_read_is_said() -> None:
+    put([{"prompt": f"{n}+1?", "completion": str(n)} for n in range(100)] + ["{"])
+    hub = {"chat": {"name": "a/b", "revision": "a" * 40}}
+    Path("params.yaml").write_text(
+        json.dumps({"data": {"files": {"mine": {"path": "my", "chat": "a.jsonl"}}, "hub": {"ultra": hub}}})
+    )
+    assert check_rows() == "note: not read: the rows after the first 100 of my/a.jsonl, data.hub.ultra"
+
+
+def test_a_column_that_only_later_rows_have_is_no_fault() -> None:
+    put([*({"prompt": f"{n}", "answer": "1"} for n in range(100)), {"prompt": "x", "hint": "y"}])
+    write(tables={"prompts": {"path": "a.jsonl", "info": ["hint"]}}, chat=None)
+    assert "the rows after the first 100" in check_rows()
+
+
+def rewarded(code: str) -> None:
+    """params.yaml with a reward of this code, and prompts in a file."""
+    Path("custom/mine.py").write_text(code)
+    run = {"algorithm": "grpo", "start": "base/a", "data": "mine/prompts", "corpus": "none", "reward_model": "none"}
+    runs = {"grpo": {**run, "reward": {"mine:good": {"timeout": 2.0}}}}
+    write(tables={"prompts": "a.jsonl"}, chat=None, online={"runs": runs})
+
+
+RULE = "from posttrain.rewards.reward import rule\n\n\n@rule()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            f"{RULE}def good(text):\n    return 1.0\n",
+            "it cannot be called with (rollout, options): too many positional",
+        ),
+        (
+            "def good(prompts, completions):\n    return [1.0]\n",
+            "it cannot be called with (rollouts): missing a required",
+        ),
+        (f"{RULE}def good(rollout, options):\n    return 'yes'\n", "it returned 'yes'. Return a number or a Score"),
+        (
+            f"{RULE}def good(rollout, options):\n    return rollout.reply\n",
+            "it raised AttributeError: 'Rollout' object",
+        ),
+        (f"{RULE}def good(rollout, options):\n    while True:\n        pass\n", "it took longer than 2 s"),
+        (f"import os\n{RULE}def good(rollout, options):\n    os._exit(0)\n", "died 2 times (exit status 0)"),
+        ("def good(rollouts):\n    return []\n", "it returned 0 scores for 1 rollout"),
+    ],
+)
+def test_a_reward_that_gives_no_score_is_named(code: str, said: str) -> None:
+    rewarded(code)
+    try:
+        assert said in fault()
+    finally:
+        sys.modules.pop("mine", None)
+
+
+def test_a_right_reward_is_called_on_the_first_prompt() -> None:
+    rewarded(f"{RULE}def good(rollout, options):\n    return float(rollout.text == rollout.prompt.answer == '1')\n")
+    assert check_rows() == ""
+    sys.modules.pop("mine")
+
+
+ENDINGS = {
+    "os._exit": ("import os\nos._exit(0)\n", "it calls os._exit(0) at import"),
+    "sys.exit": ("import sys\nsys.exit(0)\n", "it calls sys.exit(0) at import"),
+    "loop": ("while True:\n    pass\n", "its import takes longer than 0.5 s"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_module_that_does_not_end_its_import_is_an_error(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = ENDINGS[ending]
+    Path("custom/ending.py").write_text(code)
+    monkeypatch.setattr(user_code, "IMPORT_SECONDS", 0.5)
+    for _ in range(2):
+        with pytest.raises(ParamsError, match=r"custom/ending.py: ") as caught:
+            load_object("ending:good", "reward")
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"), [("os._exit", ("posttrain", "check")), ("sys.exit", ("stages.online", "grpo"))]
+)
+def test_no_command_ends_with_success(ending: str, words: tuple[str, ...]) -> None:
+    rewarded(ENDINGS[ending][0])
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1 and ENDINGS[ending][1] in done.stderr, done.stderr

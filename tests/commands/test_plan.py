@@ -1,0 +1,180 @@
+"""`plan`: what stages take, known before any model exists, and the same as what the stages themselves find."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.checks.params_schema import load_settings
+from posttrain.commands.plan.memory_estimate import demand_of
+from posttrain.commands.plan.table import plan
+from posttrain.errors import ParamsError
+from posttrain.measure.phases import NAMES, OTHER
+from posttrain.measure.timings import timings_path
+from posttrain.models.device import Runtime
+from posttrain.models.files.store import load_policy
+from posttrain.models.memory import byte_count, decoding_bytes
+from posttrain.params.params import read
+from posttrain.train.estimate import training_parts
+from posttrain.train.model_set import ModelSet
+from posttrain.workspace import format_size, write_json
+from tests.models.tiny import tiny_folder
+
+GRPO = {
+    "algorithm": "grpo", "start": "sft/main", "data": "d/prompts", "corpus": "none", "reward_model": "none",
+    "kl": {"beta": 0.1}, "rollout": {"prompts": 4, "group_size": 3, "sampling": {"max_tokens": 20}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose models do not exist yet: one of a folder, one from scratch, one of the Hub."""
+    monkeypatch.chdir(tmp_path)
+    tiny_folder(tmp_path / "my")
+    dpo = {"algorithm": "dpo", "start": "sft/main", "data": "d/pairs", "batch": 4, "max_tokens": 64}
+    settings: dict[str, Any] = {
+        "base": {
+            "folders": {"own": {"path": "my/model"}},
+            "scratch": {"new": {"data": "d/corpus", "shape": {"layers": 2}}},
+            "hub": {"far": {"name": "Qwen/Qwen3-0.6B", "revision": "0" * 40}},
+        },
+        "sft": {"runs": {
+            "main": {"start": "base/own", "data": "d/chat"},
+            "scratch": {"start": "base/new", "data": "d/chat"},
+            "hub": {"start": "base/far", "data": "d/chat"},
+        }},
+        "preference": {"runs": {"dpo": dpo}},
+        "online": {"runs": {"grpo": GRPO, "ppo": {**GRPO, "algorithm": "ppo", "activations": "recompute"}}},
+    }  # fmt: skip
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"format": 2, **settings}), encoding="utf-8")
+    return tmp_path
+
+
+def test_it_is_the_estimate_of_the_stage(params: Path) -> None:
+    """A run two stages from a model on disk, against the models that its stage would load."""
+    dpo = load_settings("preference.runs", "dpo")
+    models = ModelSet.load(Runtime(dpo.device), params / "my/model", PreferenceObjective(dpo).needs, dpo)
+    expected = training_parts(models, 4 * 2 * 64, "keep")
+    found = demand_of("preference.runs", "dpo", read(), 512, None)
+    assert found.states | found.training == expected
+    assert found.total == sum(expected.values()) and found.states["weights"] == 2 * byte_count(
+        models.policy.parameters()
+    )
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
+def test_a_run_with_an_adapter_is_planned_as_it_is_loaded(params: Path, kind: str) -> None:
+    """Frozen weights once, also with a reference and a critic; no gradients and moments of them."""
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for group, name in (("preference", "dpo"), ("online", "ppo")):
+        settings[group]["runs"][name]["adapter"] = {"type": kind, "rank": 4}
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    dpo, ppo = load_settings("preference.runs", "dpo"), load_settings("online.runs", "ppo")
+    needs = {"dpo": PreferenceObjective(dpo).needs, "ppo": ppo.objective().needs}
+    for group, run in (("preference.runs", dpo), ("online.runs", ppo)):
+        name = group.partition(".")[0].replace("preference", "dpo").replace("online", "ppo")
+        models = ModelSet.load(Runtime(run.device), params / "my/model", needs[name], run)
+        found = demand_of(group, name, read(), 30, None)
+        trained = byte_count(models.trained_parameters().values())
+        every = [one for one in (models.policy, models.reference, models.critic) if one is not None]
+        assert found.states["weights"] == byte_count(part for one in every for part in one.parameters())
+        assert found.states["moments"] == 2 * trained < found.states["weights"]
+
+
+def test_a_run_that_samples_needs_its_keys_and_values_as_well(params: Path) -> None:
+    grpo, ppo = (demand_of("online.runs", name, read(), 30, None) for name in ("grpo", "ppo"))
+    expected = decoding_bytes(load_policy(params / "my/model"), 12, 4, 30, 20, bf16=False)
+    assert (grpo.sampling["keys and values"], grpo.sampling["decoding"]) == expected
+    assert ppo.states["moments"] > 1.5 * grpo.states["moments"], "the critic is trained too"
+    assert ppo.training["activations"] < grpo.training["activations"], "layers are computed again"
+    assert grpo.rollouts > 0 and grpo.checkpoints > 3 * grpo.states["moments"]
+
+
+def test_the_table_has_every_stage_and_says_what_is_not_known_yet(params: Path) -> None:
+    write_json(timings_path("sft@main"), {
+        "stage": "sft@main", "seconds": dict.fromkeys((*NAMES, OTHER), 1.0),
+        "total": 1234.0, "peak_mb": 1.0,
+    })  # fmt: skip
+    lines = plan([], None, 512).splitlines()
+    shown = {line.split()[0]: line for line in lines if "@" in line.split(" ")[0]}
+    assert {"base_scratch@new", "sft@main", "sft@scratch", "preference@dpo", "online@grpo"} <= shown.keys()
+    assert "1,234 s" in shown["sft@main"] and "unknown" in shown["preference@dpo"]
+    assert "dvc repro base_hub@far" in shown["sft@hub:"]
+
+
+def test_another_model_can_be_planned_with(params: Path) -> None:
+    table = plan(["sft@hub", "online"], "my/model", 512)
+    assert "sft@hub " in table and "online@ppo" in table and "sft@main" not in table
+
+
+def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table says of what a row is; with memory for two of the processes only, four do not fit."""
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    settings["sft"]["runs"]["main"] |= {"processes": 4, "device": {"device": "cpu"}}
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    found = demand_of("sft.runs", "main", read(), 512, None)
+    assert (found.processes, found.in_one_memory) == (4, 4)
+    for free, mark in ((4.1 * found.total, False), (2 * found.total, True)):
+        monkeypatch.setattr("posttrain.commands.plan.memory_estimate.free_bytes", lambda _, free=free: free)
+        table = plan(["sft@main"], None, 512)
+        assert f"each of 4 processes{' (!)' if mark else '  '}" in table and "of N processes: " in table
+    assert "processes" not in plan(["preference@dpo"], None, 512)
+
+
+def test_the_settings_that_lower_a_total_are_named_with_what_is_left(
+    params: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is the plan of the run with that setting; those that gain nothing on a CPU are not named."""
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+
+    def named(stage: str, **run: Any) -> dict[str, str]:
+        group, _, name = stage.partition("@")
+        changed = copy.deepcopy(settings)
+        changed[group]["runs"][name] |= run
+        file.write_text(yaml.safe_dump(changed), encoding="utf-8")
+        last = plan([stage], None, 512).splitlines()[1].split("  ")[-1]
+        return dict(re.findall(r"([\w.]+: [\w.]+) \(([^)]+)\)", last))
+
+    whole = named("sft@main")
+    assert whole.keys() == {"micro_tokens: 1024", "activations: recompute", "device.precision: bf16"}
+    for change, left in whole.items():
+        key, value = change.split(": ")
+        nested = {"device": {"precision": value}} if key == "device.precision" else {key: yaml.safe_load(value)}
+        settings["sft"]["runs"]["main"] |= nested
+        assert format_size(demand_of("sft.runs", "main", settings, 512, None).total) == left
+        assert change not in named("sft@main")
+        for one in nested:
+            del settings["sft"]["runs"]["main"][one]
+    assert not any(one.startswith("activations") for one in named("sft@main", activations="recompute"))
+    monkeypatch.setattr("posttrain.commands.plan.memory_estimate.free_bytes", lambda _: 1.0)
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    assert "adapter: lora + activations: recompute + device.precision: bf16 (" in plan(["sft@main"], None, 512)
+
+
+def test_a_run_with_an_engine_names_what_lowers_it(params: Path) -> None:
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    rollout = {**GRPO["rollout"], "engine": "vllm"}  # type: ignore[dict-item]
+    settings["online"]["runs"]["grpo"] |= {
+        "rollout": rollout, "correction": "truncate", "processes": 2, "device": {"device": "cpu"},
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    found = demand_of("online.runs", "grpo", read(), 512, None)
+    assert found.once == found.states["engine"], "the first process alone has a server"
+    (row,) = [line for line in plan(["online@grpo"], None, 512).splitlines() if line.startswith("online@grpo")]
+    assert "the first of 2 processes" in row and row.endswith("  -"), "the server's own memory is most"
+
+
+@pytest.mark.usefixtures("params")
+def test_a_stage_that_is_not_there_is_named() -> None:
+    with pytest.raises(ParamsError, match="Did you mean 'sft@main'"):
+        plan(["sft@mian"], None, 512)

@@ -1,0 +1,116 @@
+"""`posttrain where`, the notes before a push, and docs/deletion.md word for word."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.hosts import push_results
+from posttrain.errors import DataError
+from posttrain.lineage.row_copies import find_copies, where
+from tests.commands.test_project import LIBRARY, command, posttrain
+from tests.lineage.guide import ADDRESS, LINE, project
+from tests.workspace import ROOT, environment
+
+pytestmark = [pytest.mark.timeout(1800)]
+GUIDE = (ROOT / "docs/deletion.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SOURCE = f"my/data/demonstrations.jsonl:{LINE}"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with its tables, without models."""
+    folder = project(tmp_path_factory.mktemp("privacy"))
+    done = command(folder, "dvc", "repro", "data_files@mine")
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
+@pytest.fixture
+def inside(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(made)
+    return made
+
+
+def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
+    by_line = find_copies(SOURCE)
+    assert {"my/data/demonstrations.jsonl", "data/mine/chat.parquet"} <= by_line.files.keys()
+    assert by_line.files["my/data/demonstrations.jsonl"] == [LINE]
+    assert by_line.tracked == ["my/data/demonstrations.jsonl"]
+    assert list(by_line.cache.values()) == ["data/mine/chat.parquet"]
+    assert list(by_line.runs) == ["data_files@mine"] and len(by_line.cached_runs) == 1
+    assert list(by_line.commits) == ["my/data/demonstrations.jsonl"]
+    (row_id,) = by_line.ids
+    for other in (find_copies(row_id), find_copies(ADDRESS)):
+        assert other.files == by_line.files and other.cache == by_line.cache and other.runs == by_line.runs
+    assert json.loads(where(ADDRESS, "json"))["files"] == by_line.files
+    assert where("nobody wrote this", "words").endswith("\nno copy found")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("abc", "'abc': the text is too short. Give an id, FILE:LINE, or a text of at least 4 characters"),
+        ("my/data/prompts.jsonl:900", "my/data/prompts.jsonl:900: no row has this number"),
+        ("params.yaml:3", "params.yaml: rows of a '.yaml' file cannot be read"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, expected: str) -> None:
+    with pytest.raises(DataError, match=re.escape(expected)):
+        where(row, "words")
+
+
+@pytest.mark.slow
+def test_a_push_is_told_first_and_leaves_out_what_is_not_to_be_pushed(
+    inside: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    expected = posttrain(inside, "check").stdout
+    store = inside.parent / "store"
+    assert f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in expected
+
+    graph = (inside / "dvc.yaml").read_text(encoding="utf-8")
+    (shown,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "yaml")
+    lines = "\n".join(f"  {line}" for line in shown.rstrip().splitlines()[1:])
+    files, rest = graph.split("\n  data_hub:")
+    (inside / "dvc.yaml").write_text(files.replace("        - data/${key}", lines) + "\n  data_hub:" + rest)
+    assert command(inside, "dvc", "push", "--run-cache").returncode == 0
+    assert find_copies(ADDRESS).remote == {}
+    assert "up to date" in command(inside, "dvc", "status", "data_files@mine").stdout
+    (inside / "dvc.yaml").write_text(graph)
+    capfd.readouterr()
+    push_results(inside)
+    assert (
+        f"note: `dvc push` sends your own text to the remote 'store' ({store}): data/mine (" in capfd.readouterr().err
+    )
+    assert list(find_copies(ADDRESS).remote.values()) == ["store"]
+
+
+@pytest.mark.slow
+def test_after_the_guide_nothing_holds_the_row(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    for words in (("repro",), ("exp", "run", "--set-param", "evaluate.settings.prompts=5"), ("push", "--run-cache")):
+        done = command(folder, "dvc", *words)
+        assert done.returncode == 0, done.stdout
+    commands = "set -e\n" + "".join(text for kind, text in BLOCK.findall(GUIDE) if kind == "sh")
+    done = subprocess.run(
+        ["bash", "-c", commands], cwd=folder, env=environment() | LIBRARY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (last,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "")
+    assert done.stdout.endswith(last), done.stdout
+    before = done.stdout.partition("Running stage")[0]
+    for expected in (
+        f"file: {SOURCE.replace(':', ' line ')}, in git",
+        "cache: ",
+        "remote store: ",
+        "git: my/data/",
+        "experiment: ",
+    ):
+        assert expected in before, before
+    for stage in ("data_files@mine", "sft@main", "evaluate@sft", "report"):
+        assert f"has read it, must run again: {stage} " in before and f"stage '{stage}'" in done.stdout
