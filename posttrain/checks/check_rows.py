@@ -130,7 +130,7 @@ def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | No
     if reward.isolated is not True:
         return f"note: {where} was not called: it runs in the stage's own process", False
     prompt = _prompt(rows.first) if rows and rows.first else EXAMPLE
-    if (why := reward.unjudged(prompt, named.term.options)) is not None:
+    if (why := reward.cannot_score(prompt, named.term.options)) is not None:
         return f"note: {where} was not called: it does not judge the example ({why})", False
     turn = {"role": "assistant", "content": prompt.answer or "5"}
     rollout = Rollout(prompt, 0, TokenRow((), ()), (), turn["content"], "stop", (turn,))

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from posttrain.errors import RewardError
 from posttrain.measure.record import note
 from posttrain.params.params import Params
-from posttrain.rewards.reward import Context, Examples, Judge, Reward
+from posttrain.rewards.reward import Context, Examples, Reward, ScoreFn
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sandbox.parent import Limits, Sandbox, SandboxError, SandboxFailed
 from posttrain.sandbox.verdicts import Case, Verdict, run_cases, run_tests
@@ -170,7 +170,7 @@ def close_sandboxes() -> None:
         _BOXES.pop(key).close()
 
 
-def _judge(options: CodeOptions, context: Context) -> Judge:
+def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
     """Start the sandbox, or refuse; how programs are isolated is printed and noted in the stage's record."""
     try:
         mechanisms = sandbox(options.sandbox).mechanisms
@@ -186,7 +186,7 @@ def _judge(options: CodeOptions, context: Context) -> Judge:
     return lambda rollouts: [_score(rollout, options) for rollout in rollouts]
 
 
-def _unjudged(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: ARG001
+def _cannot_score(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: ARG001
     try:
         code_info(prompt.info)
     except ValueError as error:
@@ -207,4 +207,4 @@ def _written(programs: Sequence[str], options: CodeOptions) -> list[str]:
     return [f"```python\n{program}\n```" if options.take == "block" else program for program in programs]
 
 
-REWARDS = {"code": Reward(_judge, CodeOptions, _unjudged, examples=_examples)}
+REWARDS = {"code": Reward(_score_fn, CodeOptions, _cannot_score, examples=_examples)}

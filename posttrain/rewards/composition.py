@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.params.params import Params
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.reward import Context, Examples, Judge, Reward, WeightedReward
+from posttrain.rewards.reward import Context, Examples, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.scorable import why_not_scorable
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
@@ -65,10 +65,10 @@ def _parts(options: CascadeOptions | MilestoneOptions, context: Context) -> dict
     return {name: RewardSum({name: term}, context) for name, term in options.of.items()}
 
 
-def _cascade(options: CascadeOptions, context: Context) -> Judge:
+def _cascade(options: CascadeOptions, context: Context) -> ScoreFn:
     parts = _parts(options, context)
 
-    def judge(rollouts: Sequence[Rollout]) -> list[Score]:
+    def score(rollouts: Sequence[Rollout]) -> list[Score]:
         scores: list[Score] = [Score(0.0)] * len(rollouts)
         left = list(range(len(rollouts)))
         for name, part in parts.items():
@@ -78,18 +78,18 @@ def _cascade(options: CascadeOptions, context: Context) -> Judge:
             left = [i for i in left if scores[i].status == "unparseable" or low <= scores[i].value <= high]
         return scores
 
-    return judge
+    return score
 
 
-def _milestones(options: MilestoneOptions, context: Context) -> Judge:
+def _milestones(options: MilestoneOptions, context: Context) -> ScoreFn:
     parts = _parts(options, context)
     worth = options.credits or [1 / len(parts)] * len(parts)
 
-    def judge(rollouts: Sequence[Rollout]) -> list[Score]:
+    def score(rollouts: Sequence[Rollout]) -> list[Score]:
         columns = [[rollout.scores[name] for rollout in part.score(rollouts)] for name, part in parts.items()]
         return [_credit(row, worth, in_order=options.in_order) for row in zip(*columns, strict=True)]
 
-    return judge
+    return score
 
 
 def _credit(scores: Sequence[Score], worth: Sequence[float], *, in_order: bool) -> Score:
@@ -106,12 +106,12 @@ def _credit(scores: Sequence[Score], worth: Sequence[float], *, in_order: bool) 
     return Score(value, "unparseable", scores[0].reason) if unread else Score(value)
 
 
-def _unjudged_by_all(prompt: Prompt, options: CascadeOptions) -> str | None:
+def _cannot_score_by_all(prompt: Prompt, options: CascadeOptions) -> str | None:
     reasons = [why_not_scorable(name, term, prompt) for name, term in options.of.items()]
     return reasons[0] if all(reasons) else None
 
 
-def _unjudged_by_one(prompt: Prompt, options: MilestoneOptions) -> str | None:
+def _cannot_score_by_one(prompt: Prompt, options: MilestoneOptions) -> str | None:
     return next((why for name, term in options.of.items() if (why := why_not_scorable(name, term, prompt))), None)
 
 
@@ -122,6 +122,6 @@ def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
 
 
 REWARDS = {
-    "cascade": Reward(_cascade, CascadeOptions, _unjudged_by_all, examples=_first_examples),
-    "milestones": Reward(_milestones, MilestoneOptions, _unjudged_by_one),
+    "cascade": Reward(_cascade, CascadeOptions, _cannot_score_by_all, examples=_first_examples),
+    "milestones": Reward(_milestones, MilestoneOptions, _cannot_score_by_one),
 }

@@ -83,7 +83,7 @@ def _marked(prompt: Prompt, options: CorrectOptions) -> str:
     return (prompt.answer if options.after is None else prompt.answer.rpartition(options.after)[2]).strip()
 
 
-def _unjudged(prompt: Prompt, options: CorrectOptions) -> str | None:
+def _cannot_score(prompt: Prompt, options: CorrectOptions) -> str | None:
     if options.answer == "numeric":
         found = expected_number(prompt.answer, options.after)
         return None if found is not None else why_no_number(prompt.answer, options.after)
@@ -166,7 +166,7 @@ def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     return Score(float(found[found.re.groups].strip() == _marked(rollout.prompt, options)))
 
 
-JUDGES: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
+SCORE_FNS: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
     "numeric": _numeric,
     "math": _math,
     "choice": _choice,
@@ -177,7 +177,7 @@ JUDGES: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
 
 def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
     """Return the prompt's answer as a completion, and other answers in the same form."""
-    if _unjudged(prompt, options) is not None or options.answer == "regex":
+    if _cannot_score(prompt, options) is not None or options.answer == "regex":
         return Examples()
     gold = gold_answer(_marked(prompt, options)) if options.answer == "math" else _marked(prompt, options)
     if options.answer == "choice":
@@ -204,11 +204,11 @@ def _written(answer: str, options: CorrectOptions) -> str:
     return forms.get(options.form, r"\boxed{{{}}}").format(answer)
 
 
-@rule(CorrectOptions, _unjudged, examples=_examples, isolated=lambda options: options.answer in MAY_TAKE_LONG)
+@rule(CorrectOptions, _cannot_score, examples=_examples, isolated=lambda options: options.answer in MAY_TAKE_LONG)
 def correct(rollout: Rollout, options: CorrectOptions) -> Score:
     """1 where the final answer is the expected one."""
     try:
-        return JUDGES[options.answer](rollout, options)
+        return SCORE_FNS[options.answer](rollout, options)
     except Unreadable as reason:
         return Score(0.0, "unparseable", str(reason))
 

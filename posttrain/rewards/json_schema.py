@@ -58,7 +58,7 @@ with warnings.catch_warnings():
         )
 
 
-def _unjudged(prompt: Prompt, options: SchemaOptions) -> str | None:
+def _cannot_score(prompt: Prompt, options: SchemaOptions) -> str | None:
     if options.schema is None and "schema" not in prompt.info:
         return "its info has no schema"
     return _fault(_schema_of(prompt, options)) or None
@@ -76,7 +76,7 @@ def _examples(prompt: Prompt, options: SchemaOptions) -> Examples:
     return Examples([f"```json\n{prompt.answer}\n```" if options.find == "block" else prompt.answer], wrong)
 
 
-@rule(SchemaOptions, _unjudged, examples=_examples, isolated=True)
+@rule(SchemaOptions, _cannot_score, examples=_examples, isolated=True)
 def valid_json(rollout: Rollout, options: SchemaOptions) -> Score:
     """1 where the completion's JSON is valid against the schema."""
     schema, text = _schema_of(rollout.prompt, options), rollout.text

@@ -17,7 +17,7 @@ from posttrain.models.files.store import load_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
 from posttrain.models.master_weights import frozen_on
-from posttrain.rewards.reward import Context, Judge, NoOptions, Reward
+from posttrain.rewards.reward import Context, NoOptions, Reward, ScoreFn
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
@@ -87,10 +87,10 @@ class RewardModel:
         raise DataError(what=what, where=str(self._path), fix="Lower sampling.max_tokens, or give shorter prompts")
 
 
-def _judge(_: NoOptions, context: Context) -> Judge:
+def _score_fn(_: NoOptions, context: Context) -> ScoreFn:
     if context.reward_model is None or context.text is None or context.device is None:
         raise ValueError("the reward `model` has no reward model")
     return RewardModel(context.reward_model, context.device, context.text)
 
 
-REWARDS = {"model": Reward(_judge)}
+REWARDS = {"model": Reward(_score_fn)}

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from posttrain.params.params import Params
-from posttrain.rewards.reward import Context, Judge, Reward, rule
+from posttrain.rewards.reward import Context, Reward, ScoreFn, rule
 from posttrain.rollout import Ids, Rollout, Score
 
 
@@ -77,7 +77,7 @@ class OverlongOptions(Params):
     fraction: float = Field(0.2, gt=0, lt=1, description="the part of sampling.max_tokens at its end that is punished")
 
 
-def _overlong(options: OverlongOptions, context: Context) -> Judge:
+def _overlong(options: OverlongOptions, context: Context) -> ScoreFn:
     longest = context.max_tokens
     if longest is None:
         raise ValueError("sampling.max_tokens is not known here; `reward test` knows it with --run")

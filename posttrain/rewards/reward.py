@@ -27,7 +27,7 @@ class NoOptions(Params):
 
 
 O = TypeVar("O", bound=Params)  # noqa: E741
-Judge = Callable[[Sequence[Rollout]], Sequence[Score | float]]
+ScoreFn = Callable[[Sequence[Rollout]], Sequence[Score | float]]
 """A score for each rollout, in their order."""
 Each = Callable[[Rollout, Any], Score | float | Awaitable[Score | float]]
 """The score of one rollout."""
@@ -63,9 +63,9 @@ class Reward(Generic[O]):
     Example: `short = Reward(lambda options, context: lambda rollouts: [-len(one.text) / 100 for one in rollouts])`
     """
 
-    judge: Callable[[O, Context], Judge]
+    score_fn: Callable[[O, Context], ScoreFn]
     options: type[O] = field(default=NoOptions)  # type: ignore[assignment]
-    unjudged: Callable[[Prompt, O], str | None] = lambda prompt, options: None  # noqa: ARG005
+    cannot_score: Callable[[Prompt, O], str | None] = lambda prompt, options: None  # noqa: ARG005
     """Why it cannot judge the answers to a prompt; None: it can."""
     shaping: bool = False
     """Whether it judges form, length or style, not the outcome. Such a reward does not decide which prompts can be
@@ -85,7 +85,7 @@ class Reward(Generic[O]):
 
 def rule(
     options: type[O] = NoOptions,  # type: ignore[assignment]
-    unjudged: Callable[[Prompt, O], str | None] = lambda prompt, options: None,  # noqa: ARG005
+    cannot_score: Callable[[Prompt, O], str | None] = lambda prompt, options: None,  # noqa: ARG005
     *,
     shaping: bool = False,
     examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples(),  # noqa: ARG005
@@ -94,11 +94,11 @@ def rule(
     """Make a reward of a function of one rollout and the options; an `async` function runs in worker processes."""
 
     def made(function: Callable[[Rollout, O], Any]) -> Reward[O]:
-        def judge(chosen: O, _: Context) -> Judge:
+        def score_fn(chosen: O, _: Context) -> ScoreFn:
             return lambda rollouts: [score_one(function, rollout, chosen) for rollout in rollouts]
 
         apart = isolated or inspect.iscoroutinefunction(function)
-        return Reward(judge, options, unjudged, shaping, examples, apart, function)
+        return Reward(score_fn, options, cannot_score, shaping, examples, apart, function)
 
     return made
 

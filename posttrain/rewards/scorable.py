@@ -18,18 +18,18 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
     counted = {name: terms[name] for name in weights(terms)} or dict(terms)
     judging = [name for name, term in counted.items() if term.outcome] or list(counted)
     gates = [name for name, term in terms.items() if term.gate]
-    unjudged: dict[str, list[tuple[Prompt, str]]] = {}
+    unscorable: dict[str, list[tuple[Prompt, str]]] = {}
     for name in dict.fromkeys([*judging, *gates]):
         unreadable = [
             (prompt, why) for prompt in prompts if (why := why_not_scorable(name, terms[name], prompt)) is not None
         ]
         if unreadable:
-            unjudged[name] = unreadable
-    if not unjudged:
+            unscorable[name] = unreadable
+    if not unscorable:
         return list(prompts)
-    ids = {name: {prompt.id for prompt, _ in pairs} for name, pairs in unjudged.items()}
+    ids = {name: {prompt.id for prompt, _ in pairs} for name, pairs in unscorable.items()}
     lost = set.intersection(*(ids.get(name, set()) for name in judging)).union(*(ids.get(name, ()) for name in gates))
-    name, unreadable = next(iter(unjudged.items()))
+    name, unreadable = next(iter(unscorable.items()))
     if len(lost) == len(prompts) and not any(prompt.answer.strip() for prompt in prompts):
         what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
         raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
@@ -46,7 +46,7 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
 
 def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:
     """Say why a reward cannot judge the answers to a prompt; None: it can."""
-    why: str | None = _said("unjudged", name, term, prompt)
+    why: str | None = _said("cannot_score", name, term, prompt)
     return why
 
 
@@ -56,7 +56,7 @@ def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Exampl
     return examples
 
 
-def _said(what: Literal["unjudged", "examples"], name: str, term: WeightedReward, prompt: Prompt) -> Any:
+def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedReward, prompt: Prompt) -> Any:
     """Return what a function of the reward says of a prompt, with the options of the prompt's task."""
     options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
     try:

@@ -13,7 +13,7 @@ from posttrain.errors import RewardError
 from posttrain.measure.phases import phase
 from posttrain.params.params import Params
 from posttrain.processes import world
-from posttrain.rewards.reward import Context, Judge, WeightedReward, guarded
+from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded
 from posttrain.rewards.scorable import why_not_scorable
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Rollout, Score
@@ -25,7 +25,7 @@ class RewardSum:
 
     def __init__(self, terms: Mapping[str, WeightedReward], context: Context) -> None:
         self.terms, self._context = dict(terms), context
-        self._judges: dict[tuple[str, str], Judge] = {}
+        self._score_fns: dict[tuple[str, str], ScoreFn] = {}
 
     @phase("score")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -85,7 +85,7 @@ class RewardSum:
         prompts = {rollout.prompt.id: rollout.prompt for rollout in rollouts}
         reasons = {key: why_not_scorable(name, self.terms[name], prompt) for key, prompt in prompts.items()}
         judged = [rollout for rollout in rollouts if reasons[rollout.prompt.id] is None]
-        scores = guarded(lambda: self._judge(name, task)(judged), len(judged)) if judged else []
+        scores = guarded(lambda: self._score_fn(name, task)(judged), len(judged)) if judged else []
         if len(scores) != len(judged):
             what = f"it gave {len(scores)} scores for {len(judged)} rollouts"
             raise RewardError(what=what, where=f"reward '{name}'", fix="Return one score for each rollout")
@@ -100,13 +100,13 @@ class RewardSum:
         """Return whether a gate is closed."""
         return any(term.gate and rollout.scores[name].value <= 0 for name, term in self.terms.items())
 
-    def _judge(self, name: str, task: str) -> Judge:
+    def _score_fn(self, name: str, task: str) -> ScoreFn:
         term = self.terms[name]
         options = term.options_for(load_task(task).reward_options.get(name, {}))
         key = name, options.model_dump_json()
-        if key not in self._judges:
-            self._judges[key] = make_judge(name, term, options, self._context)
-        return self._judges[key]
+        if key not in self._score_fns:
+            self._score_fns[key] = make_score_fn(name, term, options, self._context)
+        return self._score_fns[key]
 
 
 def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -127,11 +127,11 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
     ]
 
 
-def make_judge(name: str, term: WeightedReward, options: Params, context: Context) -> Judge:
+def make_score_fn(name: str, term: WeightedReward, options: Params, context: Context) -> ScoreFn:
     """Return what scores rollouts with these options, in worker processes if the reward asks for them."""
     if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)
-    return term.reward.judge(options, context)
+    return term.reward.score_fn(options, context)
 
 
 def z_scores(values: Sequence[float]) -> list[float]:

@@ -19,12 +19,12 @@ class TurnsOptions(Params):
     gamma: float = Field(1.0, gt=0, le=1, description="discount of each later turn: the sum of gamma^t r_t")
 
 
-def _unjudged(prompt: Prompt, options: TurnsOptions) -> str | None:  # noqa: ARG001
+def _cannot_score(prompt: Prompt, options: TurnsOptions) -> str | None:  # noqa: ARG001
     task = load_task(prompt.task)
     return None if task.has_turns else f"its task '{prompt.task}' has no `reply` that could give rewards"
 
 
-@rule(TurnsOptions, _unjudged)
+@rule(TurnsOptions, _cannot_score)
 def turns(rollout: Rollout, options: TurnsOptions) -> Score:
     """sum_t gamma^t r_t over the rewards of the task's steps."""
     if not rollout.turn_rewards:

@@ -87,10 +87,10 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
         return lambda rollouts: asyncio.run(_concurrently(each, rollouts, options, seconds, most))
     if each is not None:
         return lambda rollouts: [score_one(each, rollout, options) for rollout in rollouts]
-    judge = reward.judge(options, Context(None, where))
+    score_fn = reward.score_fn(options, Context(None, where))
 
     def score(rollouts: Sequence[Rollout]) -> list[Score]:
-        return guarded(lambda: _finished(judge(rollouts)), len(rollouts))
+        return guarded(lambda: _finished(score_fn(rollouts)), len(rollouts))
 
     return score
 

@@ -68,7 +68,7 @@ def lenient(rollout, options):
     return 1.0
 
 
-@rule(unjudged=lambda prompt, options: prompt.info["why"])
+@rule(cannot_score=lambda prompt, options: prompt.info["why"])
 def unsure(rollout, options):
     raise RuntimeError("no server")
 
@@ -155,7 +155,9 @@ def test_a_row_that_fails_shows_the_lines_of_the_users_file(capsys: pytest.Captu
     assert "1 of 2 rows failed, the first is row 2" in str(error)
     lines, _, _ = shown(capsys, "test_rewards_of_rows:unsure", written({**RIGHT, "info": {"why": None}}))
     assert "row 1 error" in lines[0] and "FAILED it raised RuntimeError: no server" in lines[0]
-    with pytest.raises(RewardError, match=r"its `unjudged` raised KeyError: 'why' \(test_rewards_of_rows.py line 30\)"):
+    with pytest.raises(
+        RewardError, match=r"its `cannot_score` raised KeyError: 'why' \(test_rewards_of_rows.py line 30\)"
+    ):
         reward_test("test_rewards_of_rows:unsure", written(RIGHT), [], None, 20)
     with pytest.raises(ParamsError, match="-n = 0"):
         reward_test("correct", written(RIGHT), [], None, 0)

@@ -15,7 +15,7 @@ import torch
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.logp import Head
-from posttrain.rewards.reward import Context, Judge, Reward, WeightedReward
+from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
@@ -130,7 +130,7 @@ def _columns(found: Sequence[Completion]) -> Samples:
     return Samples([one.ids for one in found], [one.logps for one in found], [one.finish == "length" for one in found])
 
 
-def function_reward(judge: Judge) -> RewardSum:
+def function_reward(judge: ScoreFn) -> RewardSum:
     """A sum of one reward that is a plain function."""
     term = WeightedReward(reward=Reward(lambda options, context: judge))
     return RewardSum({"few": term}, Context(Runtime(DeviceParams()), "test"))

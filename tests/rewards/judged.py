@@ -59,7 +59,7 @@ def cases(dialect: str, folder: Path = CASES) -> list[Case]:
 
 def judged(case: Case) -> Score:
     """What the reward says."""
-    judge = correct.judge(case.options, None)  # type: ignore[arg-type]
+    judge = correct.score_fn(case.options, None)  # type: ignore[arg-type]
     (score,) = judge([rollout_of(case.completion, case.answer)])
     assert isinstance(score, Score)
     return score

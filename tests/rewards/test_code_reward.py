@@ -37,7 +37,7 @@ def prompt_of(info: dict[str, Any]) -> Prompt:
 
 def score(text: str, info: dict[str, Any], **options: Any) -> Score:
     rollout = Rollout(prompt_of(info), 0, TokenRow([], []), [], text, "stop")
-    (found,) = REWARDS["code"].judge(CodeOptions(**options), CONTEXT)([rollout])
+    (found,) = REWARDS["code"].score_fn(CodeOptions(**options), CONTEXT)([rollout])
     assert isinstance(found, Score)
     return found
 
@@ -105,7 +105,7 @@ def test_tests_that_cannot_judge_are_an_error() -> None:
 
 def test_a_sandbox_that_dies_is_infrastructure_and_starts_again() -> None:
     assert score(fenced(RIGHT["asserts"]), ASSERTS).value == 1.0
-    judge = REWARDS["code"].judge(CodeOptions(), CONTEXT)
+    judge = REWARDS["code"].score_fn(CodeOptions(), CONTEXT)
     rollout = Rollout(prompt_of(ASSERTS), 0, TokenRow([], []), [], fenced(RIGHT["asserts"]), "stop")
     zygote = psutil.Process(code.sandbox("kernel")._process.pid)
     zygote.suspend()
@@ -133,7 +133,7 @@ def test_a_sandbox_that_dies_is_infrastructure_and_starts_again() -> None:
     ],
 )
 def test_prompts_without_usable_tests_are_left_out(info: dict[str, Any], why: str) -> None:
-    found = REWARDS["code"].unjudged(prompt_of(info), CodeOptions())
+    found = REWARDS["code"].cannot_score(prompt_of(info), CodeOptions())
     assert found is not None and why in found and "\n" not in found
 
 
@@ -170,8 +170,8 @@ def test_a_machine_that_cannot_isolate_refuses() -> None:
         from posttrain.rewards.code import REWARDS, CodeOptions
         from posttrain.rewards.reward import Context
         deny([272, 444])  # unshare, landlock_create_ruleset
-        REWARDS["code"].judge(CodeOptions(sandbox="none"), Context(None, "reward"))
-        try: REWARDS["code"].judge(CodeOptions(), Context(None, "reward"))
+        REWARDS["code"].score_fn(CodeOptions(sandbox="none"), Context(None, "reward"))
+        try: REWARDS["code"].score_fn(CodeOptions(), Context(None, "reward"))
         except RewardError as error: print(error)
     """
     done = subprocess.run([sys.executable, "-c", dedent(source)], capture_output=True, text=True, check=True)

@@ -34,7 +34,7 @@ class Settings(Params):
 
 
 def score(options: CorrectOptions, text: str, answer: str) -> Score:
-    (found,) = correct.judge(options, None)([rollout_of(text, answer)])  # type: ignore[arg-type]
+    (found,) = correct.score_fn(options, None)([rollout_of(text, answer)])  # type: ignore[arg-type]
     assert isinstance(found, Score)
     return found
 
@@ -43,7 +43,7 @@ def score(options: CorrectOptions, text: str, answer: str) -> Score:
 def test_examples_score_what_they_promise(given: dict[str, Any], answer: str) -> None:
     options = CorrectOptions(**given)
     prompt = Prompt("p", [], [], answer)
-    assert correct.unjudged(prompt, options) is None
+    assert correct.cannot_score(prompt, options) is None
     examples = correct.examples(prompt, options)
     assert examples.right and examples.wrong
     assert [score(options, one, answer).value for one in examples.right] == [1.0] * len(examples.right)
@@ -93,7 +93,7 @@ def test_each_answer_type(given: dict[str, Any], text: str, answer: str, value: 
 )
 def test_answers_that_it_cannot_read_are_named(given: dict[str, Any], answer: str, why: str) -> None:
     prompt, options = Prompt("p", [], [], answer), CorrectOptions(**given)
-    assert why in (correct.unjudged(prompt, options) or "")
+    assert why in (correct.cannot_score(prompt, options) or "")
     assert not correct.examples(prompt, options).right
 
 
@@ -124,5 +124,5 @@ def test_it_runs_where_it_can_be_stopped() -> None:
 
 def test_a_pattern_sees_the_mark_that_a_task_sets() -> None:
     options = CorrectOptions(answer="regex", pattern="#### ([0-9]+)", after="####")
-    (score,) = correct.judge(options, None)([rollout_of("4 + 2 = 6\n#### 6", "so\n#### 6")])  # type: ignore[arg-type]
+    (score,) = correct.score_fn(options, None)([rollout_of("4 + 2 = 6\n#### 6", "so\n#### 6")])  # type: ignore[arg-type]
     assert score == Score(1.0)

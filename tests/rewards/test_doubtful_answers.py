@@ -152,7 +152,7 @@ PLAIN: dict[str, list[str]] = {
 
 def value(kind: str, text: str) -> float:
     given: dict[str, Any] = {"answer": kind} | ({"find": "last"} if kind == "numeric" else {})
-    (found,) = correct.judge(CorrectOptions(**given), None)([rollout_of(text, "B" if kind == "choice" else "33")])  # type: ignore[arg-type]
+    (found,) = correct.score_fn(CorrectOptions(**given), None)([rollout_of(text, "B" if kind == "choice" else "33")])  # type: ignore[arg-type]
     assert isinstance(found, Score)
     return found.value
 

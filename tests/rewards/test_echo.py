@@ -44,7 +44,7 @@ ANSWERS = [
 def scored(question: str, answer: str, gold: str) -> Score:
     rollout = rollout_of(rf"So it is \boxed{{{answer}}}.", gold)
     prompt = replace(rollout.prompt, messages=[{"role": "user", "content": question}])
-    (score,) = correct.judge(CorrectOptions(answer="math"), None)([replace(rollout, prompt=prompt)])  # type: ignore[arg-type]
+    (score,) = correct.score_fn(CorrectOptions(answer="math"), None)([replace(rollout, prompt=prompt)])  # type: ignore[arg-type]
     assert isinstance(score, Score)
     return score
 

@@ -298,7 +298,7 @@ def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pyt
     examples = term.reward.examples(prompt, term.options)
     scores = judged.score([replace(rollout_of(text), prompt=prompt) for text in (*examples.right, *examples.wrong)])
     assert [one.scores["my_rewards:has_keys"].value for one in scores] == [1.0, 0.0, 0.0]
-    assert term.reward.unjudged(Prompt("q", [], []), term.options) == "its info has no keys"
+    assert term.reward.cannot_score(Prompt("q", [], []), term.options) == "its info has no keys"
     sys.modules.pop("my_rewards")
 
 

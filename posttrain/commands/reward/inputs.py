@@ -52,7 +52,7 @@ class Subject:
         """Completions of a prompt whose scores are known."""
         return known_completions(self.name, self.term, prompt)
 
-    def unjudged(self, prompt: Prompt) -> str | None:
+    def cannot_score(self, prompt: Prompt) -> str | None:
         """Return why a run would leave the prompt out."""
         return why_not_scorable(self.name, self.term, prompt)
 

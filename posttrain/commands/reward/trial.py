@@ -72,7 +72,7 @@ def _outcomes(subject: Subject, rows: Sequence[Row]) -> Iterator[Outcome]:
     """Yield each row by itself; a function of all rollouts gets all rows at once."""
     reward, together = subject.sum(), []
     for row in rows:
-        reason = subject.unjudged(row.rollout.prompt)
+        reason = subject.cannot_score(row.rollout.prompt)
         if reason is not None:
             yield Outcome(row, LEFT_OUT, None, 0.0, reason)
         elif subject.together:
@@ -109,7 +109,7 @@ def _trace(subject: Subject, rows: Sequence[Row]) -> str:
         if reward.each is not None:
             returned: Any = reward.each(rows[0].rollout, options)
         else:
-            returned = reward.judge(options, subject.context)([row.rollout for row in rows])
+            returned = reward.score_fn(options, subject.context)([row.rollout for row in rows])
         if inspect.iscoroutine(returned):
             asyncio.run(returned)
     except Exception as error:  # noqa: BLE001  whatever the user's file raises is shown

@@ -26,7 +26,7 @@ from posttrain.rewards.judge.prompts import (
     template_of,
 )
 from posttrain.rewards.judge.verdict_cache import VerdictCache
-from posttrain.rewards.reward import Context, Judge, Reward
+from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import FAILED, Message, Prompt, Rollout, Score
 
 Verdict = float | Score
@@ -233,14 +233,14 @@ def _talk(turns: Sequence[Message]) -> str:
     return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
 
 
-def _unjudged(prompt: Prompt, options: JudgeOptions) -> str | None:
+def _cannot_score(prompt: Prompt, options: JudgeOptions) -> str | None:
     reads = options.prompt is not None and "{answer}" in template_of(options.prompt, options.mode, answered=True)
     compares = options.mode == "pairwise" and options.against == "answer"
     return "empty" if (reads or compares) and not prompt.answer.strip() else None
 
 
-def _judge(options: JudgeOptions, context: Context) -> Judge:
+def _judge(options: JudgeOptions, context: Context) -> ScoreFn:
     return LanguageJudge(options, f"{context.where}.reward.judge")
 
 
-REWARDS = {"judge": Reward(_judge, JudgeOptions, _unjudged)}
+REWARDS = {"judge": Reward(_judge, JudgeOptions, _cannot_score)}

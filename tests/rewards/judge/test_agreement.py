@@ -120,5 +120,8 @@ def test_what_is_no_judge_and_no_table_of_labels(project: Path) -> None:
     for judge, said in wrong.items():
         with pytest.raises(ParamsError, match=said):
             judge_agreement("mine/feedback", judge, "correct", 200, 0.5)
+    with pytest.raises(DataError, match="mine/chat: no such table"):
+        judge_agreement("mine/chat", "online.runs.a.reward.judge", "correct", 200, 0.5)
+    (project / "data/mine/chat.parquet").touch()
     with pytest.raises(DataError, match="only tables of feedback and of rollouts have labels"):
         judge_agreement("mine/chat", "online.runs.a.reward.judge", "correct", 200, 0.5)

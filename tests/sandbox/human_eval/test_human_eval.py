@@ -86,12 +86,12 @@ def test_canonical_solutions_pass(box: Sandbox, capsys: pytest.CaptureFixture[st
 
 def test_the_reward_judges_them(box: Sandbox) -> None:
     reward = REWARDS["code"]
-    judge = reward.judge(reward.options(), Context(device=None, where="test"))  # type: ignore[arg-type]
+    judge = reward.score_fn(reward.options(), Context(device=None, where="test"))  # type: ignore[arg-type]
     rollouts = []
     for name, row in tasks().items():
         info = {"tests": row["test"], "entry_point": row["entry_point"], "setup": row["prompt"]}
         prompt = Prompt(name, [{"role": "user", "content": row["prompt"]}], [], info=info)
-        assert reward.unjudged(prompt, reward.options()) is None
+        assert reward.cannot_score(prompt, reward.options()) is None
         for text in (f"Here:\n```python\n{solution(row)}```\n", f"```python\n{row['prompt']}    pass\n```"):
             rollouts.append(Rollout(prompt, 0, TokenRow([], []), [], text, "stop"))
     scores = list(judge(rollouts))

@@ -23,7 +23,7 @@ def no_answer(prompt: Prompt, options: Params) -> str | None:
 @rule(NoOptions, no_answer)
 def by_answer(rollout: Rollout, options: Params) -> float:
     """1 where the completion is the answer; raises where there is none."""
-    assert rollout.prompt.answer, "this prompt was declared unjudged"
+    assert rollout.prompt.answer, "this prompt was declared one that cannot be scored"
     return float(rollout.text == rollout.prompt.answer)
 
 
@@ -66,10 +66,12 @@ def test_a_prompt_that_some_reward_judges_stays_and_one_that_a_gate_cannot_judge
     assert "1 prompts are left out" in capsys.readouterr().err
 
 
-def test_an_unjudged_that_raises_is_named() -> None:
+def test_a_cannot_score_that_raises_is_named() -> None:
     def broken(prompt: Prompt, options: Params) -> str | None:
         raise KeyError(prompt.answer)
 
     reward: Reward[Params] = rule(Params, broken)(lambda rollout, options: 1.0)
-    with pytest.raises(RewardError, match=r"reward 'own', prompt known: its `unjudged` raised KeyError: '7'.*Fix it"):
+    with pytest.raises(
+        RewardError, match=r"reward 'own', prompt known: its `cannot_score` raised KeyError: '7'.*Fix it"
+    ):
         scorable_prompts({"own": WeightedReward(reward=reward)}, [rollouts()[0].prompt], "x")
