@@ -81,7 +81,7 @@ test-fast: env ## tests to run before a commit: those that start no pipeline (ha
 test-all: env ## all tests, with the slow ones (nightly)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
-test-second-device: env ## test the code for a GPU without one, on a stand-in for CUDA (tests/second_device; needs g++ once)
+test-second-device: env ## test the code for a GPU without one, on a stand-in for CUDA (tests/second_device; needs g++ once, and a CPU build of torch)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.second_device.device -p no:xdist tests/second_device tests/models/test_cuda.py tests/train/test_transfers.py
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)

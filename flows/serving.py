@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,7 +20,14 @@ _POLL = 0.3
 
 
 class _Runner(Runner):
-    """Prefect's runner, with its own SIGTERM handler: Prefect's leaves schedules active and runs alive."""
+    """Prefect's runner, with its own SIGTERM handler (Prefect's leaves schedules active and runs alive) and folder.
+
+    Prefect's folder, `runner_storage` in the folder for temporary files, belongs to the first user of the host.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._tmp_dir = Path(tempfile.mkdtemp(prefix="posttrain-flows-"))  # removed at the end by Prefect
 
     def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
         threading.Thread(target=_end_runs, daemon=True).start()

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,13 +24,27 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++"))
 
 
+def why_not() -> str | None:
+    """Say why there is no second device here; None: there can be."""
+    if compiler() is None:
+        return "the second device needs g++ once"
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return "torch is not installed"
+    version = Path(spec.submodule_search_locations[0], "version.py").read_text(encoding="utf-8")
+    if re.search(r"^(?:cuda|hip)\b.* = '", version, re.MULTILINE):
+        return "the second device takes CUDA's place, and this torch has its own: it needs a CPU build"
+    return None
+
+
 def load() -> Any:
     """The compiled module; torch must not have been imported."""
     if "torch" in sys.modules:
         raise ImportError("import the second device before torch, which asks for CUDA once")
+    if reason := why_not():
+        raise ImportError(reason)
     spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        raise ImportError("torch is not installed")
+    assert spec is not None and spec.submodule_search_locations
     folder = Path(spec.submodule_search_locations[0])
     file = _compiled(folder)
     ctypes.CDLL(str(folder / "lib/libtorch_global_deps.so"), ctypes.RTLD_GLOBAL)
@@ -55,8 +70,7 @@ def _compiled(torch_folder: Path) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     found = compiler()
-    if found is None:
-        raise ImportError("the second device needs g++ once")
+    assert found is not None
     made = folder / f".{mark}-{os.getpid()}.so"
     include, lib = torch_folder / "include", torch_folder / "lib"
     folders = (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])

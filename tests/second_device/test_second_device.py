@@ -12,7 +12,7 @@ from tests.second_device import build
 from tests.workspace import ROOT
 
 
-@pytest.mark.skipif(build.compiler() is None, reason="the second device needs g++ once")
+@pytest.mark.skipif(build.why_not() is not None, reason=str(build.why_not()))
 def test_the_code_for_a_gpu_runs_on_the_second_device() -> None:
     plugin = ["-p", "tests.second_device.device", "-p", "no:cacheprovider", "-p", "no:xdist"]
     chosen = ["-m", "not slow", "-q", "tests/second_device"]
