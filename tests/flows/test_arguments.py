@@ -32,9 +32,9 @@ QUICK = {
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [case if case[0] in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+    ("words", "message"), [case if case[0] in QUICK else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
 )
-def test_a_word_that_means_nothing_is_refused_in_a_line(words: str, told: str) -> None:
+def test_a_word_that_means_nothing_is_refused_in_a_line(words: str, message: str) -> None:
     done = run(ROOT, sys.executable, "-m", *words.split())
-    assert done.returncode in (1, 2) and told in done.stdout, done.stdout
+    assert done.returncode in (1, 2) and message in done.stdout, done.stdout
     assert "Traceback" not in done.stdout
