@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -176,6 +176,8 @@ class TrainingRun:
     """Metrics shown in the progress line."""
     watch: Watch = NO_WATCH
     step_log: StepLog | None = None
+    on_step: Callable[[int, dict[str, float]], None] | None = None
+    """Called with the number of each step and its metrics."""
 
 
 def run_training(run: TrainingRun) -> MetricsLog:
@@ -194,7 +196,7 @@ def run_training(run: TrainingRun) -> MetricsLog:
     return log
 
 
-def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
+def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end: int | None = None) -> MetricsLog:
     """Return the training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
@@ -205,7 +207,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int |
         checkpoints.wait()
 
 
-def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None) -> MetricsLog:
+def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end: int | None) -> MetricsLog:
     objective, models, source = run.objective, run.models, run.source
     routers = routers_of(models.policy, run.params.router, run.name)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
@@ -227,6 +229,8 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int 
         if run.step_log is not None:
             run.step_log.trained(step, prepared.step)
         log.add({"step": step, **metrics, **prepared.metrics, **source.metrics(), **looked})
+        if run.on_step is not None:
+            run.on_step(step, dict(log.rows[-1]))
         healthy = check_limits(run.params.limits, log.rows, run.name)
         progress.advance(1, log.last(run.progress_metrics))
         if healthy and ((step + 1) % run.params.checkpoint_every == 0 or step + 1 == source.steps):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params.params import check, merge
+from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
@@ -144,12 +145,18 @@ def items(folder: Path, kind: str) -> list[Example]:
 
 
 def groups(
-    folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, **options: Any
+    folder: Path,
+    models: ModelSet,
+    needs: frozenset[str],
+    params: RolloutParams | None = None,
+    terms: Mapping[str, WeightedReward] | None = None,
+    **options: Any,
 ) -> Rounds:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
     sampler = DistributedSampler(LocalSampler(models.policy, text.stops, models.runtime))
-    reward = function_reward(few_numbers)
+    added = {name: term for name, term in (terms or {}).items() if name == "overlong"}
+    reward = function_reward(few_numbers, added, (params or RolloutParams()).sampling.max_tokens)
     params = params or RolloutParams.model_validate(ROLLOUT)
     return rounds_of(prompts, sampler, reward, models, needs, params, text, **options)
 
@@ -192,7 +199,7 @@ def sampled_run(
         teacher=None if teacher is None else Teacher(teacher, params.formula(), contexts),
     )
     samples = groups(
-        folder, models, needs, params.rollout,
+        folder, models, needs, params.rollout, params.terms,
         tries=params.tries, mixture=params.mixture_share, opponents=params.has_opponents,
     )  # fmt: skip
     if name == "ptx":
