@@ -175,7 +175,7 @@ class CutError(Exception):
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, tmp_path: Path) -> None:
-    def stop(step: int, metrics: dict[str, float]) -> None:  # noqa: ARG001
+    def stop(step: int, metrics: dict[str, float]) -> None:
         if step == 3:
             raise CutError
 
