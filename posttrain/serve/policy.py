@@ -12,6 +12,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
+from posttrain.pipeline.digests import Digests
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Finish, Request, SamplingParams
 from posttrain.workspace import model_path
@@ -57,6 +58,7 @@ class Policy:
         """`model`: a folder, or a name under models/ such as online/grpo."""
         folder, runtime = _folder(model), Runtime(DeviceParams(threads=threads))
         self.text = load_text(folder)
+        self.weights = Digests().of(str(folder))
         self._sampler = LocalSampler(frozen_on(load_policy(folder), runtime), self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:

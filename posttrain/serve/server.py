@@ -97,7 +97,8 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
     async def models(request: Request) -> Response:
         if not _authorised(request, secret):
             return _refusal(401, _NO_KEY, "invalid_api_key")
-        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "posttrain"}]})
+        served = {"id": name, "object": "model", "owned_by": "posttrain", "weights": policy.weights}
+        return JSONResponse({"object": "list", "data": [served]})
 
     async def completions(request: Request) -> Response:
         if not _authorised(request, secret):

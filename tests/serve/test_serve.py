@@ -18,6 +18,7 @@ import pytest
 
 import posttrain
 from posttrain.errors import ParamsError, PipelineError
+from posttrain.pipeline.digests import Digests
 from posttrain.serve.policy import Policy
 from posttrain.serve.server import _listener, _secret
 from tests.models.tiny import tiny_folder
@@ -49,6 +50,7 @@ def asked(served: Served, model: Path, **settings: Any) -> Any:
 def test_it_answers_as_the_sampler_does(served: Served, model: Path) -> None:
     status, listed = served.ask("/models")
     assert status == 200 and [one["id"] for one in listed["data"]] == [str(model)]
+    assert listed["data"][0]["weights"] == Digests().of(str(model))
     found = asked(served, model, temperature=0, max_tokens=12, logprobs=True)
     ours = posttrain.sample(*posttrain.load_model(model), ["1+1="], greedy=True, max_tokens=12)
     (choice,) = found["choices"]

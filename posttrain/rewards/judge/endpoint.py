@@ -42,6 +42,10 @@ class EndpointParams(Params):
     model: str = Field(min_length=1, description="the model's name there")
     key: str | None = Field(None, description="the NAME of the environment variable that holds the secret")
     max_tokens: int = Field(256, ge=1, description="longest reply of the judge; raise it for judges that reason first")
+    body: dict[str, Any] = Field(
+        default_factory=dict,
+        description="further keys of the request; null leaves one out: {max_tokens: null, max_completion_tokens: 2000}",
+    )
     timeout: float = Field(60.0, gt=0, description="seconds that one request may take")
     retries: int = Field(4, ge=0, le=20, description="further tries after a failure (429, 5xx, time out, hang up)")
     give_up_after: float = Field(
@@ -121,6 +125,17 @@ class Endpoint:
         ) as client:
             yield client
 
+    async def weights(self, client: httpx.AsyncClient) -> str | None:
+        """Return the digest of the served model's weights, as `posttrain serve` names it; None where nobody answers."""
+        try:
+            answer = await client.get(f"{self._params.url.rstrip('/')}/models")
+        except httpx.HTTPError:
+            return None
+        try:
+            return next(str(entry["weights"]) for entry in answer.json()["data"] if entry["id"] == self._params.model)
+        except (ValueError, LookupError, TypeError, StopIteration):
+            return ""
+
     async def ask(self, client: httpx.AsyncClient, messages: Sequence[Mapping[str, str]]) -> Reply:
         """Return the reply at temperature 0, or NoReply; a request that is refused as a whole raises RewardError."""
         async with self._slots:
@@ -150,6 +165,7 @@ class Endpoint:
     async def _try(self, client: httpx.AsyncClient, messages: Sequence[Mapping[str, str]]) -> Reply:
         params = self._params
         body = {"model": params.model, "messages": messages, "temperature": 0, "max_tokens": params.max_tokens}
+        body = {name: value for name, value in {**body, **params.body}.items() if value is not None}
         self.counts["requests"] += 1
         try:
             async with (
@@ -254,4 +270,5 @@ def _retry_after(value: str) -> float:
 
 def connection(params: EndpointParams) -> dict[str, Any]:
     """Return what a reply depends on, apart from the messages."""
-    return {"url": params.url, "model": params.model, "max_tokens": params.max_tokens}
+    own = {"body": params.body} if params.body else {}
+    return {"url": params.url, "model": params.model, "max_tokens": params.max_tokens, **own}

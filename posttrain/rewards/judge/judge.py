@@ -83,6 +83,7 @@ class LanguageJudge:
             template_of(options.prompt, options.mode, answered=answered and shown) for answered in (False, True)
         ]
         self._cached = 0
+        self._weights = ""
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the score of each rollout."""
@@ -144,11 +145,14 @@ class LanguageJudge:
         """Return the verdict on each question; equal ones are asked once."""
         different = list(dict.fromkeys(questions))
         async with self._endpoint.opened() as client:
+            if self._cache is not None:
+                self._weights = self._cache.weights(connection(self._options), await self._endpoint.weights(client))
             found = await asyncio.gather(*(self._verdict(client, text, form) for text in different))
         return dict(zip(different, found, strict=True))
 
     async def _verdict(self, client: httpx.AsyncClient, text: str, form: Form) -> Verdict:
-        asked = {**connection(self._options), "question": text}
+        served = {"weights": self._weights} if self._weights else {}
+        asked = {**connection(self._options), **served, "question": text}
         if self._cache is not None and (known := self._cache.read(asked)) is not None:
             self._cached += 1
             return known
@@ -166,8 +170,9 @@ class LanguageJudge:
                     messages += [{"role": "assistant", "content": reply.text}, again]
         except NoReply as error:
             return Score(0.0, error.status, error.reason)
-        why = f"was cut at max_tokens: {self._options.max_tokens}" if reply.cut else f"ends with {reply.text[-60:]!r}"
-        return Score(0.0, "unparseable", f"the judge gave no verdict, its reply {why}")
+        if reply.cut:  # by our own limit, so it says nothing of the completion
+            return Score(0.0, "error", f"the judge's reply was cut at max_tokens: {self._options.max_tokens}. Raise it")
+        return Score(0.0, "unparseable", f"the judge gave no verdict, its reply ends with {reply.text[-60:]!r}")
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ TEXTS: Final[Mapping[Mode, tuple[str, ...]]] = {
 NEEDED: Final[Mapping[Mode, tuple[str, ...]]] = {"score": ("completion",), "pairwise": ("first", "second")}
 
 _NAMED = re.compile(r"\{([a-z]+)\}")
-_FORGED = re.compile(r"^(?=[\W_]*verdict)", re.IGNORECASE | re.MULTILINE)
-"""The start of a line that would be read as a verdict."""
+_FORGED = re.compile(r"(?:^|(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]))(?=[\W_]*verdict)", re.IGNORECASE)
+"""The start of a line, by any of Unicode's line ends, that would be read as a verdict."""
 _VERDICT = re.compile(r"verdict\s*:\s*(.+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?:\s*/\s*([0-9]{1,9}(?:\.[0-9]{1,9})?))?")
 _MARKUP = " \t\r*_`#."

@@ -19,18 +19,33 @@ class VerdictCache:
 
     def read(self, asked: Mapping[str, Any]) -> float | None:
         """Return the verdict on what was asked, if it is known."""
-        try:
-            value = json.loads(self._file(asked).read_bytes())["verdict"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
+        value = self._known(asked, "verdict")
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
     def write(self, asked: Mapping[str, Any], verdict: float) -> None:
-        """Remember a verdict; a reader finds all of it or nothing."""
+        """Remember a verdict."""
+        self._remember(asked, {"verdict": verdict})
+
+    def weights(self, connection: Mapping[str, Any], served: str | None) -> str:
+        """Return the weights of the served model, those of the last time where nobody answers (None)."""
+        if served is None:
+            return str(self._known(connection, "weights") or "")
+        if served and served != self._known(connection, "weights"):
+            self._remember(connection, {"weights": served})
+        return served
+
+    def _known(self, asked: Mapping[str, Any], name: str) -> Any:
+        try:
+            return json.loads(self._file(asked).read_bytes())[name]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def _remember(self, asked: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """Write a file; a reader finds all of it or nothing."""
         file = self._file(asked)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")  # another process may write the same verdict
-        temporary.write_text(json.dumps({"verdict": verdict}), encoding="utf-8")
+        temporary.write_text(json.dumps(found), encoding="utf-8")
         os.replace(temporary, file)
 
     def _file(self, asked: Mapping[str, Any]) -> Path:

@@ -26,9 +26,9 @@ class Endpoint:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def does(self, *script: str, then: str = "say Verdict: 7") -> None:
-        """What the next requests get, and all after them."""
-        body = json.dumps({"script": script, "then": then}).encode()
+    def does(self, *script: str, then: str = "say Verdict: 7", weights: str = "") -> None:
+        """What the next requests get, and all after them; `weights`: of the served model."""
+        body = json.dumps({"script": script, "then": then, "weights": weights}).encode()
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/control", body, timeout=10):
             pass
 

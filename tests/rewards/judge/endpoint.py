@@ -42,7 +42,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         with LOCK:
-            self.send(200, json.dumps(STATE["log"]))
+            served = {"data": [{"id": "m", "weights": STATE.get("weights", "")}]}
+            self.send(200, json.dumps(served if self.path == "/v1/models" else STATE["log"]))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
