@@ -168,7 +168,7 @@ def train_model(
             prepared = objective.prepare(batch.columns, state)
             state = prepared.state
             model.train()
-            closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers)
+            closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, prepared.state)
             metrics = update.step(closure, step / source.steps)
             history.append({**metrics, **prepared.metrics})
             if on_step:

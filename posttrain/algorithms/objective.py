@@ -1,7 +1,7 @@
 """The interface of every algorithm: prepare a whole optimizer step, then sum weighted losses over micro-batches.
 
-    prepare(step, state) -> columns and weights     no gradient, may compare rows of the whole step
-    loss(micro)          -> sum of weight * loss    with gradient, adds up over micro-batches
+    prepare(step, state) -> columns, weights, state no gradient, may compare rows of the whole step
+    loss(micro, state)   -> sum of weight * loss    with gradient, adds up over micro-batches; the state of `prepare`
 
 An objective names the columns that it needs in `needs`, and the training loop adds them to the batch:
 
@@ -64,7 +64,7 @@ TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "step_star
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step with the columns that its loss needs, the state for the next step, and metrics."""
+    """A step with the columns that its loss needs, the state for its loss and for the next step, and metrics."""
 
     step: Ragged
     state: State
@@ -128,8 +128,8 @@ class Objective(Protocol):
         """Return the whole step with weights, advantages and the like, without gradient; may leave rows out."""
         ...
 
-    def loss(self, micro: Ragged) -> Loss:
-        """Return the loss of some items of the prepared step, with gradient."""
+    def loss(self, micro: Ragged, state: State) -> Loss:
+        """Return the loss of some items of the prepared step, with gradient; `state`: what `prepare` returned."""
         ...
 
 

@@ -67,7 +67,7 @@ def padded_loss(
     tokens["token"] = torch.arange(len(with_grad["logp"]), device=mask.device)
     step = Ragged(lengths_B, rows, tokens, None if pairs is None else rows["row"] % pairs)
     prepared = _prepare(objective, step, {**objective.initial_state(), **(state or {})})
-    loss = objective.loss(with_gradient(prepared.step, with_grad))
+    loss = objective.loss(with_gradient(prepared.step, with_grad), prepared.state)
     if state is not None:
         state.update(prepared.state)
     return loss.total, {**prepared.metrics, **step_metrics(loss.metrics)}

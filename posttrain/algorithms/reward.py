@@ -52,7 +52,7 @@ class RewardObjective(Objective):
         prompts = torch.unique(step.items[pairs_B > 0]).numel()
         return Prepared(step.with_rows(weight=(pairs_B > 0) / (pairs_B.clamp(min=1) * prompts)), dict(state))
 
-    def loss(self, micro: Ragged) -> Loss:
+    def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
         """sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))

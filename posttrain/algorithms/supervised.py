@@ -45,7 +45,7 @@ class LikelihoodObjective(Objective):
         """1 / tokens, or 1 / (rows * tokens of the row), on each token."""
         return _with_weights(step, state, self.knobs.aggregation)
 
-    def loss(self, micro: Ragged) -> Loss:
+    def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
         """-sum of weight * logp."""
         entropy = micro.tokens["entropy"].detach()
         mean_N = micro.tokens["token_mean_weight"].to(entropy.dtype)
@@ -105,7 +105,7 @@ class DistillObjective(Objective):
         """1 / tokens, or 1 / (rows * tokens of the row), on each token."""
         return _with_weights(step, state, self.knobs.aggregation)
 
-    def loss(self, micro: Ragged) -> Loss:
+    def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
         """sum of weight * divergence."""
         divergence = micro.tokens["teacher_kl"]
         mean_N = micro.tokens["token_mean_weight"].to(divergence.dtype)

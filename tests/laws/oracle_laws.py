@@ -93,6 +93,7 @@ def _stirred(case: Case) -> Case:
     later: State = dict(case.state)
     for name, number in (
         ("beta", 0.07),
+        ("next_beta", 0.07),
         ("penalty", 0.8),
         ("last_kl_old", 0.05),
         ("baseline", 0.3),

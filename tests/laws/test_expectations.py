@@ -75,9 +75,10 @@ def expected_gradient(objective: PolicyObjective, policy: Table, group: int, rew
             },
             {"old_logp": rows[index].detach().flatten()},
         )
-        step = objective.prepare(step, objective.initial_state()).step
+        prepared = objective.prepare(step, objective.initial_state())
         logp = rows[index].flatten()
-        loss = objective.loss(step.with_tokens(logp=logp, entropy=torch.zeros_like(logp))).total
+        micro = prepared.step.with_tokens(logp=logp, entropy=torch.zeros_like(logp))
+        loss = objective.loss(micro, prepared.state).total
         total += probability[index].prod() * torch.autograd.grad(loss, [table], retain_graph=True)[0]
     return total
 

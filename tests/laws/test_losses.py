@@ -76,7 +76,7 @@ def pipeline(case: Case) -> tuple[Prepared, Loss, dict[str, Tensor]]:
     """What the pipeline's objective makes of the case: the prepared step, the loss and its gradients."""
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in case.leaves.items()}
     prepared = case.objective.prepare(case.step, dict(case.state))
-    loss = case.objective.loss(with_gradient(prepared.step, leaves))
+    loss = case.objective.loss(with_gradient(prepared.step, leaves), prepared.state)
     gradients = torch.autograd.grad(loss.total, list(leaves.values()), materialize_grads=True, allow_unused=True)
     return prepared, loss, dict(zip(leaves, gradients, strict=True))
 

@@ -185,7 +185,7 @@ def test_what_changes_the_reward_is_refused_where_it_has_no_place(name: str) -> 
 def test_a_surrogate_of_single_tokens_sees_no_lengths(name: str) -> None:
     objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": name}), 9)
     case = build(objective, SHAPE)
-    prepared = objective.prepare(case.step, dict(case.state)).step
-    whole = objective.loss(with_gradient(prepared, case.leaves)).total
-    one = with_gradient(prepared, case.leaves).tokens_in(slice(0, int(prepared.lengths_B.sum())))
-    assert_close(objective.loss(one).total, whole)
+    prepared = objective.prepare(case.step, dict(case.state))
+    whole = with_gradient(prepared.step, case.leaves)
+    one = whole.tokens_in(slice(0, int(whole.lengths_B.sum())))
+    assert_close(*(objective.loss(part, prepared.state).total for part in (one, whole)))

@@ -75,7 +75,10 @@ def trained(name: str, objective: Any, precision: str) -> str:
     update = AdamW({"policy": (policy, 1e-3)}, OptimizerParams(), STEPS)
     for step in range(STEPS):
         prepared = objective.prepare(batch.columns, objective.initial_state()).step
-        update.step(StepClosure(objective, models, batch.with_prepared(prepared), routers), step / STEPS)
+        update.step(
+            StepClosure(objective, models, batch.with_prepared(prepared), routers, objective.initial_state()),
+            step / STEPS,
+        )
     return digest(policy)
 
 

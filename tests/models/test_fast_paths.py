@@ -134,8 +134,9 @@ def closure(objective: Objective, models: ModelSet) -> StepClosure:
     old = {name: -torch.rand(count, generator=draw) * 3 for name in ("old_logp", "ref_logp")}
     batch = make_batch(token_rows(prompts, completions), rows, old)
     batch = models.add_scored_columns(batch, objective.needs)
-    prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    return StepClosure(objective, models, batch.with_prepared(replace(prepared, item_B=None)))
+    prepared = objective.prepare(batch.columns, objective.initial_state())
+    step = batch.with_prepared(replace(prepared.step, item_B=None))
+    return StepClosure(objective, models, step, state=prepared.state)
 
 
 SHAPE = {

@@ -114,7 +114,7 @@ def run(
         state = prepared.state
         for model in models.trained.values():
             model.train()
-        closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers)
+        closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, state)
         metrics.append(update.step(closure, step / steps) | dict(prepared.metrics))
     weights = {f"{name}/{key}": full(part.detach()).contiguous() for key, part in models.trained_parameters().items()}
     return weights, metrics

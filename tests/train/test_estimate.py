@@ -108,8 +108,8 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     known = {name: torch.full((count,), -1.0) for name in ("old_logp", "ref_logp", "old_value")}
     pairs = torch.arange(ROWS) // 2 if "side" in objective.needs else None
     batch = make_batch(rows, columns, known, pairs)
-    prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    step = StepClosure(objective, models, batch.with_prepared(prepared))
+    prepared = objective.prepare(batch.columns, objective.initial_state())
+    step = StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
     update = AdamW({name: (model, 1e-3) for name, model in models.trained.items()}, OptimizerParams(), 4)
     teacher = None if models.teacher is None else models.teacher.model
     every = [one for one in (models.policy, models.reference, models.critic, teacher) if one is not None]

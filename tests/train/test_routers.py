@@ -64,7 +64,7 @@ def closure(model: Any, runtime: Runtime, objective: Objective, tokens: int, bal
     batch = models.add_scored_columns(batch, objective.needs)
     step = replace(objective.prepare(batch.columns, objective.initial_state()).step, item_B=None)
     routers = routers_of(model, RouterParams(balance=balance), "test")
-    return StepClosure(objective, models, batch.with_prepared(step), routers)
+    return StepClosure(objective, models, batch.with_prepared(step), routers, objective.initial_state())
 
 
 def plain_balance(model: Any) -> Tensor:

@@ -458,8 +458,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
 
 
 def _broken(inner: Any) -> Any:
-    def loss(self: Any, micro: Any) -> Any:
-        good = inner(self, micro)
+    def loss(self: Any, micro: Any, state: Any) -> Any:
+        good = inner(self, micro, state)
         return type(good)(good.total * float("nan"), good.metrics)
 
     return loss
