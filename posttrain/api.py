@@ -14,10 +14,10 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.padded import settings_of
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.formulas.ragged import to_padded

@@ -17,7 +17,7 @@ from posttrain.algorithms.objective import (
     step_metrics,
     with_gradient,
 )
-from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged, from_padded
 from posttrain.params.params import check, did_you_mean

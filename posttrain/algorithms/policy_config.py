@@ -9,8 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from posttrain.algorithms.advantages import ADVANTAGES, Advantage
 from posttrain.algorithms.corrections import CORRECTION
-from posttrain.algorithms.surrogates import SURROGATES, Surrogate
+from posttrain.algorithms.objective import AlgorithmRow, typed
+from posttrain.algorithms.policy.grpo import ZSCORE
+from posttrain.algorithms.policy.ppo import CLIP
+from posttrain.algorithms.surrogate import SURROGATES, Surrogate
 from posttrain.params.choices import OneOf, Option, Options
+from posttrain.params.listing import Listing
 from posttrain.params.params import Params
 from posttrain.params.renames import POLICY, inside, keys
 
@@ -93,8 +97,8 @@ UPDATE: OneOf[Option] = OneOf(
     },
     "adamw",
 )
-SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, "ppo_clip", own=(Surrogate,), renamed=inside(POLICY, "surrogate"))
-ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, "group_zscore")
+SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, CLIP, own=(Surrogate,), renamed=inside(POLICY, "surrogate"))
+ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, ZSCORE)
 
 
 class PolicyConfig(Params):
@@ -163,6 +167,9 @@ class PolicyConfig(Params):
     def surrogate_entry(self) -> Surrogate:
         """The entry of SURROGATES, or the user's own."""
         return SURROGATE.entry(self.surrogate.type)
+
+
+POLICY_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.policy", "ROWS", typed(PolicyConfig))
 
 
 def refusal(knobs: PolicyConfig) -> str | None:

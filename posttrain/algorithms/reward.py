@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
-from posttrain.formulas.preference import bradley_terry, centring, comparisons
 from posttrain.formulas.ragged import Ragged
+from posttrain.formulas.reward import bradley_terry, centring, comparisons
 from posttrain.params.params import Params
 from posttrain.text.packing import sent
 

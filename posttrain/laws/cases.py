@@ -16,7 +16,7 @@ from posttrain.algorithms.objective import (
     step_metrics,
     with_gradient,
 )
-from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 
 LONGEST = 9

@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.errors import DataError, ParamsError, PosttrainError, excerpt
-from posttrain.params.lazy_table import LazyTable
+from posttrain.params.listing import Listing
 from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rollout import Rollout
@@ -66,21 +66,8 @@ class Task:
         return self.reply is not one_turn
 
 
-TASKS: Final[LazyTable[Task]] = LazyTable(
-    "TASKS",
-    {
-        "two_step": "posttrain.tasks.two_step.task",
-        "sums": "posttrain.tasks.arithmetic.task",
-        "stories": "posttrain.tasks.arithmetic.task",
-        "products": "posttrain.tasks.arithmetic.task",
-        "sequences": "posttrain.tasks.arithmetic.task",
-        "programs": "posttrain.tasks.programs.task",
-        "calculator": "posttrain.tasks.turns.calculator",
-        "guess": "posttrain.tasks.turns.guess",
-        "mixture": "posttrain.tasks.mixture",
-    },
-)
-"""Name -> the module whose own TASKS has it."""
+TASKS: Final[Listing[Task]] = Listing("posttrain.tasks", "TASKS")
+"""Those of every file of the folder."""
 OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
     "prompts": {"answer": pl.lit(""), "info": pl.lit("{}"), "task": pl.lit("")},
     "pairs": {"margin": pl.lit(0.0)},

@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.algorithms.corrections import correction_weights
-from posttrain.algorithms.policy import PolicyObjective, doubling_factor
-from posttrain.algorithms.policy_config import PolicyConfig, foreign_refusal
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.surrogates import SURROGATES
-from posttrain.algorithms.surrogates.dppo import NEARLY_CERTAIN, binary_kl
+from posttrain.algorithms.policy.dppo import NEARLY_CERTAIN, binary_kl
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, foreign_refusal
+from posttrain.algorithms.policy_objective import PolicyObjective, doubling_factor
+from posttrain.algorithms.preference.orpo import NEAR_ZERO, log_odds, orpo
+from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.formulas.policy import CAP, OVERFLOW, k3, token_log_ratio
-from posttrain.formulas.preference import NEAR_ZERO, log_odds, orpo
 from posttrain.formulas.ragged import Ragged
 from posttrain.losses import policy_loss, preference_loss, value_loss, whiten
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.formulas.policy import ESTIMATORS, forward_k3, k1, k2, k3
 from posttrain.formulas.ragged import Ragged
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.algorithms.objective import Loss, Prepared, step_metrics, with_gradient
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import to_padded

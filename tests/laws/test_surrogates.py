@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.algorithms.advantages import ADVANTAGES, decoupled, group_zscore, over_mean
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_config import PolicyConfig
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import LOSS
-from posttrain.algorithms.surrogates import SURROGATES, sapo
+from posttrain.algorithms.advantages import ADVANTAGES
+from posttrain.algorithms.policy import sapo
+from posttrain.algorithms.policy.gdpo import decoupled
+from posttrain.algorithms.policy.grpo import group_zscore
+from posttrain.algorithms.policy.maxrl import over_mean
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import LOSS
+from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run, with_gradient
@@ -44,7 +47,7 @@ def test_everything_built_in_has_its_oracle() -> None:
 
 
 def test_a_surrogate_without_an_oracle_is_held_against_all_other_laws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SURROGATES.places, "made_up", SURROGATES.places["sapo"])
+    monkeypatch.setitem(SURROGATES.modules, "made_up", SURROGATES.modules["sapo"])
     monkeypatch.setitem(sapo.SURROGATES, "made_up", replace(SURROGATES["sapo"]))
     objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": "made_up"}), 9)
     for name, law in LAWS.items():

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.forward import PackedAttention, Scoring, score_tokens

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from posttrain.algorithms.distill.reverse_kl import reverse_kl
+from posttrain.algorithms.distillation import DistillConfig, DistillObjective
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
-from posttrain.formulas.distill import reverse_kl
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.decoder.step import supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.algorithms.distillation import DistillConfig, DistillObjective
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import TrainingError
 from posttrain.formulas.distill import reverse_kl
 from posttrain.models.adapters import LoraOptions, share_tensors

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.mixture import SEEDS, measure
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime

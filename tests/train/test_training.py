@@ -16,10 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from posttrain.algorithms.policy_config import TrpoOptions
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, BestAgainstWorst
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS, BestAgainstWorst
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl

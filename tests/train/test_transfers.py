@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
-from posttrain.algorithms.preference_rows import PairLoss, PreferenceConfig, UnaryLoss
+from posttrain.algorithms.preference_config import PreferenceConfig
+from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
 from posttrain.formulas.policy import k1
 from posttrain.formulas.ragged import Ragged, per_item
 

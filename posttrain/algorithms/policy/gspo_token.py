@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from posttrain.algorithms.surrogates.base import GspoOptions, Surrogate
-from posttrain.formulas.policy import CAP, outside, ppo_clip, sequence_log_ratio
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.policy.gspo import GspoOptions
+from posttrain.algorithms.policy.ppo import clipped, term
+from posttrain.algorithms.surrogate import Surrogate
+from posttrain.formulas.policy import CAP, sequence_log_ratio
 
 
 def log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
@@ -17,10 +20,17 @@ def log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:
 SURROGATES = {
     "gspo_token": Surrogate(
         GspoOptions,
-        lambda tokens, o: ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        term,
         "min(s_t A, clip(s_t, 1 - low, 1 + high) A), s_t = sg(s) pi / sg(pi)",
-        clipped=lambda tokens, o: outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        clipped=clipped,
         log_ratio=log_ratio,
         needs_sequence=True,
     )
+}
+ROWS = {
+    "gspo_token": AlgorithmRow(
+        "Zheng 2025, arXiv:2507.18071, section 4.3",
+        "-mean_i mean_t min(s_t A, clip(s_t) A), s_t = sg(s) pi / sg(pi), s = exp(mean_t(logp - old_logp))",
+        {"surrogate": "gspo_token"},
+    ),
 }

@@ -9,13 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.advantages import (
-    Advantage,
-    CriticOptions,
-    MovingAverageOptions,
-    Rewards,
-    whiten,
-)
+from posttrain.algorithms.advantages import Advantage, CriticOptions, MovingAverageOptions, Rewards, whiten
 from posttrain.algorithms.corrections import correction_weights
 from posttrain.algorithms.objective import (
     GRADIENT_COLUMNS,
@@ -26,7 +20,7 @@ from posttrain.algorithms.objective import (
     require_columns,
 )
 from posttrain.algorithms.policy_config import KlOptions, PenaltyOptions, PolicyConfig, SequenceKlOptions
-from posttrain.algorithms.surrogates import Surrogate, Tokens
+from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1
 from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, sequence_mean, sequence_sum, token_mean
 
