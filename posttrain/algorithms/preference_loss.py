@@ -33,7 +33,7 @@ class PairLoss:
 
 @dataclass(frozen=True)
 class UnaryLoss:
-    """A loss per labelled answer: (r, label, shift, options) -> [answers]; `shift` is how its baseline is estimated.
+    """A loss per labelled answer: (r, label, shift, options) -> [answers]; `shift` says how that number is estimated.
 
     Example: `UnaryLoss(BetaOptions, lambda r, label, s, k: -logsigmoid(k.beta * label * (r - s)), "...", "running")`
     """

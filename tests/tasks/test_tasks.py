@@ -11,7 +11,8 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.tables.prepare import prepare
-from posttrain.tasks.task import PLAIN, TASKS, load_task, task_tables
+from posttrain.tasks.generate import task_tables
+from posttrain.tasks.task import PLAIN, TASKS, load_task
 
 OWN = """
 import polars as pl
