@@ -196,7 +196,7 @@ def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
     if not knobs.surrogate_entry.has_ratio and updates > 1:
         return (
             f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
-            f"follow the gradient of an old policy. Use 1 update per batch, or surrogate {_with_ratio()}"
+            "follow the gradient of an old policy. Use 1 update per batch, or a surrogate with a ratio, e.g. ppo_clip"
         )
     return None
 
@@ -208,7 +208,7 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
     if not knobs.surrogate_entry.has_ratio:
         return (
             f"surrogate '{knobs.surrogate.type}' has no ratio to correct for the sampling policy. "
-            f"Use surrogate {_with_ratio()}, or replay.groups 0"
+            "Use a surrogate with a ratio, e.g. ppo_clip, or replay.groups 0"
         )
     if knobs.penalty.type != "none" or knobs.update.type == "trpo":
         return (
@@ -237,10 +237,6 @@ def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
         "with rollout.engine vllm or rollout.ahead 1 the sampler's log-probs are not the trainer's, and their "
         "difference would be taken for progress. Set correction: {type: truncate}"
     )
-
-
-def _with_ratio() -> str:
-    return ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.has_ratio)
 
 
 def _sequence_refusal(knobs: PolicyConfig) -> str | None:
@@ -302,9 +298,8 @@ def _update_refusal(knobs: PolicyConfig) -> str | None:
             f"advantage '{knobs.advantage.type}' needs rewards >= 0, and overlong punishes below 0. Use overlong null"
         )
     if knobs.resample and not knobs.advantage_entry.grouped:
-        grouped = sorted(name for name, advantage in ADVANTAGES.items() if advantage.grouped)
         return (
             f"resample replaces groups of equal rewards, and advantage '{knobs.advantage.type}' compares no groups. "
-            f"Use resample 0, or one of the advantages {', '.join(grouped)}"
+            "Use resample 0, or an advantage over groups, e.g. group_zscore"
         )
     return None
