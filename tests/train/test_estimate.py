@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.algorithms.distill.reverse_kl import reverse_kl
 from posttrain.algorithms.distillation import DistillConfig, DistillObjective
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
@@ -17,7 +18,6 @@ from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import TrainingError
-from posttrain.formulas.distill import reverse_kl
 from posttrain.models.adapters import LoraOptions, share_tensors
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head

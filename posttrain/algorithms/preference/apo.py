@@ -8,8 +8,6 @@ from torch.nn.functional import sigmoid
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import BetaOptions, PairLoss
 
-# ruff: noqa: E741  (`l` is the definitions' name)
-
 
 def apo_zero(h: Tensor, l: Tensor, beta: float) -> Tensor:
     """1 - sigmoid(beta h) + sigmoid(beta l): chosen up, rejected down (D'Oosterlinck 2024)."""

@@ -9,8 +9,6 @@ from torch.nn.functional import logsigmoid
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import BetaOptions, PairLoss
 
-# ruff: noqa: E741  (`l` is the definitions' name)
-
 DPO = "dpo"
 """The loss of settings that name none."""
 

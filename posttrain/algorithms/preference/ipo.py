@@ -7,8 +7,6 @@ from torch import Tensor
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import BetaOptions, PairLoss
 
-# ruff: noqa: E741  (`l` is the definitions' name)
-
 
 def ipo(h: Tensor, l: Tensor, beta: float) -> Tensor:
     """(h - l - 1 / (2 beta))^2 (Azar 2023)."""

@@ -13,8 +13,6 @@ from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import PairLoss
 from posttrain.params.choices import Options
 
-# ruff: noqa: E741  (`l` is the definitions' name)
-
 LOG_HALF = -math.log(2.0)
 NEAR_ZERO = -1e-6
 """A mean log-prob above this counts as this: the odds of a certain answer are infinite."""

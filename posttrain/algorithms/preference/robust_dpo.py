@@ -9,8 +9,6 @@ from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference.dpo import DpoOptions
 from posttrain.algorithms.preference_loss import PairLoss
 
-# ruff: noqa: E741  (`l` is the definitions' name)
-
 
 def robust_dpo(h: Tensor, l: Tensor, beta: float, label_smoothing: float) -> Tensor:
     """(-(1 - s) logsigmoid(m) + s logsigmoid(-m)) / (1 - 2 s), m = beta (h - l): flips cancel (Chowdhury 2024)."""

@@ -10,8 +10,6 @@ from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import PairLoss
 from posttrain.params.choices import Options
 
-# ruff: noqa: E741  (`l` is the definitions' name)
-
 
 class SimpoOptions(Options):
     """A temperature for mean log-probs, and a margin."""

@@ -1,4 +1,4 @@
-"""DPO on pairs of the policy's own samples: the best against the worst, all clear pairs, or accepted samples."""
+"""DPO or IPO on pairs of the policy's own samples; IPO-MD samples from a mixture with the reference."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ ROWS = {
         "Liu 2023, arXiv:2309.06657",
         "dpo on pairs of samples accepted with probability exp((r - r_max) / temperature)",
         {"loss": "dpo", "select": "rejection_sampled"},
+        SampledPairConfig,
+    ),
+    "online_ipo": AlgorithmRow(
+        "Calandriello 2024, arXiv:2403.08635",
+        "ipo on a prompt's best against its worst",
+        {"loss": "ipo", "reduce": "mean"},
+        SampledPairConfig,
+    ),
+    "ipo_md": AlgorithmRow(
+        "Calandriello 2024, arXiv:2403.08635",
+        "ipo on a prompt's best against its worst, drawn from pi^(1-m) pi_ref^m",
+        {"loss": "ipo", "reduce": "mean", "mixture": 0.25},
         SampledPairConfig,
     ),
 }
