@@ -2,6 +2,7 @@
 
     model, tokenizer = posttrain.load_model("models/sft/main")
     posttrain.train_model(model, tokenizer, rows, "dpo", optimizer={"lr": 1e-5})
+    posttrain.train_online(model, tokenizer, prompts, reward, "grpo")
     print(posttrain.sample(model, tokenizer, ["What is 2 + 3?"], n=4).texts)
 
 `posttrain.losses` has the losses alone, for a training loop of your own.
@@ -15,7 +16,7 @@ if find_spec("psutil") is None:  # which nearly every module needs, and a Python
     how = "Run `source .venv/bin/activate` first (`make env` makes .venv)"
     sys.exit(f"error: the packages of posttrain are not installed in {sys.executable}. {how}")
 
-__all__ = ["Samples", "__version__", "load_model", "losses", "sample", "train_model"]
+__all__ = ["Samples", "__version__", "load_model", "losses", "sample", "train_model", "train_online"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,5 +4,6 @@ from posttrain.api import Samples as Samples
 from posttrain.api import load_model as load_model
 from posttrain.api import sample as sample
 from posttrain.api import train_model as train_model
+from posttrain.api import train_online as train_online
 
 __version__: str

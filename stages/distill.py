@@ -11,8 +11,8 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_config, load_policy, load_tokenizer
 from posttrain.models.files.text import context_of, load_text
 from posttrain.models.master_weights import frozen_on
+from posttrain.online.run import Loaded, section_of
 from posttrain.online.runs import DISTILL, DistillRun
-from posttrain.online.train import LoadedRun, train_on_samples
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.slots import needed_model, table_of
 from posttrain.processes.stage import run_named_stage
@@ -26,18 +26,19 @@ from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
 from posttrain.train.tokenize_tables import conversation
 from posttrain.workspace import table_path
+from stages.online import train_on_samples
 
 
 def main(run: str) -> None:
     """Writes models/distill/RUN, rollouts/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
-    share_run(f"distill@{run}", load_run(f"distill.runs.{run}", DISTILL))
-    train_on_samples(load(run))
+    name, params = f"distill@{run}", load_run(f"distill.runs.{run}", DISTILL)
+    share_run(name, params)
+    train_on_samples(name, params, load(name, params))
 
 
-def load(run: str) -> LoadedRun:
-    """Return the run with its models and prompts."""
-    name, section = f"distill@{run}", f"distill.runs.{run}"
-    params: DistillRun = load_run(section, DISTILL)
+def load(name: str, params: DistillRun) -> Loaded:
+    """Read the prompts, the student and the teacher."""
+    section = section_of(name)
     start = needed_model(params.start, f"{section}.start")
     teacher = needed_model(params.teacher, f"{section}.teacher")
     table = table_path(params.data)
@@ -49,11 +50,11 @@ def load(run: str) -> LoadedRun:
     seen = None if params.context is None else _in_context(text, params, params.context)
     text.context = shared_context(text, teacher, seen or {}, section)
 
-    objective, runtime = params.objective(), Runtime(params.device)
+    runtime = Runtime(params.device)
     models = ModelSet.load(
         runtime,
         start,
-        objective.needs,
+        params.needs,
         params,
         temperature=params.rollout.sampling.temperature,
         teacher=Teacher(
@@ -62,7 +63,7 @@ def load(run: str) -> LoadedRun:
             seen,
         ),
     )
-    return LoadedRun(name, params, objective, models, text, prompts, [start, table, teacher])
+    return Loaded(text, prompts, models, [start, table, teacher])
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:

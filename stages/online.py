@@ -1,47 +1,77 @@
-"""online: one run of reinforcement learning (GRPO, PPO and others) on the policy's own samples."""
+"""online: one run of reinforcement learning (GRPO, PPO and others) on the policy's own samples, from top to bottom."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from posttrain.measure.record import note
+from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
+from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.heldout import heldout_watch
+from posttrain.online.policy_sampler import policy_sampler
+from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
-from posttrain.online.train import LoadedRun, train_on_samples
 from posttrain.params.slots import needed_model
+from posttrain.processes import world
 from posttrain.processes.stage import run_named_stage
+from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.scorable import scorable_prompts
-from posttrain.sampling.sampler import encode_prompts, prompts_of
+from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
-from posttrain.train.loop import share_run
+from posttrain.train.loop import run_training, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
-from posttrain.workspace import table_path
+from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, table_path, write_json
 
 
 def main(run: str) -> None:
     """Writes models/online/RUN, rollouts/online/RUN, metrics/online/RUN.json and plots/online/RUN.csv."""
-    share_run(f"online@{run}", load_run(f"online.runs.{run}", ONLINE))
-    train_on_samples(load(run))
+    name, params = f"online@{run}", load_run(f"online.runs.{run}", ONLINE)
+    share_run(name, params)
+    train_on_samples(name, params, load(name, params))
 
 
-def load(run: str) -> LoadedRun:
-    """Return the run with its models and prompts."""
-    name, section = f"online@{run}", f"online.runs.{run}"
-    params: OnlineParams = load_run(section, ONLINE)
-    start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
-
+def load(name: str, params: OnlineParams) -> Loaded:
+    """Read the prompts of the table that the rewards can score, and the models that the objective needs."""
+    start, table = needed_model(params.start, f"{section_of(name)}.start"), table_path(params.data)
     text = load_text(start, params.date)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = scorable_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
+    temperature = params.rollout.sampling.temperature
+    models = ModelSet.load(params.runtime(), start, params.needs, params, temperature=temperature)
+    return Loaded(text, prompts, models, [start, table])
 
-    objective = params.objective()
-    models = ModelSet.load(
-        params.runtime(),
-        start,
-        objective.needs | ({"ref_logp"} if params.sampling_plan().mixture else set()),
-        params,
-        temperature=params.rollout.sampling.temperature,
-    )
-    return LoadedRun(name, params, objective, models, text, prompts, [start, table])
+
+def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
+    """Sample, score, train; writes the model, its rollouts and its metrics."""
+    section, rollout, (text, prompts, models, inputs) = section_of(name), params.rollout, run
+    lengths = [prompt.ids for prompt in prompts]
+    check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, f"{section}.rollout")
+    rewards, monitor = rewards_of(name, params, run), params.monitor(section)
+    world.from_first(lambda: check_canaries(rewards, prompts[: params.canaries], section))
+    log = params.rollout_log(name, text, max(map(len, lengths)))
+
+    with policy_sampler(rollout, models, text, prompts, inputs[0], f"{section}.rollout") as sampler:
+        groups = PolicyGroups(
+            sampler, text, models, rollout,
+            seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,
+        )  # fmt: skip
+        training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
+        watch = heldout_watch(params, models, text, rewards, training.source.steps, section)
+        metrics = run_training(training if watch is None else replace(training, watch=watch))
+    monitor.close()
+
+    if watch is not None:
+        metrics.rows.pop()  # the evaluation after the last step
+    steps, watched = len(metrics.rows), {} if watch is None else watch.finish()
+    policy = models.gather_on_rank_zero().policy
+    log.finish(rollouts_path(name), metrics.rows)
+    note(weights_version=f"{name} step {watched.get('kept_step', steps)}")
+    save_model(policy, model_path(name), inputs[0], params.save_dtype)
+    last = {key: metrics.tail(key, 10) for key in params.summary if metrics.last([key])}
+    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": steps, **rounded(last), **watched})
 
 
 if __name__ == "__main__":

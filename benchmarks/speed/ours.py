@@ -25,8 +25,12 @@ from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
+from posttrain.online.collect import Collect
+from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.rollouts import RolloutSource
+from posttrain.online.rounds import FreshRounds, Rounds
+from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow
@@ -166,7 +170,10 @@ def online(
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    source = RolloutSource(given, sampler, judged, models, objective.needs, params, text=text, seed=0)
+    groups = PolicyGroups(sampler, text, models, params, seed=0, name="speed")
+    monitor, failures = RewardMonitor("speed", {}, compares=False), FailureLimit(judged, 0.0, "speed")
+    collect = Collect(groups, judged, failures, monitor, None, case.group, objective.needs, seed=0)
+    source = Rounds(FreshRounds(given, collect, params), models, objective.needs, params, seed=0)
     log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(

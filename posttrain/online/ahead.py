@@ -1,91 +1,74 @@
-"""Samples of the next round, drawn with the weights at the start of this one: asynchronous rollouts, one round ahead.
+"""Rounds sampled one ahead, with the weights at the start of the present one: asynchronous rollouts.
 
 Where the sampler computes elsewhere, the next round is sampled while this one is trained; else at once, which gives the
-same samples and saves no time. What was drawn is in the checkpoint, so a resumed run has the same samples.
+same samples and saves no time. What was sampled is in the checkpoint, so a resumed run has the same samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from posttrain.measure.phases import phase
+from posttrain.online.collect import Draw
+from posttrain.online.rounds import FreshRounds, Round
 from posttrain.rollout import Rollout
-from posttrain.train.step import Batch
+from posttrain.train.batch_sources import prefixed, under
 
 
-class Drawn(NamedTuple):
-    """The samples of a round with their rewards, and the metrics of these."""
+class RoundsAhead:
+    """The round after the present one: in progress, or sampled."""
 
-    batch: Batch
-    metrics: dict[str, float]
+    def __init__(self, rounds: FreshRounds) -> None:
+        self._rounds = rounds
+        self._pool = ThreadPoolExecutor(1, "ahead") if rounds.sampler.background else None
+        self._open: tuple[Draw, Future[list[Rollout]] | None] | None = None
+        self._sampled: tuple[int, Round] | None = None
 
+    def take(self, number: int) -> Round:
+        """Return the samples of a round, and begin the next one."""
+        if number == 0:
+            self._rounds.sampler.sync(0)
+            self._begin(0)
+        self._finish()
+        if self._sampled is None or self._sampled[0] != number:
+            raise RuntimeError(f"round {number} was not sampled ahead")
+        taken, self._sampled = self._sampled[1], None
+        if number + 1 < self._rounds.params.rounds:
+            if number:
+                self._rounds.sampler.sync(number)
+            self._begin(number + 1)
+        return taken
 
-class Ahead:
-    """The round after the present one: in progress, or drawn."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the round that is sampled, for a checkpoint, and the counts; waits for it."""
+        self._finish()
+        ahead = {} if self._sampled is None else self._sampled[1].tensors()
+        number = {} if self._sampled is None else {"number": torch.tensor(self._sampled[0])}
+        return {**self._rounds.state_dict(), **prefixed(ahead={**number, **ahead})}
 
-    def __init__(self, begin: Callable[[int], Any], finish: Callable[[int, Any], Drawn], *, background: bool) -> None:
-        """`begin` chooses the prompts of a round: a tuple with the function `sample`; `finish` scores its samples.
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self._rounds.load_state_dict(tensors)
+        ahead, self._open = under(tensors, "ahead"), None
+        self._sampled = (int(ahead["number"]), Round.from_tensors(ahead)) if ahead else None
 
-        In the background only `sample` runs.
-        """
-        self._begin, self._finish = begin, finish
-        self._pool = ThreadPoolExecutor(1, "ahead") if background else None
-        self._open: tuple[int, Any] | None = None
-        self._drawn: tuple[int, Drawn] | None = None
-
-    def begin(self, number: int) -> None:
-        """Begin to sample a round with the weights that the sampler has."""
-        attempt = self._begin(number)
-        if self._pool is not None:
-            attempt = attempt._replace(sample=_Result(self._pool.submit(attempt.sample)))
-        self._open = number, attempt
+    def _begin(self, number: int) -> None:
+        """Begin to sample a round with the weights that the sampler has; only that runs in the background."""
+        draw = self._rounds.begin(number)
+        self._open = draw, None if self._pool is None else self._pool.submit(self._rounds.sampler.sample, draw)
         if self._pool is None:
-            self.finish()
+            self._finish()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Wait for the samples and score them; the sampler must still have their weights, for groups to be replaced."""
         if self._open is not None:
-            number, attempt = self._open
-            self._open, self._drawn = None, (number, self._finish(number, attempt))
-
-    def take(self, number: int) -> Drawn:
-        """Return the samples of a round."""
-        self.finish()
-        if self._drawn is None or self._drawn[0] != number:
-            raise RuntimeError(f"round {number} was not sampled ahead")
-        drawn, self._drawn = self._drawn[1], None
-        return drawn
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the round that is drawn, for a checkpoint; waits for it."""
-        self.finish()
-        if self._drawn is None:
-            return {}
-        number, drawn = self._drawn
-        metrics = {f"metrics.{name}": torch.tensor(value, dtype=torch.float64) for name, value in drawn.metrics.items()}
-        batch = {f"batch.{name}": part for name, part in drawn.batch.tensors().items()}
-        return {"number": torch.tensor(number), **metrics, **batch}
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned."""
-        self._open = self._drawn = None
-        if tensors:
-            metrics = {name[8:]: float(part) for name, part in tensors.items() if name.startswith("metrics.")}
-            batch = Batch.from_tensors({name[6:]: part for name, part in tensors.items() if name.startswith("batch.")})
-            self._drawn = int(tensors["number"]), Drawn(batch, metrics)
+            (draw, future), self._open = self._open, None
+            self._sampled = draw.round, self._rounds.finish(draw, None if future is None else _result(future))
 
 
-class _Result:
-    """Waits for the samples of another thread."""
-
-    def __init__(self, future: Future[list[Rollout]]) -> None:
-        self._future = future
-
-    @phase("generate")
-    def __call__(self) -> list[Rollout]:
-        return self._future.result()
+@phase("generate")
+def _result(future: Future[list[Rollout]]) -> list[Rollout]:
+    return future.result()

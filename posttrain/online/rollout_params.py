@@ -55,6 +55,11 @@ class RolloutParams(Params):
         return self
 
     @property
+    def steps_a_round(self) -> int:
+        """Optimizer steps on the samples of a round."""
+        return self.minibatches * self.epochs
+
+    @property
     def foreign(self) -> bool:
         """Whether the samples are not those of the trainer's own decoder and weights."""
         return self.engine != "builtin" or self.ahead > 0

@@ -29,14 +29,14 @@ from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.online.watch import WatchParams
 from posttrain.params.params import Params
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
-from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
+from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed
+from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.sampler import MEMORY
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
@@ -47,6 +47,9 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import demonstrations, windows
+
+OVERLONG = "overlong"
+"""The reward that the setting `overlong` adds."""
 
 
 class OnlineParams(TrainingParams):
@@ -91,7 +94,7 @@ class OnlineParams(TrainingParams):
         if self.rollout.engine == "builtin":
             return self
         reasons = {
-            "samples a mixture of two models": self.sampling_plan().mixture > 0,
+            "samples a mixture of two models": self.mixture_share > 0,
             f"trains an adapter ({self.adapter.type})": self.adapter.type != "none",
         }
         if reason := next((text for text, found in reasons.items() if found), ""):
@@ -113,11 +116,32 @@ class OnlineParams(TrainingParams):
         """Return the objective of the run."""
         raise NotImplementedError
 
-    def sampling_plan(self) -> SamplingPlan:
-        """Return what the algorithm changes about sampling."""
-        return SamplingPlan()
+    @property
+    def needs(self) -> frozenset[str]:
+        """The columns that the objective reads, and the models that sampling needs."""
+        return self.objective().needs | ({"ref_logp"} if self.mixture_share else set())
 
-    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
+    @property
+    def tries(self) -> int:
+        """How often a round's groups are drawn: above 1 those of equal rewards are drawn again (dynamic sampling)."""
+        return 1
+
+    @property
+    def mixture_share(self) -> float:
+        """The reference's weight in the mixture that is sampled; 0: the policy alone."""
+        return 0.0
+
+    @property
+    def has_opponents(self) -> bool:
+        """Whether half of each group is sampled from the mixture, as opponents of the other half."""
+        return False
+
+    @property
+    def terms(self) -> dict[str, WeightedReward]:
+        """The rewards of a sample, with those that the algorithm adds."""
+        return self.reward
+
+    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
         """Return the batches: samples, with data of a table where the algorithm uses it."""
         return samples
 
@@ -125,13 +149,13 @@ class OnlineParams(TrainingParams):
     def most_rollouts(self) -> int:
         """The most rollouts that the run can sample."""
         rollout = self.rollout
-        return rollout.rounds * rollout.prompts * rollout.group_size * (1 + self.sampling_plan().resample)
+        return rollout.rounds * rollout.prompts * rollout.group_size * self.tries
 
     def rollout_log(self, name: str, text: ChatText, longest_prompt: int) -> RolloutLog:
         """Stores the run's samples."""
-        rollout, plan = self.rollout, self.sampling_plan()
+        rollout = self.rollout
         settings = rollout.sampling.model_dump(mode="json", exclude=MEMORY)
-        settings |= {"mixture": plan.mixture} if plan.mixture else {}
+        settings |= {"mixture": self.mixture_share} if self.mixture_share else {}
         sampling = Sampling(
             run=name.replace("@", "/"),
             seed=self.seed,
@@ -206,6 +230,8 @@ class PolicyRun(OnlineParams, PolicyConfig):
             )
         if isinstance(self.update, TrpoOptions) and self.device.precision == "bf16":
             raise ValueError("device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto")
+        if self.overlong is not None and OVERLONG in self.reward:
+            raise ValueError("overlong is punished twice: by the setting and by the reward of that name. Remove one")
         if self.text != TextParams() and not self.ptx:
             raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
         if bool(self.ptx) != (self.corpus != NONE):
@@ -218,18 +244,32 @@ class PolicyRun(OnlineParams, PolicyConfig):
 
     def objective(self) -> Objective:
         """Return the row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
-        overlong = () if self.overlong is None else (1.0,)  # the overlong penalty is one more part of the reward
-        return PolicyObjective(
-            self, self.rollout.sampling.max_tokens, (*(term.counted for term in self.reward.values()), *overlong)
-        )
+        weights = tuple(term.counted for term in self.terms.values())
+        return PolicyObjective(self, self.rollout.sampling.max_tokens, weights)
 
-    def sampling_plan(self) -> SamplingPlan:
-        """Dynamic sampling, the punishment of length, opponents."""
-        if isinstance(self.advantage, WinRateOptions):
-            return SamplingPlan(self.resample, self.overlong, opponents=True, mixture=self.advantage.mixture)
-        return SamplingPlan(self.resample, self.overlong)
+    @property
+    def tries(self) -> int:
+        """The first draw, and those of dynamic sampling."""
+        return 1 + self.resample
 
-    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:
+    @property
+    def mixture_share(self) -> float:
+        """The reference's weight in the mixture that opponents are sampled from."""
+        return self.advantage.mixture if isinstance(self.advantage, WinRateOptions) else 0.0
+
+    @property
+    def has_opponents(self) -> bool:
+        """Whether the advantage is a win rate."""
+        return isinstance(self.advantage, WinRateOptions)
+
+    @property
+    def terms(self) -> dict[str, WeightedReward]:
+        """The rewards of a sample; the setting `overlong` is the reward of that name."""
+        if self.overlong is None:
+            return self.reward
+        return {**self.reward, OVERLONG: term(OVERLONG, {"fraction": self.overlong})}
+
+    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:
         """Return the samples, with pretraining text added where ptx asks for it."""
         corpus = table_of(self.corpus)
         if corpus is None:
@@ -289,11 +329,12 @@ class SampledPairRun(SampledRun, SampledPairConfig):
         """Return the preference row."""
         return PreferenceObjective(self)
 
-    def sampling_plan(self) -> SamplingPlan:
-        """Samples of the mixture (IPO-MD), or of the policy."""
-        return SamplingPlan(mixture=self.mixture)
+    @property
+    def mixture_share(self) -> float:
+        """The reference's weight in the mixture (IPO-MD); 0: the policy alone."""
+        return self.mixture
 
-    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
+    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
         """Return the pairs that the rule chooses."""
         return FilteredSource(samples, pair_rule(self.select, self.seed))
 
@@ -314,7 +355,7 @@ class SampledBestRun(SampledRun, SampledBestConfig):
         """Return the likelihood."""
         return LikelihoodObjective(self)
 
-    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:  # noqa: ARG002
+    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
         """Return the samples that pass the selection rule."""
         return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
@@ -344,7 +385,7 @@ class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
         """Return the divergence."""
         return DistillObjective(self)
 
-    def source(self, samples: RolloutSource, text: ChatText) -> BatchSource:
+    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:
         """Own samples, demonstrations, or steps of both."""
         chat = table_of(self.demonstrations)
         if self.own == 1 or chat is None:

@@ -64,10 +64,11 @@ def _terms(given: Any) -> Any:
     """Weights, or settings with a weight and the reward's own options, as typed terms."""
     if not isinstance(given, Mapping):
         return given
-    return {name: _term(name, value) for name, value in given.items()}
+    return {name: term(name, value) for name, value in given.items()}
 
 
-def _term(name: Any, value: Any) -> WeightedReward:
+def term(name: Any, value: Any) -> WeightedReward:
+    """Return a reward of params.yaml with its weight and options, typed."""
     if isinstance(value, WeightedReward):
         return value
     reward = reward_named(str(name), "reward")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from posttrain.formulas.ragged import Ragged
 from posttrain.models.sharding import fill
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet
@@ -36,14 +34,6 @@ class BatchSource(Protocol):
         """Metrics of the last batch."""
         return {}
 
-    def open(self, folder: Path) -> None:  # noqa: ARG002
-        """Called once before the first batch: a folder next to the checkpoints, for what the source stores."""
-        return
-
-    def trained(self, step: int, prepared: Ragged) -> None:  # noqa: ARG002
-        """Called after each optimizer step with its prepared rows."""
-        return
-
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs to resume; nothing where the step alone decides the batch."""
         return {}
@@ -68,14 +58,6 @@ class WrappedSource(BatchSource):
     def batch(self, step: int) -> Batch:
         """Return the rows of the inner source."""
         return self._inner.batch(step)
-
-    def open(self, folder: Path) -> None:
-        """Open the inner source."""
-        self._inner.open(folder)
-
-    def trained(self, step: int, prepared: Ragged) -> None:
-        """Tell the inner source."""
-        self._inner.trained(step, prepared)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the inner source."""
@@ -203,3 +185,14 @@ def collate(examples: Sequence[Example]) -> Batch:
     sizes = torch.tensor([len(example.rows) for example in examples])
     numbers = torch.repeat_interleave(torch.arange(len(examples)), sizes)
     return make_batch(rows, columns, items=numbers)
+
+
+def prefixed(**parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return several parts of a state as one: `prefixed(update={"step": x})` -> {"update.step": x}."""
+    return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+def under(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return one part of a state that `prefixed` returned."""
+    start = f"{part}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,10 +1,13 @@
-"""What looks at a run between its steps: the interface, and the one that looks at nothing."""
+"""What looks at a run between its steps, and what stores its samples: the interfaces, and one that does nothing."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, Protocol
 
 from torch import Tensor
+
+from posttrain.formulas.ragged import Ragged
 
 
 class Watch(Protocol):
@@ -43,6 +46,23 @@ class NoWatch:
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """There is nothing to restore."""
+
+
+class StepLog(Protocol):
+    """Stores what each step of a run was trained on; its state is in the run's checkpoints."""
+
+    def open(self, folder: Path) -> None:
+        """Keep what is stored in this folder, next to the checkpoints, until the run ends."""
+
+    def trained(self, step: int, prepared: Ragged) -> None:
+        """Note the rows of an optimizer step."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs to resume."""
+        ...
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
 
 
 NO_WATCH: Final = NoWatch()

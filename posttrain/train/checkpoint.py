@@ -33,7 +33,7 @@ from posttrain.params.formats import CHECKPOINTS, check_format
 from posttrain.pipeline.digests import Digests
 from posttrain.pipeline.inputs import confirm
 from posttrain.processes import world
-from posttrain.train.provenance import differences, is_maker, maker, read_maker
+from posttrain.train.provenance import Maker, differences, is_maker, read_maker, stage_maker
 from posttrain.workspace import (
     DONE,
     HELD,
@@ -182,13 +182,22 @@ class Checkpoints:
     Those of unfinished runs with other parameters or inputs stay until a person removes them.
     """
 
-    def __init__(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        stage: str,
+        settings: Mapping[str, Any],
+        inputs: Sequence[Path],
+        *,
+        folder: Path | None = None,
+        maker: Maker | None = None,
+    ) -> None:
+        """`folder`, `maker`: by default those of the stage."""
         key = world.from_first(lambda: run_key(stage, settings, inputs))
-        self._name, self._stage, self._mark = stage, checkpoint_path(stage), fingerprint(key)
+        self._name, self._stage, self._mark = stage, folder or checkpoint_path(stage), fingerprint(key)
         self._folder = self._stage / self._mark
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
-        self._maker, self._edits = maker(stage), list[str]()
+        self._maker, self._edits = maker or stage_maker(stage), list[str]()
         if world.is_rank_zero():
             self._open(key)
         world.wait_for_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -30,8 +30,8 @@ from posttrain.params.params import Params
 from posttrain.processes import world
 from posttrain.text.chat import DATE, TemplateDate
 from posttrain.train import randomness
-from posttrain.train.batch_sources import BatchSource
-from posttrain.train.callback import NO_WATCH, Watch
+from posttrain.train.batch_sources import BatchSource, prefixed
+from posttrain.train.callback import NO_WATCH, StepLog, Watch
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
 from posttrain.train.examples import Examples
@@ -175,6 +175,9 @@ class TrainingRun:
     progress_metrics: tuple[str, ...] = ("loss",)
     """Metrics shown in the progress line."""
     watch: Watch = NO_WATCH
+    step_log: StepLog | None = None
+    on_step: Callable[[int, dict[str, float]], None] | None = None
+    """Called with the number of each step and its metrics."""
 
 
 def run_training(run: TrainingRun) -> MetricsLog:
@@ -183,7 +186,8 @@ def run_training(run: TrainingRun) -> MetricsLog:
     checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
     check_memory(run.models, run.step_tokens, run.params.activations, run.params.limits.memory, run.name)
     checkpoints.check_space(checkpoint_bytes(run.models) + byte_count(run.watch.state_dict().values()))
-    run.source.open(checkpoints.folder)
+    if run.step_log is not None:
+        run.step_log.open(checkpoints.folder)
     randomness.seed(run.params.seed)
     note(seed=run.params.seed)
     with explained_out_of_memory(run.models, run.step_tokens, run.params.activations, run.name):
@@ -192,7 +196,7 @@ def run_training(run: TrainingRun) -> MetricsLog:
     return log
 
 
-def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None = None) -> MetricsLog:
+def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end: int | None = None) -> MetricsLog:
     """Return the training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
@@ -203,7 +207,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int |
         checkpoints.wait()
 
 
-def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int | None) -> MetricsLog:
+def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end: int | None) -> MetricsLog:
     objective, models, source = run.objective, run.models, run.source
     routers = routers_of(models.policy, run.params.router, run.name)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
@@ -222,8 +226,11 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path, end: int 
             closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, prepared.state)
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
-        source.trained(step, prepared.step)
+        if run.step_log is not None:
+            run.step_log.trained(step, prepared.step)
         log.add({"step": step, **metrics, **prepared.metrics, **source.metrics(), **looked})
+        if run.on_step is not None:
+            run.on_step(step, dict(log.rows[-1]))
         healthy = check_limits(run.params.limits, log.rows, run.name)
         progress.advance(1, log.last(run.progress_metrics))
         if healthy and ((step + 1) % run.params.checkpoint_every == 0 or step + 1 == source.steps):
@@ -249,11 +256,15 @@ def train_likelihood(run: TrainingRun, examples: Examples, heldout: Examples, to
 
 
 def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> CheckpointData:
-    tensors = {f"update.{name}": part for name, part in run.update.state_dict().items()}
-    tensors |= {f"source.{name}": part for name, part in run.source.state_dict().items()}
-    tensors |= {f"watch.{name}": part for name, part in run.watch.state_dict().items()}
+    source = run.source.state_dict()  # before the log's: what is sampled ahead is scored and logged here
+    tensors = prefixed(
+        update=run.update.state_dict(),
+        source=source,
+        watch=run.watch.state_dict(),
+        log={} if run.step_log is None else run.step_log.state_dict(),
+        random=randomness.states(run.models.runtime.device),
+    )
     tensors |= run.models.trained_parameters()
-    tensors |= {f"random.{name}": part for name, part in randomness.states(run.models.runtime.device).items()}
     plain = {"objective": state, "rows": log.rows, "time": timings_state(), "processes": noted("processes")}
     return CheckpointData(step, tensors, plain)
 
@@ -267,6 +278,8 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
         run.update.load_state_dict(saved.later("update."))
         run.source.load_state_dict(saved.under("source."))
         run.watch.load_state_dict(saved.under("watch."))
+        if run.step_log is not None:
+            run.step_log.load_state_dict(saved.under("log."))
         randomness.restore(saved.under("random."), run.models.runtime.device)
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so an older checkpoint would fail too, and the run is half loaded

@@ -13,14 +13,15 @@ StepMetrics = Mapping[str, float]
 
 
 class MetricsLog:
-    """Rows in memory and on disk; the file is complete after every step."""
+    """Rows in memory, and on disk where there is a path; the file is complete after every step."""
 
-    def __init__(self, path: Path, rows: Sequence[StepMetrics] = ()) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, rows: Sequence[StepMetrics] = ()) -> None:
         self.rows: list[dict[str, float]] = []
         self._columns: list[str] = []
-        self._writes = world.is_rank_zero()
-        if self._writes:
+        if not world.is_rank_zero():
+            path = None
+        self._path = path
+        if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
         for row in rows:
@@ -50,7 +51,7 @@ class MetricsLog:
 
     @phase("write")
     def _write(self, lines: list[str], mode: str) -> None:
-        if not self._writes:
+        if self._path is None:
             return
         with self._path.open(mode, encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from posttrain.measure.record import cpu_isa, noted
+from posttrain.measure.record import cpu_isa, noted, versions
 from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import stage_of
 from posttrain.pipeline import code_manifest
@@ -20,14 +20,23 @@ GPU: Final = ("gpu", "driver", "cuda")
 _OUTLINES: Final = Outlines()
 
 
-def maker(name: str) -> Maker:
+def stage_maker(name: str) -> Maker:
     """Return the maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
     settings = read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {}
     stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
     library = code_manifest.Library(_OUTLINES)
     used = library.code(stage, settings)
     library.outlines.keep()
-    return {**used, "cpu": {"cpu_isa": cpu_isa()} | {fact: str(noted(fact)) for fact in GPU if noted(fact)}}
+    return {**used, "cpu": _hardware()}
+
+
+def library_maker(module: str) -> Maker:
+    """Return the maker of a checkpoint that a module of the library saves, without a stage."""
+    return {"files": code_manifest.Library(_OUTLINES).closure(module), "packages": versions(), "cpu": _hardware()}
+
+
+def _hardware() -> dict[str, str]:
+    return {"cpu_isa": cpu_isa()} | {fact: str(noted(fact)) for fact in GPU if noted(fact)}
 
 
 def is_maker(value: Any) -> TypeGuard[Maker]:

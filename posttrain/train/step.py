@@ -164,6 +164,15 @@ class StepClosure:
             routing.add(recording, counts=counts)
         return float(sum(world.gathered(total))) + routing.loss()
 
+    @torch.no_grad()
+    def measured(self) -> dict[str, float]:
+        """Return the loss and its metrics at the current weights, of one process."""
+        totals: dict[str, Tensor] = {}
+        for micro in self.models.micro_batches(self.batch):
+            columns, _ = self._forward(micro, self.models.packed(micro))
+            add_metrics(totals, _detached(self.objective.loss(columns, self.state)))
+        return step_metrics(totals)
+
     def micro_batches(self) -> list[Batch]:
         """Return this process's micro-batches."""
         return [micro for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]) if counts]

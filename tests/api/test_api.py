@@ -156,3 +156,40 @@ def test_a_tool_call_with_null_content_is_trained(loaded: tuple[Any, Any]) -> No
     turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
     with pytest.raises(DataError, match="tool"):  # the template of this model knows no tools, and says so
         posttrain.train_model(copy.deepcopy(model), tokenizer, [{"messages": turns}])
+
+
+ROWS = [{"prompt": f"{a}+1", "completion": str(a + 1)} for a in range(8)]
+PAIRS = [{"prompt": f"{a}+1", "chosen": str(a + 1), "rejected": "no"} for a in range(8)]
+
+
+@pytest.mark.parametrize(("algorithm", "rows"), [("sft", ROWS), ("dpo", PAIRS), ("simpo", PAIRS)])
+def test_heldout_rows_are_measured_while_it_trains(
+    folder: Path, algorithm: str, rows: list[dict[str, str]], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"epochs": 4, "batch_size": 4, "optimizer": {"lr": 3e-3}}
+    model, tokenizer = posttrain.load_model(folder)
+    history = posttrain.train_model(
+        model, tokenizer, rows, algorithm, heldout=rows[:3], evaluate_every=3, output=tmp_path, **options
+    )
+    plain, _ = posttrain.load_model(folder)
+    posttrain.train_model(plain, tokenizer, rows, algorithm, **options)
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs), "measuring changes nothing"
+    measured = [row["step"] for row in history if "heldout_loss" in row]
+    assert measured == [0, 3, 6, 8] and "loss" not in history[-1]
+    assert history[-1]["heldout_loss"] < history[0]["heldout_loss"]
+    assert ("heldout_accuracy" in history[0]) is (algorithm != "sft")
+    saved, _ = posttrain.load_model(tmp_path / "model")
+    assert all(torch.equal(a, b) for a, b in zip(saved.parameters(), model.parameters(), strict=True))
+
+
+def test_the_heldout_loss_is_that_of_the_rows(folder: Path) -> None:
+    model, tokenizer = posttrain.load_model(folder)
+    history = posttrain.train_model(model, tokenizer, ROWS, heldout=ROWS, batch_size=8, optimizer={"lr": 1e-3})
+    assert history[0]["heldout_loss"] == pytest.approx(history[0]["loss"], rel=1e-6)
+
+
+def test_wrong_heldout_rows_are_named(folder: Path) -> None:
+    model, tokenizer = posttrain.load_model(folder)
+    with pytest.raises(DataError, match=r"heldout\[0\]"):
+        posttrain.train_model(model, tokenizer, ROWS, heldout=[{"prompt": "1+1"}])

@@ -44,6 +44,17 @@ def test_grpo_raises_the_reward(example: Callable[[str], Any], seed: int) -> Non
     assert sum(rewards[:4]) / 4 < 0.2 and sum(rewards[-4:]) / 4 > 0.5, rewards
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_run_in_one_call_raises_the_reward(example: Callable[[str], Any], seed: int) -> None:
+    history = example("grpo")(["--seed", str(seed), "--rounds", "30"])
+    rewards = [row["reward"] for row in history]
+    assert sum(rewards[:4]) / 4 < 0.2 and sum(rewards[-4:]) / 4 > 0.5, rewards
+
+
+def test_a_run_in_one_call_is_short() -> None:
+    assert len((FOLDER / "grpo.py").read_text(encoding="utf-8").splitlines()) <= 60
+
+
 def test_they_take_a_model_folder(example: Callable[[str], Any], tmp_path: Path) -> None:
     folder = str(tiny_folder(tmp_path))
     assert len(example("grpo_loop")(["--model", folder, "--steps", "1", "--algorithm", "dr_grpo"])) == 1

@@ -36,7 +36,7 @@ def test_one_prompt_needs_no_list(model: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo", "raft"])
 def test_an_algorithm_that_samples_is_not_taken_for_a_typing_error(model: tuple[Any, Any], algorithm: str) -> None:
-    with pytest.raises(ParamsError, match=f"'{algorithm}' learns from its own samples.*online.runs.*policy_loss"):
+    with pytest.raises(ParamsError, match=f"'{algorithm}' learns from its own samples.*train_online.*policy_loss"):
         posttrain.train_model(*model, [{"prompt": "a", "completion": "b"}], algorithm)
 
 

@@ -13,7 +13,6 @@ import pytest
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.runs import ONLINE
 from posttrain.params.params import check, merge
 from posttrain.rollout import Prompt, Rollout
@@ -24,6 +23,7 @@ from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from tests.models.tiny import function_reward
+from tests.online.rounds import rounds_of
 from tests.workspace import ROOT
 
 DEVICE = Runtime(DeviceParams(device="cpu"))
@@ -86,9 +86,9 @@ def grpo(folder: Path, models: ModelSet, sampler: Sampler, **rollout: Any) -> Tr
     text, objective = ChatText(load_tokenizer(folder)), params.objective()
     asked = [[{"role": "user", "content": f"{i}+1"}] for i in range(5)]
     prompts = [Prompt(f"p{i}", one, text.prompt(one), "1") for i, one in enumerate(asked)]
-    source = RolloutSource(
+    source = rounds_of(
         prompts, sampler, function_reward(low_tokens), models, objective.needs,
-        check(RolloutParams, rollout, where="rollout"), text=text, seed=0, plan=SamplingPlan(), name="online@grpo",
+        check(RolloutParams, rollout, where="rollout"), text, name="online@grpo",
     )  # fmt: skip
     update = adamw(models.trained, params, source.steps)
     return TrainingRun("online@grpo", params, [], objective, source, models, update, 0)

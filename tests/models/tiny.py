@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -130,10 +131,12 @@ def _columns(found: Sequence[Completion]) -> Samples:
     return Samples([one.ids for one in found], [one.logps for one in found], [one.finish == "length" for one in found])
 
 
-def function_reward(judge: ScoreFn) -> RewardSum:
-    """A sum of one reward that is a plain function."""
+def function_reward(
+    judge: ScoreFn, others: Mapping[str, WeightedReward] = MappingProxyType({}), max_tokens: int | None = None
+) -> RewardSum:
+    """A sum of a reward that is a plain function, and others."""
     term = WeightedReward(reward=Reward(lambda options, context: judge))
-    return RewardSum({"few": term}, Context(Runtime(DeviceParams()), "test"))
+    return RewardSum({"few": term, **others}, Context(Runtime(DeviceParams()), "test", max_tokens=max_tokens))
 
 
 def rollout_of(text: str, answer: str = "", *, truncated: bool = False, task: str = "") -> Rollout:

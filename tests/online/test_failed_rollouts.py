@@ -16,14 +16,14 @@ from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.rollouts import RolloutSource, SamplingPlan
-from posttrain.rewards.failures import FailureLimit
+from posttrain.online.rounds import Rounds
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch
 from tests.models.tiny import function_reward, tiny_folder
+from tests.online.rounds import rounds_of
 
 ROLLOUT: dict[str, Any] = {"rounds": 3, "prompts": 4, "group_size": 4, "minibatches": 2, "sampling": {"max_tokens": 6}}
 Fails = Callable[[Rollout], bool]
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("tiny"))
 
 
-def source_of(folder: Path, fails: Fails, plan: SamplingPlan | None = None) -> RolloutSource:
+def source_of(folder: Path, fails: Fails, tries: int = 1) -> Rounds:
     """Rounds of samples with a reward that fails for some of them."""
 
     def judge(rollouts: Any) -> list[Score]:
@@ -44,18 +44,10 @@ def source_of(folder: Path, fails: Fails, plan: SamplingPlan | None = None) -> R
     turns = [[{"role": "user", "content": f"{i}+1"}] for i in range(5)]
     prompts = [Prompt(f"p{i}", one, text.prompt(one), str(i)) for i, one in enumerate(turns)]
     reward = function_reward(judge)
-    return RolloutSource(
-        prompts,
-        LocalSampler(models.policy, text.stops, models.runtime),
-        reward,
-        models,
-        frozenset({"reward", "truncated", "old_logp", "group"}),
-        RolloutParams.model_validate(ROLLOUT),
-        text=text,
-        seed=0,
-        plan=plan or SamplingPlan(),
-        failures=FailureLimit(reward, 1.0, "online.runs.a"),
-    )
+    sampler = LocalSampler(models.policy, text.stops, models.runtime)
+    needs = frozenset({"reward", "truncated", "old_logp", "group"})
+    params = RolloutParams.model_validate(ROLLOUT)
+    return rounds_of(prompts, sampler, reward, models, needs, params, text, tries=tries, max_failed=1.0)
 
 
 def sizes(batch: Batch) -> list[int]:
@@ -111,6 +103,6 @@ def test_a_round_without_enough_groups_ends_the_run(folder: Path) -> None:
 
 
 def test_dynamic_sampling_replaces_groups_that_failed(folder: Path) -> None:
-    source = source_of(folder, lambda one: one.prompt.id == "p2", SamplingPlan(resample=3))
+    source = source_of(folder, lambda one: one.prompt.id == "p2", tries=4)
     found = [sizes(source.batch(step)) for step in range(2)]
     assert sorted(found[0] + found[1]) == [4] * 4

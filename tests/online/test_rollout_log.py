@@ -20,9 +20,7 @@ from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online import rollout_log
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.rollouts import RolloutSource, SamplingPlan
 from posttrain.online.stored_rollouts import StoredRollouts
-from posttrain.rewards.failures import FailureLimit
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
@@ -34,6 +32,7 @@ from posttrain.train.loop import TrainingParams, TrainingRun, train
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, OptimizerParams
 from tests.models.tiny import function_reward, tiny_folder
+from tests.online.rounds import rounds_of
 
 ROLLOUT: dict[str, Any] = {"rounds": 3, "prompts": 4, "group_size": 3, "minibatches": 2, "sampling": {"max_tokens": 8}}
 ROWS = 36
@@ -83,14 +82,15 @@ def run_of(
     objective = PolicyObjective(POLICY_ROWS["dr_grpo"].settings(), 8)
     log = RolloutLog(Sampling("online/a", 0, SETTINGS, text.vocabulary, 3, ROWS * (1 + resample), 200), stored, limit)
     reward = function_reward(judge)
-    source = RolloutSource(
+    source = rounds_of(
         prompts, LocalSampler(models.policy, text.stops, runtime), reward, models, objective.needs,
-        RolloutParams.model_validate(ROLLOUT), text=text, seed=0, plan=SamplingPlan(resample=resample),
-        failures=FailureLimit(reward, 1.0, "online.runs.a"), log=log, name="online@a",
+        RolloutParams.model_validate(ROLLOUT), text, tries=1 + resample, max_failed=1.0, log=log, name="online@a",
     )  # fmt: skip
     optimizer = OptimizerParams(lr=3e-3)
     update: Any = Cut(AdamW({"policy": (models.policy, optimizer.lr)}, optimizer, source.steps), cut)
-    return TrainingRun("online@a", TrainingParams(checkpoint_every=2), [], objective, source, models, update, 0), log
+    return TrainingRun(
+        "online@a", TrainingParams(checkpoint_every=2), [], objective, source, models, update, 0, step_log=log
+    ), log
 
 
 def logged(
@@ -101,7 +101,7 @@ def logged(
     for cut in (*cuts, 2.0):
         run, log = run_of(folder, cut=cut, **options)
         checkpoints = Checkpoints(run.name, {}, [])
-        run.source.open(checkpoints.folder)
+        log.open(checkpoints.folder)
         if cut < 1:
             with pytest.raises(CutError):
                 train(run, checkpoints, place / "a.csv")
@@ -214,9 +214,9 @@ def test_a_round_that_is_missing_is_noticed_before_training_resumes(
 
 def logged_until(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_ROOT", str(place))
-    run, _ = run_of(folder, cut=0.7)
+    run, log = run_of(folder, cut=0.7)
     checkpoints = Checkpoints(run.name, {}, [])
-    run.source.open(checkpoints.folder)
+    log.open(checkpoints.folder)
     train(run, checkpoints, place / "a.csv")
 
 

@@ -13,7 +13,7 @@ from posttrain.errors import DataError, ParamsError, TrainingError
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online.heldout import HeldoutRewards, heldout_watch
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.rollouts import RolloutSource
+from posttrain.online.rounds import Rounds
 from posttrain.online.runs import ONLINE
 from posttrain.online.watch import HeldoutWatch, WatchParams
 from posttrain.online.watch_rules import Floats
@@ -28,6 +28,7 @@ from posttrain.train.limits import LimitParams
 from posttrain.train.loop import TrainingParams, TrainingRun
 from posttrain.train.model_set import ModelSet
 from tests.models.tiny import function_reward, tiny_folder
+from tests.online.rounds import rounds_of
 from tests.train.test_training import (
     DEVICE,
     ROLLOUT,
@@ -166,13 +167,11 @@ class StaleSampler(LocalSampler):
         self.version = version
 
 
-def source_with(folder: Path, models: ModelSet, sampler: LocalSampler, text: ChatText, **rollout: Any) -> RolloutSource:
+def source_with(folder: Path, models: ModelSet, sampler: LocalSampler, text: ChatText, **rollout: Any) -> Rounds:
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
     params = RolloutParams.model_validate({**ROLLOUT, **rollout})
     needs = frozenset({"old_logp"})
-    return RolloutSource(
-        prompts, sampler, function_reward(few_numbers), models, needs, params, text=text, seed=0, name="online@grpo"
-    )
+    return rounds_of(prompts, sampler, function_reward(few_numbers), models, needs, params, text, name="online@grpo")
 
 
 def test_a_sampler_with_other_weights_is_noticed_and_ends_the_run(

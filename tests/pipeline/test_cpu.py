@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.measure.record import write_record
-from posttrain.train.provenance import differences, maker
+from posttrain.train.provenance import differences, stage_maker
 from tests.cpu import HOSTILE, ISA
 from tests.workspace import ROOT
 
@@ -61,6 +61,6 @@ def test_the_instruction_set_is_recorded_and_separates_checkpoints(
         monkeypatch.setenv(ISA, choice)
         write_record("sft", {})
         assert json.loads(Path("records/sft.json").read_text())["cpu_isa"] == choice
-        makers.append(maker("sft"))
+        makers.append(stage_maker("sft"))
     assert differences(makers[0], makers[1]) == ["cpu_isa avx2 -> avx512"]
     assert not differences(makers[0], makers[2])

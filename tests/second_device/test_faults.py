@@ -33,7 +33,7 @@ from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet, on_device
-from posttrain.train.provenance import differences, maker
+from posttrain.train.provenance import differences, stage_maker
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, _of_all, make_batch
 from tests.models.families import EVERY, SHAPE
 from tests.models.tiny import random_rows, sample, tiny_folder, tiny_model
@@ -173,7 +173,7 @@ def test_the_kernel_has_what_is_asked_of_it() -> None:
 
 def test_a_run_knows_its_gpu_and_its_memory() -> None:
     runtime()
-    made = maker("sft@main")
+    made = stage_maker("sft@main")
     assert made["cpu"]["gpu"] == "second device"
     other = {**made, "cpu": {**made["cpu"], "driver": "1.2", "gpu": "another"}}
     assert differences(made, other) == ["gpu second device -> another", f"driver {made['cpu']['driver']} -> 1.2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
 from posttrain.models.master_weights import master_of
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.rollouts import RolloutSource, SamplingPlan
+from posttrain.online.rounds import Rounds
 from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
 from posttrain.online.sources import MixedSource, PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params.params import check, merge
+from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
@@ -53,6 +54,7 @@ from stages.distill import with_system_prompt
 from stages.preference import preference_source
 from tests.marks import slow_except
 from tests.models.tiny import function_reward, tiny_folder
+from tests.online.rounds import rounds_of
 
 DEVICE = Runtime(DeviceParams(threads=1))
 OPTIMIZER = OptimizerParams(lr=3e-3)
@@ -143,16 +145,20 @@ def items(folder: Path, kind: str) -> list[Example]:
 
 
 def groups(
-    folder: Path, models: ModelSet, needs: frozenset[str], params: RolloutParams | None = None, plan: Any = None
-) -> RolloutSource:
+    folder: Path,
+    models: ModelSet,
+    needs: frozenset[str],
+    params: RolloutParams | None = None,
+    terms: Mapping[str, WeightedReward] | None = None,
+    **options: Any,
+) -> Rounds:
     text = ChatText(load_tokenizer(folder))
     prompts = [Prompt(f"p{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
     sampler = DistributedSampler(LocalSampler(models.policy, text.stops, models.runtime))
-    reward = function_reward(few_numbers)
+    added = {name: term for name, term in (terms or {}).items() if name == "overlong"}
+    reward = function_reward(few_numbers, added, (params or RolloutParams()).sampling.max_tokens)
     params = params or RolloutParams.model_validate(ROLLOUT)
-    return RolloutSource(
-        prompts, sampler, reward, models, needs, params, text=text, seed=0, plan=plan or SamplingPlan()
-    )
+    return rounds_of(prompts, sampler, reward, models, needs, params, text, **options)
 
 
 def asked(i: int) -> list[dict[str, str]]:
@@ -192,7 +198,10 @@ def sampled_run(
         trained,
         teacher=None if teacher is None else Teacher(teacher, params.formula(), contexts),
     )
-    samples = groups(folder, models, needs, params.rollout, params.sampling_plan())
+    samples = groups(
+        folder, models, needs, params.rollout, params.terms,
+        tries=params.tries, mixture=params.mixture_share, opponents=params.has_opponents,
+    )  # fmt: skip
     if name == "ptx":
         windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
         return objective, models, PtxSource(samples, windows, 2, 0)

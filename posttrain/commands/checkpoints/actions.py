@@ -21,7 +21,7 @@ from posttrain.params.stage_table import STAGES, group_of
 from posttrain.pipeline.digests import Digests
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
 from posttrain.train.loop import RUNS_ON, checkpoint_settings
-from posttrain.train.provenance import differences, maker, read_maker
+from posttrain.train.provenance import differences, read_maker, stage_maker
 from posttrain.workspace import DONE, HELD, checkpoint_path, format_age, format_size, is_locked, remove_unlocked
 
 LIST = "`posttrain checkpoints` lists them"
@@ -83,7 +83,7 @@ class RunCheckpoints:
             return "finished, waits for DVC to record it"
         if (made := read_maker(self.newest / STATE, "maker")) is None:
             return "damaged"
-        now, accepted = maker(self.output), read_maker(self.folder / ACCEPTED)
+        now, accepted = stage_maker(self.output), read_maker(self.folder / ACCEPTED)
         found = differences(made, now)
         if found and (accepted is None or differences(accepted, now)):
             return f"made with other code or packages: {', '.join(found[:5])}"

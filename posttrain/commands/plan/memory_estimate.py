@@ -174,7 +174,7 @@ def _needs(group: str, params: Any) -> frozenset[str]:
         case "offline.runs":
             return frozenset(params.objective(1).needs)
         case "online.runs" | "distill.runs":
-            return frozenset(params.objective().needs | ({"ref_logp"} if params.sampling_plan().mixture else set()))
+            return frozenset(params.needs)
     return LikelihoodObjective(LikelihoodConfig()).needs
 
 

@@ -13,8 +13,10 @@ import polars as pl
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.measure.record import cpu_isa, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
+from posttrain.online.group_samplers import StoredGroups
+from posttrain.online.run import Loaded, rewards_of, section_of, training_run
+from posttrain.online.runs import DISTILL, ONLINE
 from posttrain.online.stored_rollouts import StoredRollouts
-from posttrain.online.train import LoadedRun
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import group_of
 from posttrain.pipeline.digests import Digests, recorded
@@ -22,10 +24,11 @@ from posttrain.pipeline.lock_check import read_record
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, Checkpoints, nearest_checkpoint
 from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
+from posttrain.train.run_config import load_run
 from posttrain.workspace import format_age, rollouts_path
 from stages import distill, online
 
-LOADERS: Final[dict[str, Callable[[str], LoadedRun]]] = {"online": online.load, "distill": distill.load}
+FAMILIES: Final = {"online": (ONLINE, online.load), "distill": (DISTILL, distill.load)}
 COMPARED: Final = ("loss", "grad_norm")
 
 T = TypeVar("T")
@@ -44,9 +47,11 @@ def replay(run: str, step: int | None) -> str:
     if shared := read_record(record_path(f"{family}@{name}")).get("processes"):
         what = f"it was trained by {shared} processes, which add up gradients in another order than one does"
         raise PipelineError(what=what, where=f"{family}/{name}", fix="Only runs of one process can be replayed exactly")
-    loaded = LOADERS[family](name)
-    params = loaded.params
-    training = loaded.training(loaded.reward(), params.monitor(loaded.section), stored=stored)
+    (algorithms, load), stage = FAMILIES[family], f"{family}@{name}"
+    params: Any = load_run(section_of(stage), algorithms)
+    loaded: Loaded = load(stage, params)
+    rewards, monitor = rewards_of(stage, params, loaded), params.monitor(section_of(stage))
+    training = training_run(stage, params, loaded, StoredGroups(stored), rewards, monitor)
     settings = {**checkpoint_settings(params), RUNS_ON: loaded.models.runtime.device.type}
     saved = nearest_checkpoint(training.name, settings, training.inputs, end - 1)
     first = 0 if saved is None else saved.step
@@ -77,7 +82,7 @@ class _Nearest(Checkpoints):
 def _named(run: str) -> tuple[str, str]:
     """Return the family and the name of a run: `online/grpo`, or `grpo` where one family has it."""
     settings = read()
-    runs = [(family, name) for family in LOADERS for name in group_of(settings, f"{family}.runs")]
+    runs = [(family, name) for family in FAMILIES for name in group_of(settings, f"{family}.runs")]
     matches = [pair for pair in runs if run in ("/".join(pair), "@".join(pair), pair[1])]
     if len(matches) != 1:
         names = ["/".join(pair) for pair in runs]

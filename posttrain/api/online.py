@@ -1,0 +1,161 @@
+"""Train a model on its own samples: GRPO and others on prompts and rewards in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from posttrain.algorithms.padded import entry
+from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
+from posttrain.api.output import plain_rows, run_loop, save
+from posttrain.errors import DataError, ParamsError
+from posttrain.models.files.store import scorer_of
+from posttrain.models.master_weights import computing
+from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.run import Loaded, rewards_of, training_run
+from posttrain.online.runs import ONLINE, OnlineParams
+from posttrain.params.params import check
+from posttrain.rewards.canaries import check_canaries
+from posttrain.rewards.catalog import term
+from posttrain.rewards.reward import Reward, WeightedReward
+from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rollout import Prompt
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.sampler import Sampler, check_capacity, encode_prompts, prompts_of
+from posttrain.tables.columns import with_ids
+from posttrain.tables.layouts import convert, table_of
+from posttrain.tables.turns import RowError
+from posttrain.text.chat import ChatText
+from posttrain.train.model_set import ModelSet
+
+NAME = "train_online"
+FIXED = {
+    "adapter": "Give a model of peft",
+    "compile": "It is not read here",
+    "corpus": "It is a table of a pipeline",
+    "data": "Give `prompts`",
+    "device": "The model's device is used",
+    "processes": "Use a pipeline (docs/processes.md)",
+    "reward": "Give `reward`",
+    "reward_model": "Write a reward that calls it",
+    "shards": "Use a pipeline (docs/processes.md)",
+    "start": "Give `model`",
+    "watch": "Use a pipeline (docs/watching.md)",
+}
+"""Keys of online.runs that this function has no use for, and what to do."""
+
+
+def train_online(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str | Messages | Mapping[str, Any]],
+    reward: Any,
+    algorithm: str = "grpo",
+    *,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    reference: Any | None = None,
+    sampler: Sampler | None = None,
+    output: str | Path | None = None,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
+) -> list[dict[str, float]]:
+    """Train the model in place on its own samples (grpo, ppo, rloo, online_dpo, ...); returns each step's metrics.
+
+    prompts: strings, lists of messages, or rows with `prompt`, and `answer` and `info` for the rewards. reward: a
+    function of all rollouts of a round that returns a number for each (`rollout.text`, `rollout.prompt.answer`), a
+    reward made with `posttrain.rewards.rule`, or a mapping of several: {"correct": 1.0, "brief": (function, 0.2)}, in
+    which a reward of posttrain has its settings as in params.yaml. Functions run in this process without a time limit.
+
+    settings: any key of online.runs (`posttrain params online`): {"rollout": {"rounds": 20, "group_size": 8}, "kl":
+    "none", "optimizer": {"lr": 1e-5}}. reference: the frozen model of the KL; by default a copy of the model as it is.
+    sampler: what samples the model, by default the built-in decoder (posttrain.sampling.sampler.Sampler).
+
+    output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
+    arguments goes on where a killed one stopped. on_step: is called with the number of each step and its metrics.
+    """
+    given, model = model, own_model(model)
+    params = _params(algorithm, reward, settings, seed).model_copy(update={"device": device_of(model)})
+    text, runtime = text_of(model, tokenizer), params.runtime()
+    asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
+    rollout, lengths = params.rollout, [prompt.ids for prompt in asked]
+    check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
+    needs = params.needs
+    if reference is None and "ref_logp" in needs:
+        reference = copy.deepcopy(model)
+    frozen = model if reference is None else reference
+    with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
+        critic = scorer_of(copy.deepcopy(model), type(model).__name__) if "value" in needs else None
+        old = copy.deepcopy(model) if "kl_old" in needs else None
+        models = ModelSet(
+            model, runtime, reference, critic, old,
+            temperature=rollout.sampling.temperature, micro_tokens=params.micro_tokens,
+        )  # fmt: skip
+        loaded = Loaded(text, asked, models, [])
+        groups = PolicyGroups(
+            sampler or LocalSampler(model, text.stops, runtime), text, models, rollout,
+            seed=seed, name=NAME, mixture=params.mixture_share, opponents=params.has_opponents,
+        )  # fmt: skip
+        rewards, monitor = rewards_of(NAME, params, loaded), params.monitor(NAME)
+        check_canaries(rewards, asked[: params.canaries], NAME)
+        log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
+        run = replace(training_run(NAME, params, loaded, groups, rewards, monitor, log), on_step=on_step)
+        history = run_loop(run, output, plain_rows([algorithm, settings, prompts, [*params.terms]]))
+        monitor.close()
+        if log is not None and output is not None:
+            log.finish(Path(output, "rollouts"), history)
+    save(given, tokenizer, output)
+    return history
+
+
+def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int) -> OnlineParams:
+    """Return the settings of the run, as those of a run of params.yaml are read."""
+    given = dict(settings or {})
+    if fixed := next((key for key in given if key in FIXED), None):
+        raise ParamsError(what="this setting belongs to a pipeline", where=f"settings.{fixed}", fix=FIXED[fixed])
+    found = entry(ONLINE, algorithm, "algorithm")
+    own: dict[str, Any] = {"algorithm": algorithm, "start": "base/model", "data": "own/prompts", "reward_model": "none"}
+    own |= {"corpus": "none", "reward": _terms(reward), "seed": seed, **given}
+    params: OnlineParams = check(found.model, found.row.merged(own), where="settings", file="arguments")
+    return params
+
+
+def _terms(reward: Any) -> dict[str, WeightedReward]:
+    """Return one reward, or a mapping of several, with their weights."""
+    if isinstance(reward, Mapping):
+        return {str(name): _term(str(name), value) for name, value in reward.items()}
+    return {getattr(reward, "__name__", "reward"): _term("reward", reward)}
+
+
+def _term(name: str, value: Any) -> WeightedReward:
+    function, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1.0)
+    if isinstance(function, Reward):
+        options = check(function.options, {}, where=f"reward.{name}", file="arguments")
+        return WeightedReward(reward=function, weight=weight, options=options)
+    if callable(function):
+        return WeightedReward(reward=Reward(lambda options, context: function), weight=weight)  # noqa: ARG005
+    try:
+        return term(name, value)
+    except ValueError as error:
+        fix = "Give a function of rollouts, or the settings of a reward of posttrain (docs/rewards.md)"
+        raise ParamsError(what=str(error), where="reward", fix=fix) from error
+
+
+def _prompts(text: ChatText, given: Sequence[str | Messages | Mapping[str, Any]]) -> list[Prompt]:
+    """Return the prompts with their tokens; a row is read as a row of a file is."""
+    if not given:
+        raise DataError(what="there are no prompts", where="prompts", fix="Give at least one")
+    rows = []
+    for number, asked in enumerate(given):
+        row = asked if isinstance(asked, Mapping) else {"prompt": asked}
+        try:
+            rows.append(convert(row, "prompts"))
+        except RowError as error:
+            fix = "help(posttrain.train_online) lists the columns"
+            raise DataError(what=str(error), where=f"prompts[{number}]", fix=fix) from error
+    table = with_ids(table_of(rows, "prompts").with_columns(split=pl.lit("train")), "prompts")
+    return encode_prompts(text, prompts_of(table.iter_rows(named=True)))

@@ -1,0 +1,91 @@
+"""Run the training loop in Python: metrics in memory, and with a folder also checkpoints, metrics and the model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+
+from posttrain.errors import PipelineError
+from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.train.loop import TrainingRun, checkpoint_settings, train
+from posttrain.train.provenance import differences, library_maker
+
+T = TypeVar("T")
+MODEL: Final = "model"
+"""The folder of an output that `load_model` reads."""
+
+
+def run_loop(run: TrainingRun, output: str | Path | None, data: str) -> list[dict[str, float]]:
+    """Return the metrics of each step; `data`: a text that differs where the rows do, for the checkpoints of a run."""
+    was_training = run.models.policy.training
+    try:
+        if output is None:
+            return train(run, NoCheckpoints(), None).rows
+        folder = Path(output)
+        checkpoints = OutputCheckpoints(run, folder, data)
+        if run.step_log is not None:
+            run.step_log.open(checkpoints.folder)
+        return train(run, checkpoints, folder / "metrics.csv").rows
+    finally:
+        run.models.policy.train(was_training)
+
+
+def save(model: Any, tokenizer: Any, output: str | Path | None) -> None:
+    """Save a trained model in transformers' format (of peft: its adapter), where there is an output."""
+    if output is not None:
+        model.save_pretrained(Path(output, MODEL))
+        tokenizer.save_pretrained(Path(output, MODEL))
+
+
+class NoCheckpoints(Checkpoints):
+    """Saves nothing."""
+
+    def __init__(self) -> None:
+        """Open no folder."""
+
+    def save(self, saved: CheckpointData) -> None:
+        """Save nothing."""
+
+    def wait(self) -> None:
+        """Wait for nothing."""
+
+    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:  # noqa: ARG002
+        """Begin at the first step."""
+        return None
+
+
+class OutputCheckpoints(Checkpoints):
+    """Checkpoints in a folder of the user's: a call with the same arguments goes on where an earlier one was killed."""
+
+    def __init__(self, run: TrainingRun, folder: Path, data: str) -> None:
+        """`data`: the rows, as text."""
+        self.output = folder
+        weights = {name: _digest(part) for name, part in run.models.policy.state_dict().items()}
+        rows = hashlib.sha256(data.encode()).hexdigest()
+        settings = {**checkpoint_settings(run.params), "rows": rows, "weights": weights}
+        super().__init__(run.name, settings, [], folder=folder / "checkpoints", maker=library_maker("posttrain.api"))
+
+    def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
+        if changed := differences(saved.plain["maker"], self._maker):
+            what = f"step {saved.step} was saved with other code or packages: {', '.join(changed[:5])}"
+            fix = "Go on with those, or remove the folder to start from step 0"
+            raise PipelineError(what=what, where=str(folder.parent), fix=fix)
+        return []
+
+
+def _digest(weight: torch.Tensor) -> str:
+    plain = weight.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.sha256(plain.numpy().tobytes()).hexdigest()[:16]
+
+
+def plain_rows(rows: Any) -> str:
+    """Return rows as a text that is the same for the same rows."""
+    if isinstance(rows, Mapping):
+        return "{" + ",".join(f"{key!r}:{plain_rows(rows[key])}" for key in sorted(rows, key=str)) + "}"
+    if isinstance(rows, list | tuple):
+        return "[" + ",".join(map(plain_rows, rows)) + "]"
+    return repr(rows)

@@ -1,0 +1,169 @@
+"""Train a model on rows in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.padded import settings_of
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
+from posttrain.api.output import plain_rows, run_loop, save
+from posttrain.errors import DataError, ParamsError
+from posttrain.models.device import Runtime
+from posttrain.models.master_weights import computing
+from posttrain.params.params import check
+from posttrain.rollout import TokenRow
+from posttrain.tables.layouts import convert
+from posttrain.tables.turns import RowError
+from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
+from posttrain.train.callback import NoWatch
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import Batch, StepClosure
+from posttrain.train.tokenize_tables import conversation
+
+
+def train_model(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    algorithm: str = "sft",
+    *,
+    epochs: float = 1.0,
+    batch_size: int = 16,
+    seed: int = 0,
+    reference: Any | None = None,
+    settings: Mapping[str, Any] | None = None,
+    optimizer: Mapping[str, Any] | None = None,
+    micro_tokens: int = 16_384,
+    heldout: Sequence[Mapping[str, Any]] = (),
+    evaluate_every: int = 50,
+    output: str | Path | None = None,
+    checkpoint_every: int = 50,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
+) -> list[dict[str, float]]:
+    """Train the model in place on rows in memory; returns the metrics of each step. Of a peft model: its adapters.
+
+    algorithm: sft, or a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md), with `settings` of it. rows of
+    sft: `messages`, or `prompt` and `completion`; of pairs: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`,
+    `completion`, `label`. A turn is a string or a list of messages.
+
+    reference: the frozen model that preference algorithms compare with; by default a copy of the model as it is.
+    optimizer: e.g. `{"lr": 1e-5}` (docs: `posttrain params sft`). micro_tokens: most tokens in one forward pass.
+
+    heldout: rows that are measured (`heldout_loss` and others) before the first step, every `evaluate_every` steps, and
+    at the end, as a last row of the metrics. output: a folder for checkpoints, metrics.csv and model/, which
+    `load_model` reads; a call with the same arguments goes on where a killed one stopped. on_step: is called with the
+    number of each step and its metrics.
+    """
+    given, model = model, own_model(model)
+    objective: Objective = _objective(algorithm, settings)
+    values = {"seed": seed, "optimizer": dict(optimizer or {}), "micro_tokens": micro_tokens}
+    values |= {"checkpoint_every": checkpoint_every, "device": device_of(model)}
+    params = check(TrainingParams, values, where="train_model", file="arguments")
+    text = text_of(model, tokenizer)
+    examples = _examples(text, rows, objective, "rows")
+    measured = _examples(text, heldout, objective, "heldout") if heldout else []
+    if reference is None and "ref_logp" in objective.needs:
+        reference = copy.deepcopy(model)
+    runtime, frozen = Runtime(params.device), model if reference is None else reference
+    with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
+        models = ModelSet(model, runtime, reference=reference, micro_tokens=micro_tokens)
+        source = _source(objective, examples, models, batch_size, epochs, seed)
+        update = adamw(models.trained, params, source.steps)
+        run = TrainingRun("train_model", params, [], objective, source, models, update, 0, on_step=on_step)
+        if measured:
+            batch = _unchunked(objective, measured, len(measured), 1, seed).batch(0)
+            run = replace(run, watch=HeldoutLoss(run, batch, evaluate_every))
+        key = plain_rows([algorithm, settings, rows, epochs, batch_size, runtime.device.type])
+        history = run_loop(run, output, key)
+    save(given, tokenizer, output)
+    return history
+
+
+class HeldoutLoss(NoWatch):
+    """Measures the objective on held-out rows: a `Watch` of a run."""
+
+    def __init__(self, run: TrainingRun, batch: Batch, every: int) -> None:
+        self._run, self._batch, self._every = run, batch, every
+
+    def look(self, step: int) -> dict[str, float]:
+        """Return the metrics of the weights before this step, where one is due."""
+        if step % self._every and step != self._run.source.steps:
+            return {}
+        objective, models = self._run.objective, self._run.models
+        batch = models.add_scored_columns(self._batch, objective.needs)
+        prepared = objective.prepare(batch.columns, objective.initial_state())
+        measured = StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state).measured()
+        return {f"heldout_{name}": value for name, value in measured.items()}
+
+
+def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:
+    if algorithm == "sft":
+        return LikelihoodObjective(check(LikelihoodConfig, dict(settings or {}), where="sft", file="settings"))
+    if algorithm not in PREFERENCE_ROWS and (algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS):
+        what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
+        fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in a loop of your own"
+        raise ParamsError(what=what, where="algorithm", fix=fix)
+    return PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
+
+
+def _source(
+    objective: Objective, examples: list[Example], models: ModelSet, batch_size: int, epochs: float, seed: int
+) -> BatchSource:
+    if isinstance(objective, PreferenceObjective) and objective.knobs.parts > 1:
+        return ChunkedSource(examples, batch_size, epochs, seed, parts=objective.knobs.parts, models=models)
+    return _unchunked(objective, examples, batch_size, epochs, seed)
+
+
+def _unchunked(objective: Objective, examples: list[Example], batch_size: int, epochs: float, seed: int) -> EpochSource:
+    mismatched = isinstance(objective, PreferenceObjective) and objective.mismatched
+    return (KtoSource if mismatched else EpochSource)(examples, batch_size, epochs, seed)
+
+
+def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Objective, argument: str) -> list[Example]:
+    if not rows:
+        raise DataError(what="there are no rows", where=argument, fix="Give at least one")
+    examples = []
+    for number, row in enumerate(rows):
+        try:
+            examples.append(_example(text, row, objective))
+        except RowError as error:
+            fix = "help(posttrain.train_model) lists the columns"
+            raise DataError(what=str(error), where=f"{argument}[{number}]", fix=fix) from error
+        longest = max(map(len, examples[-1].rows))
+        if text.context is not None and longest > text.context:
+            what = f"{longest} tokens are longer than the model's context of {text.context}"
+            raise DataError(what=what, where=f"{argument}[{number}]", fix="Shorten it or leave it out")
+    return examples
+
+
+def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Example:
+    """Return a row as training has it; it is read as a row of a file is."""
+    if isinstance(objective, PreferenceObjective) and objective.knobs.paired:
+        read = convert(row, "pairs")
+        return Example([_answer(text, read, "chosen"), _answer(text, read, "rejected")], {"side": [1.0, -1.0]})
+    if isinstance(objective, PreferenceObjective):
+        read = convert(row, "feedback")
+        return Example([_answer(text, read, "completion")], {"label": [1.0 if read["label"] else -1.0]})
+    read = convert(row, "chat")
+    whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
+    return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
+
+
+def _answer(text: ChatText, read: Mapping[str, Any], column: str) -> TokenRow:
+    return text.exchange(_messages(read["prompt"]), _messages(read[column]))
+
+
+def _messages(turns: Sequence[tuple[str, str]]) -> Messages:
+    return [{"role": role, "content": content} for role, content in turns]

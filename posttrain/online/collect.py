@@ -1,0 +1,122 @@
+"""One round of samples: groups of completions, scored, and each group as the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from posttrain.formulas.ragged import row_keys
+from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.rollout_log import RolloutLog
+from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.score import RewardSum, scored_by_first
+from posttrain.rewards.turns import placed_by_turn, rewards_by_token
+from posttrain.rollout import Prompt, Rollout
+from posttrain.train.step import Batch, make_batch
+
+
+class Draw(NamedTuple):
+    """Prompts of which a group each is sampled."""
+
+    prompts: Sequence[Prompt]
+    first: int
+    """The prompts that the run has drawn before them."""
+    round: int
+    attempt: int = 0
+    """Counts the groups of a round that are drawn again in place of others."""
+
+    @property
+    def name(self) -> str:
+        """The name of its random numbers."""
+        return f"{self.round}:{self.attempt}"
+
+
+class GroupSampler(Protocol):
+    """Where the completions of a round come from: the policy (group_samplers.py), or a finished run."""
+
+    scored: bool
+    """Whether the rollouts have their scores already."""
+    background: bool
+    """Whether it may sample in a thread while the policy is trained."""
+
+    def sync(self, number: int) -> None:
+        """Sample with the weights as they are when a round begins."""
+
+    def sample(self, draw: Draw) -> list[Rollout]:
+        """Return a group of each prompt, one after the other."""
+        ...
+
+
+class Collected(NamedTuple):
+    """The groups that can be learned from, and all rollouts of the draw with their scores."""
+
+    groups: list[Batch]
+    rollouts: list[Rollout]
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Sample, score, log and group the completions of some prompts."""
+
+    sampler: GroupSampler
+    rewards: RewardSum
+    failures: FailureLimit
+    monitor: RewardMonitor
+    log: RolloutLog | None
+    group_size: int
+    needs: frozenset[str]
+    """The columns that the objective reads."""
+    seed: int
+
+    def __call__(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Collected:
+        """Return the groups of a draw; `sampled`: its completions, where they were sampled before."""
+        rollouts = list(self.sampler.sample(draw) if sampled is None else sampled)
+        if not self.sampler.scored:
+            rollouts = scored_by_first(self.rewards, rollouts)  # a status where a reward fails, never a 0
+        places = self.failures.check(rollouts)
+        kept = [rollouts[place] for place in places]
+        self.monitor.completions(kept)
+        totals = dict(zip(places, self.rewards.totals(kept), strict=True))
+        if self.log is not None:
+            self.log.add(draw.round, draw.attempt, draw.first, rollouts, self.rewards, totals)
+        groups = [self._batch(draw, rollouts, group, totals) for group in self._whole_groups(places)]
+        return Collected(groups, rollouts)
+
+    def _whole_groups(self, places: Sequence[int]) -> list[list[int]]:
+        """Return the places of each group of which enough is left to compare."""
+        groups: dict[int, list[int]] = {}
+        for place in places:
+            groups.setdefault(place // self.group_size, []).append(place)
+        return [group for group in groups.values() if len(group) >= min(self.group_size, 2)]
+
+    def _batch(self, draw: Draw, rollouts: Sequence[Rollout], places: Sequence[int], totals: dict[int, float]) -> Batch:
+        """Return the rows of a group, their log-probs and their rewards."""
+        group = [rollouts[place] for place in places]
+        columns = {
+            "reward": torch.tensor([totals[place] for place in places]),
+            "outcome": torch.tensor([self.rewards.outcome(rollout) for rollout in group]),
+            "truncated": torch.tensor([rollout.truncated for rollout in group]),
+            "rollout": torch.tensor([draw.first * self.group_size + place for place in places]),
+            **self._parts(group),
+        }
+        if "sample_key" in self.needs:
+            names = [f"{rollout.prompt.id}:{draw.name}:{rollout.sample}" for rollout in group]
+            columns["sample_key"] = row_keys(self.seed, names)
+        if "opponent" in self.needs:
+            half = self.group_size - self.group_size // 2
+            columns["opponent"] = torch.tensor([rollout.sample >= half for rollout in group])
+        tokens = {"old_logp": torch.tensor([logp for rollout in group for logp in rollout.logps])}
+        if turns := placed_by_turn(self.rewards.terms):
+            tokens["turn_reward"] = torch.tensor([x for rollout in group for x in rewards_by_token(turns, rollout)])
+        return make_batch([rollout.row for rollout in group], columns, tokens)
+
+    def _parts(self, group: Sequence[Rollout]) -> dict[str, Tensor]:
+        """Return the score of each reward, where the objective compares rewards one by one."""
+        if "reward_parts" not in self.needs:
+            return {}
+        parts = [[rollout.scores[name].value for name in self.rewards.terms] for rollout in group]
+        return {"reward_parts": torch.tensor(parts)}

@@ -1,0 +1,246 @@
+"""The policy's own samples as batches: rounds of whole groups, cut into minibatches, gone through, and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from posttrain.errors import RewardError
+from posttrain.models.sharding import fill
+from posttrain.online.collect import Collect, Draw
+from posttrain.online.reward_monitor import has_zero_variance
+from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_metrics
+from posttrain.rollout import Prompt, Rollout
+from posttrain.train.batch_sources import BatchSource, prefixed, under
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import Batch, concatenate
+
+
+class Round(NamedTuple):
+    """The samples of a round with their rewards, and the metrics of these."""
+
+    batch: Batch
+    metrics: dict[str, float]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the round as named tensors, for a checkpoint."""
+        return prefixed(batch=self.batch.tensors(), metrics=metric_tensors(self.metrics))
+
+    @staticmethod
+    def from_tensors(saved: Mapping[str, Tensor]) -> Round:
+        """Return the round that `tensors` returned."""
+        return Round(Batch.from_tensors(under(saved, "batch")), metrics_from(under(saved, "metrics")))
+
+
+class RoundSampler(Protocol):
+    """Samples the rounds of a run: with the present weights (FreshRounds), or one round ahead (ahead.py)."""
+
+    def take(self, number: int) -> Round:
+        """Return the samples of a round."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs to resume."""
+        ...
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        ...
+
+
+class FreshRounds:
+    """Samples a round with the weights as they are; the prompts are in an order that the seed decides."""
+
+    def __init__(self, prompts: Sequence[Prompt], collect: Collect, params: RolloutParams, tries: int = 1) -> None:
+        """`tries`: above 1 groups of equal rewards are drawn again (dynamic sampling)."""
+        self._prompts, self._collect, self.params, self._tries = prompts, collect, params, tries
+        self.sampler = collect.sampler
+        self._drawn = 0
+
+    def take(self, number: int) -> Round:
+        """Return the samples of a round."""
+        self.sampler.sync(number)
+        return self.finish(self.begin(number))
+
+    def begin(self, number: int) -> Draw:
+        """Choose the prompts of a round."""
+        return self._draw(number, 0, self.params.prompts)
+
+    def finish(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Round:
+        """Return the groups of a round; those of equal rewards are replaced for as many tries as there are."""
+        accepted: list[Batch] = []
+        spare: list[Batch] = []
+        rollouts: list[Rollout] = []
+        tries, most, number = 0, self.params.prompts, draw.round
+        while len(accepted) < most and tries < self._tries:
+            if tries:
+                draw, sampled = self._draw(number, tries, most - len(accepted)), None
+            collected = self._collect(draw, sampled)
+            rollouts += collected.rollouts
+            for group in collected.groups:
+                replaced = self._tries > 1 and has_zero_variance(group.columns.rows["outcome"])
+                (spare if replaced else accepted).append(group)
+            tries += 1
+        accepted += spare[: max(self.params.minibatches - len(accepted), 0)]
+        self._check_enough(len(accepted))
+        self._collect.monitor.round(accepted)
+        metrics = reward_metrics(self._collect.rewards.terms, rollouts)
+        metrics["groups_with_signal"] = groups_with_signal(accepted)
+        if self._tries > 1:
+            metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / most}
+        return Round(_numbered(accepted), metrics)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the position in the prompts and the counts of what was sampled."""
+        return {
+            "cursor": torch.tensor(self._drawn),
+            "reward_monitor": self._collect.monitor.tensor(),
+            "reward_failures": self._collect.failures.tensor(),
+        }
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self._drawn = int(tensors["cursor"])
+        self._collect.monitor.load(tensors["reward_monitor"])
+        self._collect.failures.load(tensors["reward_failures"])
+
+    def _draw(self, number: int, attempt: int, count: int) -> Draw:
+        """Return the next prompts: all of them once per pass, each pass in another order."""
+        first, prompts = self._drawn, list[Prompt]()
+        for drawn in range(first, first + count):
+            lap, place = divmod(drawn, len(self._prompts))
+            generator = torch.Generator().manual_seed(self._collect.seed * 7_919 + lap)
+            order = torch.randperm(len(self._prompts), generator=generator)
+            prompts.append(self._prompts[int(order[place])])
+        self._drawn += count
+        return Draw(prompts, first, number, attempt)
+
+    def _check_enough(self, groups: int) -> None:
+        if groups < self.params.minibatches:
+            what = f"{groups} groups of a round could be scored, fewer than its {self.params.minibatches} steps"
+            raise RewardError(what=what, where="rollout.minibatches", fix="Fix the reward, or sample more prompts")
+
+
+class Rounds(BatchSource):
+    """A batch source that takes a new round whenever the last one is used up."""
+
+    def __init__(
+        self,
+        sampled: RoundSampler,
+        models: ModelSet,
+        needs: frozenset[str],
+        params: RolloutParams,
+        seed: int,
+        *,
+        of_policy: bool = True,
+    ) -> None:
+        """`of_policy`: whether the samples' log-probs are the policy's, not those of a mixture."""
+        self._sampled, self._models, self._needs, self._params = sampled, models, needs, params
+        self._seed, self._of_policy = seed, of_policy
+        self._rounds: dict[int, Batch] = {}
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in the whole run."""
+        return self._params.rounds * self._params.steps_a_round
+
+    def batch(self, step: int) -> Batch:
+        """Return the groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
+        number, place = divmod(step, self._params.steps_a_round)
+        if number not in self._rounds:
+            self._rounds[number] = self._begin_round(number)
+            oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
+            self._rounds = {n: batch for n, batch in self._rounds.items() if n >= oldest}
+        epoch, part = divmod(place, self._params.minibatches)
+        order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
+        chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
+        return concatenate([self._minibatch_part(*item, step) for item in chosen.items()])
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the round (round_metrics.py), and how many groups dynamic sampling kept."""
+        return self._metrics
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the rounds in memory, and the state of what samples them."""
+        sampled = self._sampled.state_dict()
+        rounds = {f"round{number}": batch.tensors() for number, batch in self._rounds.items()}
+        return prefixed(sampled=sampled, metrics=metric_tensors(self._metrics), old=self._old_policy(), **rounds)
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self._sampled.load_state_dict(under(tensors, "sampled"))
+        self._metrics = metrics_from(under(tensors, "metrics"))
+        names = {name.partition(".")[0] for name in tensors}
+        numbers = sorted(int(name.removeprefix("round")) for name in names if name.startswith("round"))
+        self._rounds = {number: Batch.from_tensors(under(tensors, f"round{number}")) for number in numbers}
+        with torch.no_grad():
+            for name, parameter in self._old_policy().items():
+                fill(parameter, tensors[f"old.{name}"])
+
+    def _begin_round(self, number: int) -> Batch:
+        """Return the samples of a round, with the columns of the models as they are now."""
+        sampled = self._sampled.take(number)
+        if self._models.old is not None:
+            self._models.copy_policy(self._models.old)
+        batch = self._models.add_scored_columns(sampled.batch, self._needs - {"step_start_logp"})
+        self._metrics = dict(sampled.metrics)
+        if self._of_policy:
+            self._metrics |= sampler_metrics(self._models, batch, self._params)
+        return batch
+
+    def _old_policy(self) -> dict[str, Tensor]:
+        """Return the weights of the policy that sampled, where the objective compares with it."""
+        return {} if self._models.old is None else dict(self._models.own_parameters(self._models.old))
+
+    def _generator(self, number: int, epoch: int) -> torch.Generator:
+        return torch.Generator().manual_seed((self._seed * 1_000_003 + number) * 1009 + epoch)
+
+    def _groups(self, number: int) -> int:
+        return int(self._rounds[number].columns.rows["group"][-1]) + 1
+
+    def _minibatch_part(self, number: int, groups: list[int], step: int) -> Batch:
+        """Return some groups of a round, with the optimizer steps since that round was sampled."""
+        rows_of: dict[int, list[int]] = {}
+        for row, group in enumerate(self._rounds[number].columns.rows["group"].tolist()):
+            rows_of.setdefault(group, []).append(row)
+        batch = self._rounds[number].select([row for group in groups for row in rows_of[group]])
+        age = torch.full((len(batch),), step - number * self._params.steps_a_round)
+        group = batch.columns.rows["group"] + number * self._params.prompts
+        return batch.with_columns(batch.columns.with_rows(age=age, group=group))
+
+    def _replayed(self, number: int, step: int) -> dict[int, list[int]]:
+        """Groups of earlier rounds, chosen by the seed and the step without repetition: {round: groups}."""
+        earlier = [(n, group) for n in self._rounds if n != number for group in range(self._groups(n))]
+        if not earlier:
+            return {}
+        place = step % self._params.steps_a_round
+        order = torch.randperm(len(earlier), generator=self._generator(number, 500 + place))
+        chosen: dict[int, list[int]] = {}
+        for i in order[: self._params.replay.groups].tolist():
+            chosen.setdefault(earlier[i][0], []).append(earlier[i][1])
+        return chosen
+
+
+def metric_tensors(metrics: Mapping[str, float]) -> dict[str, Tensor]:
+    """Return metrics as tensors, for a checkpoint."""
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in metrics.items()}
+
+
+def metrics_from(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the metrics that `metric_tensors` returned."""
+    return {name: float(part) for name, part in tensors.items()}
+
+
+def _numbered(groups: Sequence[Batch]) -> Batch:
+    """Groups as one batch, numbered in the column `group`."""
+    return concatenate(
+        [
+            group.with_columns(group.columns.with_rows(group=torch.full((len(group),), number)))
+            for number, group in enumerate(groups)
+        ]
+    )
