@@ -40,7 +40,7 @@ class Outline:
     imports: list[str]
     """Dotted names: what is imported, and modules that a text names."""
     names: list[str]
-    """Rows that it uses by itself: `TASKS["two_step"]`, and weights such as `{"correct": 1.0}`."""
+    """What may be rows that it uses by itself: `TASKS["two_step"]`, and weights such as `{"correct": 1.0}`."""
     listings: list[list[str]]
     """[place, table] of each Listing that it defines."""
     rows: dict[str, dict[str, list[str]]]

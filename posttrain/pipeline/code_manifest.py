@@ -101,7 +101,7 @@ class Library:
         while True:  # a row that is used may name others
             found = self._closure(start, names)
             listed = [self._rows(*listing) for outline in found.values() for listing in outline.listings]
-            more = {name for outline in found.values() for name in outline.names}
+            more = {name for outline in found.values() if outline.names for name in self._used_rows(outline)}
             more |= {text for rows in listed for name in names & rows.keys() for text in rows[name][1]}
             if more <= names:
                 break
@@ -120,6 +120,12 @@ class Library:
                 for name, texts in self._outline(module).rows.get(table, {}).items()
             }
         return self._listings[place, table]
+
+    def _used_rows(self, outline: Outline) -> set[str]:
+        """Return the rows that a module uses by itself, of listings that it defines or imports."""
+        imported = {module for name in outline.imports for module in _prefixes(name) if module in self.modules}
+        listings = [*outline.listings, *(listing for module in imported for listing in self._outline(module).listings)]
+        return {name for listing in listings for name in self._rows(*listing).keys() & set(outline.names)}
 
     def _outline(self, module: str) -> Outline:
         file = self.modules[module]
