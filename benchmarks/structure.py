@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 from benchmarks import ROOT
 from posttrain.commands.line import DOES
@@ -17,7 +20,7 @@ APART = ("posttrain.answers", "posttrain.sandbox")
 
 def main() -> None:
     """Print a table of what is counted."""
-    for name, count in counts().items():
+    for name, count in {**counts(), **round_counts()}.items():
         print(f"| {name} | {count:,} |")
 
 
@@ -41,6 +44,37 @@ def counts() -> dict[str, int]:
         "words on them": sum(len(page.read_text(encoding="utf-8").split()) for page in pages),
         "lines of tests": _lines((ROOT / "tests").rglob("*.py")),
     }
+
+
+def round_counts() -> dict[str, int]:
+    """Return what runs in one round of GRPO with the built-in decoder, from the samples to two updates."""
+    import torch
+
+    from posttrain.train.step import StepClosure
+    from tests.models.tiny import tiny_folder
+    from tests.train.test_training import make_run
+
+    torch.set_num_threads(1)
+    files, classes = set[str](), set[str]()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(str(ROOT / "posttrain")):
+            files.add(file)
+            own = type(frame.f_locals.get("self"))
+            classes.update({own.__qualname__} if own.__module__.startswith("posttrain") else ())
+
+    with tempfile.TemporaryDirectory() as place:
+        run = make_run(tiny_folder(Path(place)), "grpo", Path(place))
+        state = run.objective.initial_state()
+        for step in range(4):
+            sys.setprofile(called if step > 1 else None)  # the second round
+            batch = run.models.add_scored_columns(run.source.batch(step), run.objective.needs)
+            prepared = run.objective.prepare(batch.columns, state)
+            run.update.step(StepClosure(run.objective, run.models, batch.with_prepared(prepared.step)), 0.0)
+            state = prepared.state
+        sys.setprofile(None)
+    return {"files of a round of GRPO": len(files), "classes of a round of GRPO": len(classes)}
 
 
 @cache

@@ -19,8 +19,9 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
-from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.cache import CachedSampler
+from posttrain.sampling.cache import cached
+from posttrain.sampling.engines import ENGINES, SampledModel
+from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.tables.splits import training_prompts
@@ -51,14 +52,17 @@ def main(run: str) -> None:
     count = len(prompts) * params.samples
     check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, where)
 
-    local = LocalSampler(model, text.stops, runtime, params.policy, f"{where}.sampling")
-    sampler = CachedSampler(local, model_folder, params.device.model_dump(), where)
     reward_model = model_of(params.reward_model, f"{where}.reward_model")
     reward = RewardSum(params.reward, Context(runtime, where, reward_model, text, params.sampling.max_tokens))
     progress = Progress(f"{where}: sampling", count, "completion")
-    drawn = generate_rollouts(
-        sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
-    )
+    sampled = SampledModel(model, model_folder, text, runtime)
+    longest = longest_row(prompts, params.sampling, text.context)
+    with ENGINES[params.engine].open(sampled, params.sampling, longest, where) as engine:
+        engine.sync(model, params.policy)
+        sampler = cached(engine, model_folder, params.device.model_dump(), where)
+        drawn = generate_rollouts(
+            sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
+        )
     progress.close()
     rows, rollouts = FailureLimit(reward, params.max_failed, where).complete(rows, reward.score(drawn))
     check_scorable(params.reward, rollouts, where)

@@ -25,8 +25,9 @@ from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
-from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.cache import CachedSampler
+from posttrain.sampling.cache import cached
+from posttrain.sampling.engines import ENGINES, SampledModel
+from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.tables.columns import with_ids
 from posttrain.tables.splits import check_enough_prompts
@@ -55,17 +56,20 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
     check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, "evaluate")
-    local = LocalSampler(model, text.stops, runtime, policy, "evaluate.settings.sampling")
-    cached = CachedSampler(local, model_folder, params.device.model_dump(), f"evaluate {label}")
-    sampler = cached if params.completions == "full" else local
+    sampled_model = SampledModel(model, model_folder, text, runtime)
+    longest = longest_row(prompts, params.sampling, text.context)
     progress = Progress(f"evaluate@{label}", count + len(prompts), "completion")
-    drawn = [
-        generate_rollouts(
-            sampler, text, prompts, params.sampling, params.seed,
-            samples=samples, greedy=greedy, advance=progress.advance,
-        )
-        for samples, greedy in ((params.samples, False), (1, True))
-    ]  # fmt: skip
+    with ENGINES[params.engine].open(sampled_model, params.sampling, longest, "evaluate.settings") as engine:
+        engine.sync(model, policy)
+        keep = params.completions == "full"
+        sampler = cached(engine, model_folder, params.device.model_dump(), f"evaluate {label}", on=keep)
+        drawn = [
+            generate_rollouts(
+                sampler, text, prompts, params.sampling, params.seed,
+                samples=samples, greedy=greedy, advance=progress.advance,
+            )
+            for samples, greedy in ((params.samples, False), (1, True))
+        ]  # fmt: skip
     progress.close()
     scorer = model_of(params.reward_model, "evaluate.settings.reward_model")
     reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", scorer, text, params.sampling.max_tokens))

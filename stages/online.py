@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
-from posttrain.models.files.text import load_text
+from posttrain.models.files.text import context_of, load_text
 from posttrain.online.group_samplers import PolicyGroups
 from posttrain.online.heldout import heldout_watch
-from posttrain.online.policy_sampler import policy_sampler
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.params.slots import needed_model
@@ -17,6 +16,8 @@ from posttrain.processes import world
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.scorable import scorable_prompts
+from posttrain.sampling.engines import ENGINES, SampledModel
+from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
@@ -53,13 +54,15 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
     world.from_first(lambda: check_canaries(rewards, prompts[: params.canaries], section))
     log = params.rollout_log(name, text, max(map(len, lengths)))
 
-    with policy_sampler(rollout, models, text, prompts, inputs[0], f"{section}.rollout") as sampler:
+    sampled = SampledModel(models.policy, inputs[0], text, models.runtime)
+    longest = longest_row(prompts, rollout.sampling, context_of(models.policy.config))
+    with ENGINES[rollout.engine].open(sampled, rollout.sampling, longest, f"{section}.rollout") as sampler:
         groups = PolicyGroups(
             sampler, text, models, rollout,
             seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,
         )  # fmt: skip
         training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
-        watch = heldout_watch(params, models, text, rewards, training.source.steps, section)
+        watch = heldout_watch(params, models, text, rewards, training.source.steps, section, sampler)
         metrics = run_training(training if watch is None else replace(training, watch=watch))
     monitor.close()
 

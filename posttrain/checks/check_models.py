@@ -19,9 +19,9 @@ from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import OnlineParams
 from posttrain.params.params import PARAMS_FILE, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.sampling.engines import ENGINES, EngineName
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.sampling.vllm.process import engine_command
 from posttrain.train.loop import TrainingParams
 
 
@@ -30,8 +30,8 @@ def check_models() -> str:
 
     A model whose shape is not known yet, as one of the Hub, is left to its run. Returns notes.
     """
-    settings, errors, typed = read(), list[str](), dict[str, TrainingParams]()
-    devices: dict[str, DeviceParams] = {}
+    settings, errors = read(), list[str]()
+    devices, engines = dict[str, DeviceParams](), dict[str, EngineName]()
     for stage in STAGES:
         for name in group_of(settings, stage.group) if stage.makes == "model" else ():
             params = load_settings(stage.group, name)
@@ -39,14 +39,15 @@ def check_models() -> str:
                 start = str(getattr(params, "start", stage.output(name)))  # a run of base.scratch makes its own
                 shape = partial(_shape, start, settings, scores=stage.name == "reward")
                 where = f"{stage.group}.{name}"
-                typed[where], devices[where] = params, params.device
+                devices[where] = params.device
                 errors += _faults(where, params, start, shape)
                 if isinstance(params, OnlineParams):
+                    engines[where] = params.rollout.engine
                     errors += _length_faults(f"{where}.rollout.sampling", params.rollout.sampling, start, settings)
     for where, model, sampled in _sampled(settings):
-        devices[where] = sampled.device
+        devices[where], engines[where] = sampled.device, sampled.engine
         errors += _length_faults(f"{where}.sampling", sampled.sampling, model, settings)
-    errors += _machine_faults(typed)
+    errors += _machine_faults(engines)
     errors = list(dict.fromkeys(errors))
     if len(errors) == 1:
         raise ParamsError(what=errors[0], where=PARAMS_FILE, fix="Nothing was run")
@@ -88,20 +89,15 @@ def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:
             yield f"note: {where}: device.device = {params.device}, which this machine does not have"
 
 
-def _machine_faults(typed: Mapping[str, TrainingParams]) -> list[str]:
+def _machine_faults(engines: Mapping[str, EngineName]) -> list[str]:
     """Return what this machine lacks or has set wrong, each once with the runs that need it."""
     runs: dict[str, list[str]] = {}
-    for where, params in typed.items():
+    for where, engine in engines.items():
         try:
-            _check_engine(params)
+            ENGINES[engine].check()
         except PosttrainError as error:
             runs.setdefault(str(error).removeprefix(f"{PARAMS_FILE}: "), []).append(where)
     return [f"{', '.join(where)}: {fault}" for fault, where in runs.items()]
-
-
-def _check_engine(params: TrainingParams) -> None:
-    if isinstance(params, OnlineParams) and params.rollout.engine != "builtin":
-        engine_command()
 
 
 def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:

@@ -95,7 +95,7 @@ def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) ->
     return found
 
 
-@phase("score")
+@phase("reference")
 @torch.no_grad()
 def kl_to_reference(
     model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime

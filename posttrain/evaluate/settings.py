@@ -14,6 +14,7 @@ from posttrain.params.params import PARAMS_FILE, Params, at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed
+from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Split
 from posttrain.text.chat import DATE, TemplateDate
@@ -38,6 +39,7 @@ class EvaluateParams(Params):
     )
     seed: int = Field(SEED, ge=0, description="the samples' random numbers; a seed that no training uses")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
+    engine: EngineName = ENGINE
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
@@ -47,6 +49,11 @@ class EvaluateParams(Params):
     completions: Completions = Field(
         "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
     )
+
+    @model_validator(mode="after")
+    def _within_the_engine(self) -> EvaluateParams:
+        refuse_sampling(self.engine, self.sampling)
+        return self
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> EvaluateParams:

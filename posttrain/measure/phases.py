@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ContextDecorator
 from typing import Final, Literal, Protocol, get_args
 
-Name = Literal["load", "generate", "score", "train", "write"]
+Name = Literal["load", "generate", "reward", "reference", "train", "write"]
 NAMES: Final[tuple[Name, ...]] = get_args(Name)
 OTHER: Final = "other"
 

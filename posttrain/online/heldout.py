@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 
 
 def heldout_watch(
-    params: OnlineParams, models: ModelSet, text: ChatText, proxy: RewardSum, steps: int, section: str
+    params: OnlineParams, models: ModelSet, text: ChatText, proxy: RewardSum, steps: int, section: str, sampler: Sampler
 ) -> HeldoutWatch | None:
-    """What evaluates the policy while it is trained, on held-out prompts of the run's table; None where none does."""
+    """What evaluates the policy while it is trained, on held-out prompts of the run's table; None where none does.
+
+    `sampler`: that of the run; where it holds the samples of a round ahead, the built-in decoder samples instead.
+    """
     watch, table = params.watch, table_path(params.data)
     if watch is None:
         return None
@@ -51,10 +54,12 @@ def heldout_watch(
     check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * watch.samples, sampling, where)
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
     true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
+    if params.rollout.ahead:
+        local = LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")
+        sampler = DistributedSampler(local)
     measure = HeldoutRewards(
-        DistributedSampler(
-            LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")
-        ),
+        sampler,
+        models.policy,
         text,
         prompts,
         sampling,
@@ -76,6 +81,7 @@ class HeldoutRewards:
     def __init__(
         self,
         sampler: Sampler,
+        policy: Any,
         text: ChatText,
         prompts: Sequence[Prompt],
         sampling: SamplingParams,
@@ -87,14 +93,23 @@ class HeldoutRewards:
         where: str,
     ) -> None:
         """`rewards`: the true one and the proxy."""
-        self._sampler, self._text, self._prompts, self._sampling = sampler, text, prompts, sampling
+        self._sampler, self._policy, self._text = sampler, policy, text
+        self._prompts, self._sampling = prompts, sampling
         self._samples, self._seed, self._rewards = samples, seed, rewards
-        self._max_failed, self._where = max_failed, where
+        self._max_failed, self._where, self._evaluations = max_failed, where, 0
 
     def __call__(self) -> tuple[Floats, Floats]:
         """Return the mean true and proxy reward of each prompt."""
+        self._evaluations += 1
+        self._sampler.sync(self._policy, f"{self._where} evaluation {self._evaluations}")
         rollouts = generate_rollouts(
-            self._sampler, self._text, self._prompts, self._sampling, self._seed, samples=self._samples, name="heldout"
+            self._sampler,
+            self._text,
+            self._prompts,
+            self._sampling,
+            self._seed,
+            samples=self._samples,
+            name="heldout",
         )
         true, proxy = self._rewards
         return self._per_prompt(true, rollouts), self._per_prompt(proxy, rollouts)

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from posttrain.params.params import Params
+from posttrain.sampling.engines import ENGINE, ENGINES, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 
 
@@ -31,9 +32,7 @@ class RolloutParams(Params):
         2, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
     )
 
-    engine: Literal["builtin", "vllm"] = Field(
-        "builtin", description="what samples: the decoder of posttrain, or a server of vLLM (docs/sampling.md)"
-    )
+    engine: EngineName = ENGINE
     ahead: Literal[0, 1] = Field(
         0, description="1: a round is sampled with the weights of one round before, with vllm while that one is trained"
     )
@@ -46,12 +45,7 @@ class RolloutParams(Params):
 
     @model_validator(mode="after")
     def _within_the_engine(self) -> RolloutParams:
-        sampling = self.sampling
-        if self.engine != "builtin" and (sampling.top_p < 1 or sampling.top_k is not None):
-            raise ValueError(
-                f"engine {self.engine} reports the log-probs of what is left after sampling.top_p and top_k, not those "
-                "of the policy. Use top_p 1 and top_k null, or engine builtin"
-            )
+        refuse_sampling(self.engine, self.sampling)
         return self
 
     @property
@@ -62,4 +56,4 @@ class RolloutParams(Params):
     @property
     def foreign(self) -> bool:
         """Whether the samples are not those of the trainer's own decoder and weights."""
-        return self.engine != "builtin" or self.ahead > 0
+        return "exact" not in ENGINES[self.engine].can or self.ahead > 0

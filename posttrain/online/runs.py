@@ -37,7 +37,8 @@ from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed
 from posttrain.rewards.reward import WeightedReward
-from posttrain.sampling.sampler import MEMORY
+from posttrain.sampling.engines import ENGINES
+from posttrain.sampling.sampler import MEMORY, Capability
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, EpochSource
@@ -91,17 +92,10 @@ class OnlineParams(TrainingParams):
 
     @model_validator(mode="after")
     def _engine_can_sample_it(self) -> OnlineParams:
-        if self.rollout.engine == "builtin":
-            return self
-        reasons = {
-            "samples a mixture of two models": self.mixture_share > 0,
-            f"trains an adapter ({self.adapter.type})": self.adapter.type != "none",
-        }
-        if reason := next((text for text, found in reasons.items() if found), ""):
-            raise ValueError(
-                f"rollout.engine = {self.rollout.engine} samples from one whole model, and this run {reason}. "
-                "Use rollout.engine builtin"
-            )
+        needs: dict[str, Capability] = {}
+        needs |= {"samples of a mixture of two models": "mixture"} if self.mixture_share else {}
+        needs |= {f"adapter: {self.adapter.type}": "adapter"} if self.adapter.type != "none" else {}
+        ENGINES[self.rollout.engine].refuse(self.rollout.engine, needs)
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -183,7 +184,14 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
     note(sandbox=held)
     warning = " Programs of the policy run with all your rights (sandbox: none)." if held == "none" else ""
     print(f"{context.where}: reward 'code': isolation: {held}.{warning}", file=sys.stderr)
-    return lambda rollouts: [_score(rollout, options) for rollout in rollouts]
+    return lambda rollouts: _scores(rollouts, options)
+
+
+def _scores(rollouts: Sequence[Rollout], options: CodeOptions) -> list[Score]:
+    """Return a score of each program, as many at a time as there are processors."""
+    sandbox(options.sandbox)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "code") as pool:
+        return list(pool.map(lambda rollout: _score(rollout, options), rollouts))
 
 
 def _cannot_score(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: ARG001

@@ -27,7 +27,7 @@ class RewardSum:
         self.terms, self._context = dict(terms), context
         self._score_fns: dict[tuple[str, str], ScoreFn] = {}
 
-    @phase("score")
+    @phase("reward")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """Return the rollouts with a score of each part; a failed episode has its own status for each."""
         failed = [rollout.failed for rollout in rollouts]

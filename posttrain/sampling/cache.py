@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import polars as pl
 import torch
@@ -22,7 +22,7 @@ from posttrain.measure.record import cpu_isa, versions
 from posttrain.pipeline.code_manifest import Library
 from posttrain.pipeline.digests import Digests, file_digest
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import MEMORY, Capability, Completion, Mixture, Request, SamplingParams
+from posttrain.sampling.sampler import MEMORY, Capability, Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
 from posttrain.workspace import remove_oldest, write_text
 
@@ -31,12 +31,25 @@ CACHE_BYTES: Final = 2_000_000_000
 _SCHEMA: Final = {"ids": pl.List(pl.Int64()), "logps": pl.List(pl.Float32()), "finish": pl.String()}
 
 
+class ExactSampler(Sampler, Protocol):
+    """A sampler whose completions are the same each time."""
+
+    @property
+    def computes_with(self) -> str:
+        """The device and the number format."""
+
+
+def cached(sampler: Sampler, folder: Path, device: Mapping[str, Any], where: str, *, on: bool = True) -> Sampler:
+    """Return a sampler with the cache, where its completions are the same each time."""
+    return CachedSampler(sampler, folder, device, where) if on and "exact" in sampler.can else sampler  # type: ignore[arg-type]
+
+
 class CachedSampler:
     """A sampler of the unchanged model of a folder that samples only what the cache does not have."""
 
     can: frozenset[Capability] = LocalSampler.can
 
-    def __init__(self, inner: LocalSampler, folder: Path, device: Mapping[str, Any], where: str) -> None:
+    def __init__(self, inner: ExactSampler, folder: Path, device: Mapping[str, Any], where: str) -> None:
         """`device`: the settings of the device; `where`: who samples, for the line that names what was cached."""
         self._inner, self._where, self.version = inner, where, inner.version
         self._base: list[Any] | None = [

@@ -11,7 +11,16 @@ from posttrain.models.files.text import context_of
 from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import Capability, Completion, Finish, Mixture, Request, Sampler, SamplingParams
+from posttrain.sampling.sampler import (
+    VLLM_CAN,
+    Capability,
+    Completion,
+    Finish,
+    Mixture,
+    Request,
+    Sampler,
+    SamplingParams,
+)
 
 FINISHES: tuple[Finish, ...] = ("stop", "length")
 
@@ -29,6 +38,11 @@ class DistributedSampler:
     def context(self) -> int | None:
         """The model's context."""
         return self._local.context
+
+    @property
+    def computes_with(self) -> str:
+        """The device and the number format."""
+        return self._local.computes_with
 
     def sync(self, model: Any, version: str) -> None:
         """Sample from this model from now on."""
@@ -65,7 +79,7 @@ class RankZeroSampler:
     def __init__(self, policy: Any, engine: Sampler | None = None) -> None:
         """`engine`: of the first process."""
         self._policy, self._engine = policy, engine
-        self.can: frozenset[Capability] = frozenset({"stop_strings"})
+        self.can: frozenset[Capability] = VLLM_CAN - {"background"}  # whose threads would meet those of other ranks
         self.version = ""
 
     @property

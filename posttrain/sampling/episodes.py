@@ -23,7 +23,7 @@ from posttrain.tasks.task import Task, load_task
 from posttrain.text.chat import ChatText
 
 if TYPE_CHECKING:
-    from posttrain.sampling.sampler import Completion
+    from posttrain.sampling.sampler import Completion, SamplingParams
 
 
 class Episodes:
@@ -107,6 +107,14 @@ class Episodes:
             return replace(rollout, finish="length")
         row = replace(rollout.row, rest=[*rollout.row.rest, *ids], mask=[*_mask(rollout.row), *(False for _ in ids)])
         return replace(rollout, row=row, turns=(*rollout.turns, *step.messages))
+
+
+def longest_row(prompts: Sequence[Prompt], sampling: SamplingParams, context: int | None) -> int:
+    """Return the most tokens of a row: the context, or a guess, where tasks have several turns."""
+    longest = max(len(prompt.ids) for prompt in prompts) + sampling.max_tokens
+    if any(load_task(prompt.task).has_turns for prompt in prompts):
+        return context or longest * 4
+    return longest
 
 
 def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatText, version: str) -> Rollout:

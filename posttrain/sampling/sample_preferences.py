@@ -24,6 +24,7 @@ from posttrain.params.slots import model_slot, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed
 from posttrain.rollout import Rollout
+from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.schemas import CONTROL
@@ -66,12 +67,14 @@ class SamplesRun(Params):
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
     max_failed: MaxFailed = MAX_FAILED
     sampling: SamplingParams = Field(default_factory=SamplingParams)
+    engine: EngineName = ENGINE
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> SamplesRun:
         need_reward_model(self.reward, self.reward_model)
+        refuse_sampling(self.engine, self.sampling)
         return self
 
     @field_validator("pass_rate", mode="after")

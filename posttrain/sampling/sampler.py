@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import torch
 from pydantic import Field, field_validator
@@ -18,8 +18,10 @@ from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText
 
-Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "background"]
-"""background: it may sample in a thread while the policy is trained."""
+Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "adapter", "background", "exact"]
+"""background: it may sample in a thread while the policy is trained. exact: its log-probs are the trainer's own, and it
+takes no memory while the policy is trained."""
+VLLM_CAN: Final[frozenset[Capability]] = frozenset({"greedy", "stop_strings", "background"})
 Finish = Literal["stop", "length"]
 
 

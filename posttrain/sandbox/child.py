@@ -190,11 +190,17 @@ class Tests(ast.NodeTransformer):
         self.failed += 1
         failed = isinstance(error, AssertionError) and str(error) == self._line(line)
         self.reason = self.reason or (self._line(line) if failed else f"{self._line(line)} {_shown(error)}".strip())
-        if isinstance(error, NameError | ImportError) and error is not self.remote.raised:
+        if isinstance(error, NameError | ImportError) and error is not self.remote.raised and _is_of_tests(error):
             self.remote.fault = f"the tests fail by themselves: {_shown(error)}"
 
     def _line(self, line: int) -> str:
         return f"line {line} of the tests: {self._lines[line - 1].strip()[:SHOWN]}" if line else ""
+
+
+def _is_of_tests(error: BaseException) -> bool:
+    """Return whether the tests' own text raised it, not a text of the program that they evaluate."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not frames or frames[-1].filename in ("<tests>", "<setup>") or frames[-1].filename.startswith("<frozen")
 
 
 class _Solution(types.ModuleType):

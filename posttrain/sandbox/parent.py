@@ -72,6 +72,12 @@ class Limits:
         return 4 * self.seconds
 
 
+def kernel_kills() -> int:
+    """Return how many processes the kernel has killed for memory."""
+    words = Path("/proc/vmstat").read_text(encoding="ascii").split()
+    return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
+
+
 @dataclass
 class Process:
     """An isolated process."""
@@ -83,6 +89,13 @@ class Process:
     """What it said before it ran the program, and the verdict of tests."""
     used: dict[str, Any] = field(default_factory=dict)
     """How it ended, its processor seconds and its memory."""
+    kills: int = field(default_factory=kernel_kills)
+    """The processes that the kernel had killed for memory when it began."""
+
+    @property
+    def starved(self) -> bool:
+        """Whether the kernel has killed processes for memory since it began."""
+        return kernel_kills() > self.kills
 
     @property
     def verdict(self) -> bytes:
@@ -121,7 +134,6 @@ class Sandbox:
                 stderr=subprocess.PIPE,
             )
         self.found: dict[str, str] = self._started()
-        self._kills = _kernel_kills()
         if isolated and not self.holds:
             self.close()
             why = "; ".join(f"{name}: {why}" for name, why in self.found.items() if why)
@@ -220,11 +232,6 @@ class Sandbox:
                 if why := _over(running, limits):
                     return why
 
-    def starved(self) -> bool:
-        """Return whether the kernel has killed processes for memory since the last time that this was asked."""
-        before, self._kills = self._kills, _kernel_kills()
-        return self._kills > before
-
     def close(self) -> None:
         """End the sandbox with all that runs in it."""
         self._control.close()
@@ -278,11 +285,6 @@ def _waited(process: Process) -> float:
         return int(Path(f"/proc/{process.pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except (FileNotFoundError, ProcessLookupError):  # it has ended, or this kernel does not count
         return 0.0
-
-
-def _kernel_kills() -> int:
-    words = Path("/proc/vmstat").read_text(encoding="ascii").split()
-    return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
 
 
 def _refusal(why: str) -> SandboxError:

@@ -23,7 +23,7 @@ read 0 63|write 1 64|close 3 57|fstat 5 80|lseek 8 62|mmap 9 222|mprotect 10 226
 rt_sigaction 13 134|rt_sigprocmask 14 135|rt_sigreturn 15 139|pread64 17 67|pwrite64 18 68|readv 19 65|writev 20 66
 sched_yield 24 124|mremap 25 216|msync 26 227|mincore 27 232|madvise 28 233|dup 32 23|nanosleep 35 101
 getitimer 36 102|setitimer 38 103|getpid 39 172|sendfile 40 71|sendto 44 206|recvfrom 45 207|shutdown 48 210
-getsockname 51 204|getpeername 52 205|socketpair 53 199|getsockopt 55 209|exit 60 93|wait4 61 260|uname 63 160
+getsockname 51 204|getpeername 52 205|getsockopt 55 209|exit 60 93|wait4 61 260|uname 63 160
 fsync 74 82|fdatasync 75 83|ftruncate 77 46|getcwd 79 17|chdir 80 49|fchdir 81 50|umask 95 166|gettimeofday 96 169
 getrlimit 97 163|getrusage 98 165|sysinfo 99 179|times 100 153|getuid 102 174|getgid 104 176|geteuid 107 175
 getegid 108 177|getppid 110 173|getgroups 115 158|getresuid 118 148|getresgid 120 150|getpgid 121 155|getsid 124 156
@@ -43,6 +43,9 @@ time 201 -|epoll_wait 232 -
 CLONE, CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 SIGNALS: Final = {"x86_64": (62, 234), "aarch64": (129, 131)}
 """kill and tgkill: allowed to a program's own process."""
+SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
+STREAMS: Final = (1, 0x80001, 0x801, 0x80801)
+"""A stream, also closed by exec or not blocking: other kinds send to the address of any socket with a name."""
 OWN: Final = 0xA1B2C3D4
 """Stands for the process itself."""
 PRLIMIT: Final = {"x86_64": 302, "aarch64": 261}
@@ -72,6 +75,7 @@ def filter_code() -> bytes:
         *_if_argument(CLONE[kind], 0, [CLONE_THREAD], ANY_BIT),
         *(instruction for number in SIGNALS[kind] for instruction in _if_argument(number, 0, [OWN])),
         *_if_argument(PRLIMIT[kind], 0, [0]),
+        *_if_argument(SOCKETPAIR[kind], 1, STREAMS),
         *_if_argument(IOCTL[kind], 1, IOCTLS),
         *_if_argument(FCNTL[kind], 1, FCNTLS),
         (RETURN, 0, 0, ERROR | errno.EPERM),

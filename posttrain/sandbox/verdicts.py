@@ -61,7 +61,7 @@ def run_program(box: Sandbox, code: str, stdin: str, limits: Limits) -> tuple[st
         pipes = {out: bytearray(), error: bytearray()}
         with box.process("program", code, files, limits) as process:
             why = box.watch(process, [], pipes, limits)
-    _check_started(box, [process], why)
+    _check_started([process], why)
     if not why and process.used["status"]:
         said = pipes[error].decode(errors="replace").strip().splitlines()
         why = said[-1][:SHOWN] if said and os.WIFEXITED(process.used["status"]) else _ended(process.used["status"])
@@ -90,7 +90,7 @@ def run_tests(
             tests_process = stack.enter_context(box.process("tests", judge, {"connection": ends[1].fileno()}, limits))
         why = box.watch(tests_process, [program_process], {}, limits)
     seconds = program_process.used["seconds"]
-    _check_started(box, [program_process, tests_process], why)
+    _check_started([program_process, tests_process], why)
     if why:
         return Verdict(0, 1, why, seconds=seconds)
     try:
@@ -100,21 +100,21 @@ def run_tests(
     if "fault" not in found:
         raise SandboxFailed(f"the tests' process failed: {found.get('failed')}")
     if found["failed"]:
-        _check_memory(box)
+        _check_memory([program_process, tests_process])
     passed = found["passed"] if share or not found["failed"] else 0
     return Verdict(passed, found["count"], found["reason"], found["fault"], seconds)
 
 
-def _check_started(box: Sandbox, processes: Sequence[Process], why: str) -> None:
+def _check_started(processes: Sequence[Process], why: str) -> None:
     """SandboxFailed where a process never ran, or the machine has no memory left."""
     for process in processes:
         process.verdict  # noqa: B018
     if why or any(process.used["status"] for process in processes):
-        _check_memory(box)
+        _check_memory(processes)
 
 
-def _check_memory(box: Sandbox) -> None:
-    if box.starved():
+def _check_memory(processes: Sequence[Process]) -> None:
+    if any(process.starved for process in processes):
         raise SandboxFailed("the machine has run out of memory, and the kernel has killed a process")
 
 

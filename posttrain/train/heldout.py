@@ -43,7 +43,7 @@ def mean_loss(models: ModelSet, examples: Sequence[Example]) -> float:
     return -float(batch.columns.tokens["step_start_logp"].double().mean())
 
 
-@phase("score")
+@phase("reference")
 @torch.no_grad()
 def answer_scores(models: ModelSet, examples: Sequence[Example]) -> Tensor:
     """Return the scalar head's score of every answer."""

@@ -319,7 +319,7 @@ class ModelSet:
         student, frozen = self.head(self.policy).logits, self.head(teacher.model).logits
         return tiled(teacher.divergence, student_MD, student, teacher_MD, frozen)
 
-    @phase("score")
+    @phase("reference")
     @torch.no_grad()
     def add_scored_columns(self, batch: Batch, needs: frozenset[str]) -> Batch:
         """The batch with the needed columns of frozen models and of the policy as it is now, before `prepare`."""

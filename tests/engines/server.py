@@ -109,7 +109,8 @@ class Engine:
 
     def _decode(self, bodies: list[dict[str, Any]]) -> list[Completion]:
         first = bodies[0]
-        sampling = SamplingParams(max_tokens=first["max_tokens"], temperature=first["temperature"], stop=first["stop"])
+        temperature = first["temperature"] or 1.0
+        sampling = SamplingParams(max_tokens=first["max_tokens"], temperature=temperature, stop=first["stop"])
         if os.environ.get("ENGINE_ALONE"):
             sampling = sampling.model_copy(update={"rows": 1})
         stops = Stops(tuple(first["stop_token_ids"]), self.tokenizer.decode)
@@ -118,7 +119,8 @@ class Engine:
             seed, _, name = body["user"].partition(":")
             assert int(row_keys(int(seed), [name])[0]) & (2**63 - 1) == body["seed"], "the seed is not that of the name"
             requests.append(Request(body["prompt"], name))
-        return LocalSampler(self.model, stops, self.runtime).generate(requests, sampling, int(seed))
+        sampler = LocalSampler(self.model, stops, self.runtime)
+        return sampler.generate(requests, sampling, int(seed), greedy=not first["temperature"])
 
 
 def application(engine: Engine) -> Starlette:

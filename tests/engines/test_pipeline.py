@@ -109,3 +109,22 @@ def test_a_run_of_two_processes_samples_with_a_server_what_one_does(
     assert one["version"].str.replace("one", "two").to_list() == two["version"].to_list()
     record = json.loads((own_workspace / "records/online/two.json").read_text(encoding="utf-8"))
     assert record["processes"] == "2" and record["engine"] == "vllm 0.30.0"
+
+
+@pytest.mark.slow
+def test_an_evaluation_samples_with_an_engine(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PYTHON, SERVER)
+    before = pl.read_parquet(own_workspace / "results/grpo/rollouts.parquet")
+
+    def change(params: Any) -> None:
+        params["evaluate"]["settings"]["engine"] = "vllm"
+
+    edit(own_workspace, change)
+    done = dvc(own_workspace, "repro", "--single-item", "code", "evaluate@grpo")
+    assert done.returncode == 0, done.stdout
+    after = pl.read_parquet(own_workspace / "results/grpo/rollouts.parquet")
+    assert after.height == before.height and set(after["greedy"]) == {True, False}
+    record = json.loads((own_workspace / "records/evaluate/grpo.json").read_text())
+    assert record["engine_starts"] == 1
+    greedy = [frame.filter(pl.col("greedy")).sort("prompt_id")["completion"].to_list() for frame in (before, after)]
+    assert greedy[0] == greedy[1], "the likeliest tokens are the same"

@@ -22,10 +22,10 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import score_tokens
-from posttrain.online.policy_sampler import policy_sampler
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.params.params import check
-from posttrain.rollout import Prompt, TokenRow
+from posttrain.rollout import TokenRow
+from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.process import PYTHON, USUAL
@@ -76,8 +76,8 @@ def sampler(folder: Path) -> Iterator[EngineSampler]:
         patch.setenv(PYTHON, VLLM)
         text, models = ChatText(load_tokenizer(folder)), models_of(folder)
         params = check(RolloutParams, {"engine": "vllm", "sampling": {"max_tokens": 48, "rows": 64}}, where="rollout")
-        prompts = [Prompt("p", [], list(range(16)))]
-        with policy_sampler(params, models, text, prompts, folder, "rollout") as made:
+        model = SampledModel(models.policy, folder, text, models.runtime)
+        with ENGINES["vllm"].open(model, params.sampling, 64, "rollout") as made:
             assert isinstance(made, EngineSampler)
             yield made
 
@@ -150,18 +150,15 @@ def test_a_killed_server_is_started_again_with_the_present_weights(sampler: Engi
 HOLDER = """
 import sys, time
 from pathlib import Path
-from posttrain.online.policy_sampler import policy_sampler
-from posttrain.online.rollout_params import RolloutParams
-from posttrain.params.params import check
-from posttrain.rollout import Prompt
+from posttrain.sampling.engines import ENGINES, SampledModel
+from posttrain.sampling.sampler import SamplingParams
 from posttrain.models.files.store import load_tokenizer
 from posttrain.text.chat import ChatText
 from tests.engines.support import models_of
 folder = Path(sys.argv[1])
 models = models_of(folder)
-params = check(RolloutParams, {"engine": "vllm", "sampling": {"rows": 8}}, where="rollout")
-text = ChatText(load_tokenizer(folder))
-with policy_sampler(params, models, text, [Prompt("p", [], [1])], folder, "rollout") as sampler:
+model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
+with ENGINES["vllm"].open(model, SamplingParams(rows=8), 64, "rollout") as sampler:
     sampler.sync(models.policy, "a")
     print(sampler._process._process.pid, sampler._process.folder, flush=True)
     time.sleep(900)

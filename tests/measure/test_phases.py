@@ -47,14 +47,15 @@ def test_each_moment_belongs_to_the_innermost_phase(hand: Hand) -> None:
             hand.now = 16.0
     hand.now = 20.0
     spent = phases.CLOCK.seconds()
-    assert spent == {"load": 2.0, "generate": 0.0, "score": 0.0, "train": 3.0, "write": 10.0, "other": 5.0}
+    unused = {"generate": 0.0, "reward": 0.0, "reference": 0.0}
+    assert spent == {**unused, "load": 2.0, "train": 3.0, "write": 10.0, "other": 5.0}
     assert sum(spent.values()) == hand.now
 
 
 def test_a_phase_ends_with_what_it_raises(hand: Hand) -> None:
     phases.CLOCK.begin()
 
-    @phase("score")
+    @phase("reward")
     def fails() -> None:
         hand.now += 1.0
         raise ValueError("on purpose")
@@ -63,7 +64,7 @@ def test_a_phase_ends_with_what_it_raises(hand: Hand) -> None:
         with pytest.raises(ValueError, match="on purpose"):
             fails()
     hand.now += 5.0
-    assert phases.CLOCK.seconds()["score"] == 2.0
+    assert phases.CLOCK.seconds()["reward"] == 2.0
     assert phases.CLOCK.seconds()["other"] == 5.0
 
 
@@ -78,9 +79,9 @@ def test_watchers_hear_of_every_phase(hand: Hand) -> None:
             heard.append(f"-{name}")
 
     phases.CLOCK.watchers.append(Listens())
-    with phase("train"), phase("score"):
+    with phase("train"), phase("reward"):
         pass
-    assert heard == ["+train", "+score", "-score", "-train"]
+    assert heard == ["+train", "+reward", "-reward", "-train"]
 
 
 def test_a_run_that_goes_on_counts_its_starts(hand: Hand) -> None:

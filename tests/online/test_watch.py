@@ -61,6 +61,7 @@ def watched(folder: Path, place: Path, params: WatchParams) -> tuple[TrainingRun
     prompts = [Prompt(f"h{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
     measure = HeldoutRewards(
         LocalSampler(run.models.policy, text.stops, run.models.runtime),
+        run.models.policy,
         text,
         prompts,
         SamplingParams(max_tokens=8),
@@ -214,8 +215,9 @@ def test_a_table_without_held_out_prompts_is_refused_by_name(
     write_table(with_ids(from_rows(rows, "prompts"), "prompts"), Path("data/mine/prompts.parquet"), "prompts")
     params = settings_of("grpo").model_copy(update={"watch": WatchParams()})
     models, text = ModelSet(load_model(folder), DEVICE), ChatText(load_tokenizer(folder))
+    sampler = LocalSampler(models.policy, text.stops, DEVICE)
     with pytest.raises(DataError, match="the split 'heldout' has 0 prompts") as caught:
-        heldout_watch(params, models, text, function_reward(few_numbers), 6, "online.runs.grpo")
+        heldout_watch(params, models, text, function_reward(few_numbers), 6, "online.runs.grpo", sampler)
     assert "data/mine/prompts.parquet" in str(caught.value)
 
 
@@ -230,9 +232,10 @@ def test_few_held_out_prompts_are_noted_and_an_error_of_memory_names_its_key(
     params = settings_of("grpo")
     sampling = params.rollout.sampling.model_copy(update={"kv_gb": 1e-9})
     params = params.model_copy(update={"rollout": params.rollout.model_copy(update={"sampling": sampling})})
+    sampler = LocalSampler(models.policy, text.stops, DEVICE, section="online.runs.grpo.rollout.sampling")
     for prompts, noted in ((3, False), (4, True)):
         more = params.model_copy(update={"watch": WatchParams(prompts=prompts)})
-        watch = heldout_watch(more, models, text, function_reward(few_numbers), 6, "online.runs.grpo")
+        watch = heldout_watch(more, models, text, function_reward(few_numbers), 6, "online.runs.grpo", sampler)
         said = "online.runs.grpo.watch.prompts = 4: data/mine/prompts.parquet has 3 held-out prompts"
         assert (said in capsys.readouterr().out) == noted
     assert watch is not None

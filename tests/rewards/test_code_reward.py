@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import subprocess
 import sys
+import threading
 from textwrap import dedent
 from typing import Any
 
@@ -21,6 +23,7 @@ from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.code import CodeOptions, program_of
 from posttrain.rewards.reward import Context
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.sandbox.verdicts import Verdict
 from posttrain.tasks.generate import generated
 from posttrain.tasks.task import load_task
 
@@ -96,6 +99,21 @@ def test_what_is_too_slow_too_large_or_too_loud_is_wrong() -> None:
     }.items():
         found = score(fenced(program), PAIRS, seconds=0.2, output_kib=1, memory_mib=128)
         assert (found.value, found.status) == (0.0, "ok") and re.search(reason, found.reason)
+
+
+def test_programs_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = threading.Barrier(min(len(os.sched_getaffinity(0)), 2))
+
+    def judge(*arguments: Any) -> Verdict:
+        meeting.wait(60)  # breaks where only one program is judged at a time
+        return judge_program(*arguments)
+
+    judge_program = code.judge_program
+    monkeypatch.setattr(code, "judge_program", judge)
+    texts = [fenced(RIGHT["asserts"]), fenced("def f(x): return x")] * 2
+    rollouts = [Rollout(prompt_of(ASSERTS), 0, TokenRow([], []), [], text, "stop") for text in texts]
+    scores = REWARDS["code"].score_fn(CodeOptions(), CONTEXT)(rollouts)
+    assert [found.value for found in scores] == [1.0, 0.0, 1.0, 0.0]
 
 
 def test_tests_that_cannot_judge_are_an_error() -> None:

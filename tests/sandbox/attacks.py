@@ -102,6 +102,14 @@ PROCESSES = (
         f"os.sched_setaffinity({PARENT}, [0])",
         "os.sched_setaffinity(0, [0])",
     ),
+    refused(
+        "sockets that take the address of another",
+        "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
+        "socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)",
+        "socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)",
+        "socket.socketpair()[0].sendto(b'x', '\\0posttrain-attack')",
+        "socket.socketpair()[0].sendto(b'x', '/tmp/posttrain-attack')",
+    ),
     Attack(
         "own limits",
         "import resource\n"

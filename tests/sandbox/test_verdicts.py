@@ -276,6 +276,12 @@ def test_a_program_that_raises_a_name_error_is_wrong(box: Sandbox) -> None:
     assert (found.passed, found.fault) == (0, "") and "NameError" in found.reason
 
 
+@pytest.mark.parametrize("text", ["unknown + 1", "__import__('nothing')", "1 +"])
+def test_a_returned_text_that_tests_evaluate_is_the_programs_fault(text: str, box: Sandbox) -> None:
+    found = run_tests(box, f"def f(x): return {text!r}", "assert eval(f(1)) == 2", LIMITS, entry_point="f")
+    assert (found.passed, found.fault) == (0, "") and found.reason
+
+
 def test_the_share_of_assertions(box: Sandbox) -> None:
     tests = "assert f(1) == 2\nassert f(2) == 0\nassert f('a') == 1\nassert f(3) == 4"
     shares = {(CODE, tests): (2, 4), (CODE, "assert f(1) == 2\nf('a')\nassert 1"): (1, 2), ("no Python", tests): (0, 4)}

@@ -18,15 +18,16 @@ from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.files.text import context_of
 from posttrain.models.master_weights import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes
-from posttrain.online.policy_sampler import OWN_BYTES, engine_bytes
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.runs import DistillRun, OnlineParams
 from posttrain.params.params import at, check, merge
 from posttrain.params.slots import NONE
 from posttrain.params.stage_table import Settings
+from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
+from posttrain.sampling.vllm.engine import OWN_BYTES, engine_bytes
 from posttrain.train.checkpoint import KEPT
 from posttrain.train.estimate import checkpoint_bytes, training_parts
 from posttrain.train.loop import TrainingParams
@@ -145,13 +146,13 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     if isinstance(params, OnlineParams):
         rollout = params.rollout
         most = rollout.sampling.max_tokens
-        if rollout.engine == "builtin":
+        if "exact" in ENGINES[rollout.engine].can:
             _add_sampling(demand, models.policy, runtime, rollout.sampling, rollout.prompts, rollout.group_size, prompt)
             if divided:  # decoding takes a whole policy
                 size = 2 if runtime.bf16 else 4
                 demand.sampling["decoding"] += size * sum(part.numel() for part in models.policy.parameters())
         else:  # the server holds its part while the policy is trained too
-            engine = sum(engine_bytes(rollout, models.policy, prompt + most, runtime)) + OWN_BYTES
+            engine = sum(engine_bytes(rollout.sampling, models.policy, prompt + most, runtime)) + OWN_BYTES
             demand.states["engine"], demand.once = engine, once + engine
         stored = most_bytes(params.rollouts, params.most_rollouts, prompt + most)
         demand.rollouts = min(stored, params.rollouts_gb * 1e9)

@@ -103,7 +103,7 @@ def _cost(name: str, stored: StoredRollouts, first: int, end: int) -> str:
     if not timings_path(name).is_file():
         return f"{cost}; the time is not known, as the run was not timed here"
     spent = read_timings(timings_path(name))["seconds"]
-    seconds = (spent["train"] + spent["score"]) * (end - first) / len(stored.steps)
+    seconds = (spent["train"] + spent.get("reference", 0.0)) * (end - first) / len(stored.steps)
     return f"{cost}; about {format_age(max(seconds, 2))} and the time to load"
 
 

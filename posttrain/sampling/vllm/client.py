@@ -31,7 +31,7 @@ from posttrain.models.forward.forward import score_tokens
 from posttrain.models.sharding import is_whole
 from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import CompletionBuffer
-from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
+from posttrain.sampling.sampler import VLLM_CAN, Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.sampling.vllm.process import EngineProcess
 from posttrain.sampling.vllm.server import ENGINE, HEADER
 from posttrain.sampling.vllm.weights import write_weights
@@ -68,7 +68,7 @@ class Patience:
 class EngineSampler:
     """Samples with a server that is started with the first weights; `close` ends it."""
 
-    can: frozenset[Capability] = frozenset({"stop_strings", "background"})
+    can: frozenset[Capability] = VLLM_CAN
 
     def __init__(
         self,
@@ -116,8 +116,10 @@ class EngineSampler:
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
         """Return a completion of each request."""
-        if greedy or mixture is not None or params.top_p < 1 or params.top_k is not None:
+        if mixture is not None or params.top_p < 1 or params.top_k is not None:
             raise ValueError("an external engine samples from all tokens of one policy")
+        if greedy:  # vLLM's word for it; log-probs are those at temperature 1
+            params = params.model_copy(update={"temperature": 0.0})
         completions = self._all(requests, params, seed, advance)
         count({"generate_tokens": sum(len(completion.ids) for completion in completions)})
         return completions

@@ -1,0 +1,88 @@
+"""The engines that sample a model, by the name that settings give them: what each can do, and how it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from pydantic import Field
+
+from posttrain.models.device import Runtime
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.distributed import DistributedSampler
+from posttrain.sampling.sampler import VLLM_CAN, Capability, Sampler, SamplingParams
+from posttrain.text.chat import ChatText
+
+EngineName = Literal["builtin", "vllm"]
+ENGINE: Any = Field(
+    "builtin", description="what samples: the decoder of posttrain, or a server of vLLM (docs/sampling.md)"
+)
+"""The setting `engine`."""
+
+
+class SampledModel(NamedTuple):
+    """A model that is sampled; `folder` has its tokenizer."""
+
+    policy: Any
+    folder: Path
+    text: ChatText
+    runtime: Runtime
+
+
+class Open(Protocol):
+    """Opens a sampler of a model; `longest`: the most tokens of a row, `where`: the section of its settings."""
+
+    def __call__(
+        self, model: SampledModel, sampling: SamplingParams, longest: int, where: str
+    ) -> AbstractContextManager[Sampler]: ...
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What samples a model."""
+
+    can: frozenset[Capability]
+    open: Open
+    check: Callable[[], object] = lambda: None
+    """Raises where this machine lacks what it needs."""
+
+    def refuse(self, name: str, needs: Mapping[str, Capability]) -> None:
+        """Raise where a setting needs what the engine cannot; `needs`: what asks for it -> the ability."""
+        if reason := next((text for text, ability in needs.items() if ability not in self.can), ""):
+            able = " or ".join(other for other, engine in ENGINES.items() if set(needs.values()) <= engine.can)
+            raise ValueError(f"engine {name} cannot have {reason}. Change it, or use engine {able}")
+
+
+@contextmanager
+def _builtin(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> Iterator[Sampler]:  # noqa: ARG001
+    yield DistributedSampler(LocalSampler(model.policy, model.text.stops, model.runtime, section=f"{where}.sampling"))
+
+
+def _vllm(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> AbstractContextManager[Sampler]:
+    from posttrain.sampling.vllm.engine import opened  # httpx is needed where the engine is named
+
+    return opened(model, sampling, longest, where)
+
+
+def _check_vllm() -> None:
+    from posttrain.sampling.vllm.process import engine_command
+
+    engine_command()
+
+
+ENGINES: Final[Mapping[EngineName, Engine]] = {
+    "builtin": Engine(LocalSampler.can, _builtin),
+    "vllm": Engine(VLLM_CAN, _vllm, _check_vllm),
+}
+
+
+def refuse_sampling(name: EngineName, sampling: SamplingParams) -> None:
+    """Raise where sampling settings need what an engine cannot: its log-probs would not be those of the policy."""
+    needs: dict[str, Capability] = {}
+    needs |= {f"sampling.top_p = {sampling.top_p:g}": "top_p"} if sampling.top_p < 1 else {}
+    needs |= {f"sampling.top_k = {sampling.top_k}": "top_k"} if sampling.top_k is not None else {}
+    needs |= {"sampling.stop": "stop_strings"} if sampling.stop else {}
+    ENGINES[name].refuse(name, needs)
