@@ -1,4 +1,4 @@
-"""Batch sources over the policy's own samples: a selection of them (algorithms/sampled_config.py), or with data added."""
+"""Batch sources over the policy's own samples: a selection of them (sampled_config.py), or with data added."""
 
 from __future__ import annotations
 
