@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
-from posttrain.algorithms.supervised import DISTILL_ROWS
+from posttrain.algorithms.distillation import DISTILL_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS
 from posttrain.params.params import merge
 
 RATES = Path(__file__).with_name("learning_rates.json")

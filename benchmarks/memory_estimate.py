@@ -23,8 +23,8 @@ from benchmarks import RESULTS, ROOT
 from benchmarks.machine import machine
 from benchmarks.speed.case import SHAPES, Shape, language_model
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.adapters import LoraOptions, share_tensors
 from posttrain.models.device import DeviceParams, Runtime

@@ -71,7 +71,9 @@ def round_counts() -> dict[str, int]:
             sys.setprofile(called if step > 1 else None)  # the second round
             batch = run.models.add_scored_columns(run.source.batch(step), run.objective.needs)
             prepared = run.objective.prepare(batch.columns, state)
-            run.update.step(StepClosure(run.objective, run.models, batch.with_prepared(prepared.step)), 0.0)
+            run.update.step(
+                StepClosure(run.objective, run.models, batch.with_prepared(prepared.step), state=prepared.state), 0.0
+            )
             state = prepared.state
         sys.setprofile(None)
     return {"files of a round of GRPO": len(files), "classes of a round of GRPO": len(classes)}

@@ -22,15 +22,17 @@ from torch import Tensor, nn
 
 from posttrain.algorithms import advantages as formulas
 from posttrain.algorithms.padded import check_arguments, entry, flat, padded, padded_loss, settings_of
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PairLoss, UnaryLoss
-from posttrain.algorithms.surrogates import Surrogate, Tokens
+from posttrain.algorithms.policy import ppo
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.errors import ParamsError
 from posttrain.formulas.policy import ESTIMATORS, clipped_value
-from posttrain.formulas.preference import bradley_terry, centring
 from posttrain.formulas.ragged import Ragged
+from posttrain.formulas.reward import bradley_terry, centring
 from posttrain.models.forward.logp import Head, ModuleHead, token_logp
 from posttrain.params.choices import Options
 
@@ -219,7 +221,7 @@ def gae(
     """
     value_N, lengths_B = flat("values", values, mask).detach(), mask.bool().sum(1)
     reward_N = formulas.at_last_token(rewards, lengths_B) if rewards.dim() == 1 else flat("rewards", rewards, mask)
-    columns = formulas.gae(reward_N.detach().to(value_N.dtype), value_N, lengths_B, gamma=gamma, lam=lam)
+    columns = ppo.gae(reward_N.detach().to(value_N.dtype), value_N, lengths_B, gamma=gamma, lam=lam)
     return padded(columns[0], mask), padded(columns[1], mask)
 
 

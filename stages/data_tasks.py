@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from posttrain.processes.stage import run_named_stage
 from posttrain.tables.prepare import prepare
-from posttrain.tasks.task import task_tables
+from posttrain.tasks.generate import task_tables
 
 
 def main(run: str) -> None:

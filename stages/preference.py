@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceConfig
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
@@ -22,7 +22,7 @@ from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training, share_run
 from posttrain.train.model_set import ModelSet
-from posttrain.train.run_config import Algorithm, load_run
+from posttrain.train.run_config import Algorithms, load_run
 from posttrain.train.tokenize_tables import comparisons, feedback
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
@@ -37,7 +37,7 @@ class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
 
 
-PREFERENCE: dict[str, Algorithm] = {name: Algorithm(row, PreferenceRun) for name, row in PREFERENCE_ROWS.items()}
+PREFERENCE = Algorithms((PREFERENCE_ROWS, lambda _: PreferenceRun))
 
 
 def main(run: str) -> None:

@@ -8,8 +8,8 @@ from benchmarks.speed import bound_loops, ours, theirs
 from benchmarks.speed.case import Case, batches, language_model, padding, tokenizer, words
 from benchmarks.speed.meter import Meter, Report
 from benchmarks.speed.reward import SIDE
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.train.loop import TrainingParams
 
 

@@ -21,8 +21,8 @@ from benchmarks.speed.case import (
 )
 from benchmarks.speed.meter import Meter, Report
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
 from posttrain.online.collect import Collect

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 WRITERS = {
-    "reference/algorithms.md": ("posttrain/algorithms/describe.py",),
+    "reference/algorithms.md": ("docs/make/algorithms.py",),
     "reference/api.md": ("docs/make/api.py",),
     "reports/answers.md": ("docs/make/answers.py", "tests/rewards/math_verify.py"),
     "reports/conformance.md": ("docs/make/conformance.py",),

@@ -1,7 +1,7 @@
 """The interface of every algorithm: prepare a whole optimizer step, then sum weighted losses over micro-batches.
 
-    prepare(step, state) -> columns and weights     no gradient, may compare rows of the whole step
-    loss(micro)          -> sum of weight * loss    with gradient, adds up over micro-batches
+    prepare(step, state) -> columns, weights, state no gradient, may compare rows of the whole step
+    loss(micro, state)   -> sum of weight * loss    with gradient, adds up over micro-batches; the state of `prepare`
 
 An objective names the columns that it needs in `needs`, and the training loop adds them to the batch:
 
@@ -31,7 +31,7 @@ An objective names the columns that it needs in `needs`, and the training loop a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -64,7 +64,7 @@ TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "step_star
 
 @dataclass(frozen=True)
 class Prepared:
-    """A step with the columns that its loss needs, the state for the next step, and metrics."""
+    """A step with the columns that its loss needs, the state for its loss and for the next step, and metrics."""
 
     step: Ragged
     state: State
@@ -128,8 +128,8 @@ class Objective(Protocol):
         """Return the whole step with weights, advantages and the like, without gradient; may leave rows out."""
         ...
 
-    def loss(self, micro: Ragged) -> Loss:
-        """Return the loss of some items of the prepared step, with gradient."""
+    def loss(self, micro: Ragged, state: State) -> Loss:
+        """Return the loss of some items of the prepared step, with gradient; `state`: what `prepare` returned."""
         ...
 
 
@@ -156,11 +156,11 @@ def with_gradient(step: Ragged, columns: Mapping[str, Tensor]) -> Ragged:
 class AlgorithmRow:
     """A named algorithm of a table: its paper, formula and settings, and the model that types the settings."""
 
-    name: str
     paper: str
     formula: str
     values: Mapping[str, Any]
     model: type[Params] = Params
+    name: str = ""
 
     def merged(self, over: Mapping[str, Any]) -> dict[str, Any]:
         """Return the row's settings with some replaced, as plain data."""
@@ -171,9 +171,14 @@ class AlgorithmRow:
         return self.model.model_validate(self.merged(over))
 
 
-def algorithm_table(model: type[Params], rows: Iterable[AlgorithmRow]) -> dict[str, AlgorithmRow]:
-    """Rows by name, with the model that types their settings."""
-    return {row.name: replace(row, model=model) for row in rows}
+def named(name: str, row: AlgorithmRow) -> AlgorithmRow:
+    """Return the row with its name."""
+    return replace(row, name=name)
+
+
+def typed(model: type[Params]) -> Callable[[str, AlgorithmRow], AlgorithmRow]:
+    """Return what gives a row its name, and the model that types its settings."""
+    return lambda name, row: replace(row, name=name, model=model)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

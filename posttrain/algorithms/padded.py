@@ -17,7 +17,7 @@ from posttrain.algorithms.objective import (
     step_metrics,
     with_gradient,
 )
-from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged, from_padded
 from posttrain.params.params import check, did_you_mean
@@ -67,7 +67,7 @@ def padded_loss(
     tokens["token"] = torch.arange(len(with_grad["logp"]), device=mask.device)
     step = Ragged(lengths_B, rows, tokens, None if pairs is None else rows["row"] % pairs)
     prepared = _prepare(objective, step, {**objective.initial_state(), **(state or {})})
-    loss = objective.loss(with_gradient(prepared.step, with_grad))
+    loss = objective.loss(with_gradient(prepared.step, with_grad), prepared.state)
     if state is not None:
         state.update(prepared.state)
     return loss.total, {**prepared.metrics, **step_metrics(loss.metrics)}

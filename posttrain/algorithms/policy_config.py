@@ -9,8 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from posttrain.algorithms.advantages import ADVANTAGES, Advantage
 from posttrain.algorithms.corrections import CORRECTION
-from posttrain.algorithms.surrogates import SURROGATES, Surrogate
+from posttrain.algorithms.objective import AlgorithmRow, typed
+from posttrain.algorithms.policy.grpo import ZSCORE
+from posttrain.algorithms.policy.ppo import CLIP
+from posttrain.algorithms.surrogate import SURROGATES, Surrogate
 from posttrain.params.choices import OneOf, Option, Options
+from posttrain.params.listing import Listing
 from posttrain.params.params import Params
 from posttrain.params.renames import POLICY, inside, keys
 
@@ -93,8 +97,8 @@ UPDATE: OneOf[Option] = OneOf(
     },
     "adamw",
 )
-SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, "ppo_clip", own=(Surrogate,), renamed=inside(POLICY, "surrogate"))
-ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, "group_zscore")
+SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, CLIP, own=(Surrogate,), renamed=inside(POLICY, "surrogate"))
+ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, ZSCORE)
 
 
 class PolicyConfig(Params):
@@ -165,6 +169,9 @@ class PolicyConfig(Params):
         return SURROGATE.entry(self.surrogate.type)
 
 
+POLICY_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.policy", "ROWS", typed(PolicyConfig))
+
+
 def refusal(knobs: PolicyConfig) -> str | None:
     """Return why a combination of valid settings is refused, with the fix; None if it is not."""
     for check in (_sequence_refusal, _correction_refusal, _kl_refusal, _update_refusal):
@@ -189,7 +196,7 @@ def reuse_refusal(knobs: PolicyConfig, updates: int) -> str | None:
     if not knobs.surrogate_entry.has_ratio and updates > 1:
         return (
             f"surrogate '{knobs.surrogate.type}' has no ratio, so {updates} updates on the same samples would "
-            f"follow the gradient of an old policy. Use 1 update per batch, or surrogate {_with_ratio()}"
+            "follow the gradient of an old policy. Use 1 update per batch, or a surrogate with a ratio, e.g. ppo_clip"
         )
     return None
 
@@ -201,7 +208,7 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
     if not knobs.surrogate_entry.has_ratio:
         return (
             f"surrogate '{knobs.surrogate.type}' has no ratio to correct for the sampling policy. "
-            f"Use surrogate {_with_ratio()}, or replay.groups 0"
+            "Use a surrogate with a ratio, e.g. ppo_clip, or replay.groups 0"
         )
     if knobs.penalty.type != "none" or knobs.update.type == "trpo":
         return (
@@ -230,10 +237,6 @@ def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
         "with rollout.engine vllm or rollout.ahead 1 the sampler's log-probs are not the trainer's, and their "
         "difference would be taken for progress. Set correction: {type: truncate}"
     )
-
-
-def _with_ratio() -> str:
-    return ", ".join(name for name, surrogate in SURROGATES.items() if surrogate.has_ratio)
 
 
 def _sequence_refusal(knobs: PolicyConfig) -> str | None:
@@ -295,9 +298,8 @@ def _update_refusal(knobs: PolicyConfig) -> str | None:
             f"advantage '{knobs.advantage.type}' needs rewards >= 0, and overlong punishes below 0. Use overlong null"
         )
     if knobs.resample and not knobs.advantage_entry.grouped:
-        grouped = sorted(name for name, advantage in ADVANTAGES.items() if advantage.grouped)
         return (
             f"resample replaces groups of equal rewards, and advantage '{knobs.advantage.type}' compares no groups. "
-            f"Use resample 0, or one of the advantages {', '.join(grouped)}"
+            "Use resample 0, or an advantage over groups, e.g. group_zscore"
         )
     return None

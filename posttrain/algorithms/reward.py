@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
-from posttrain.formulas.preference import bradley_terry, centring, comparisons
 from posttrain.formulas.ragged import Ragged
+from posttrain.formulas.reward import bradley_terry, centring, comparisons
 from posttrain.params.params import Params
 from posttrain.text.packing import sent
 
@@ -52,7 +52,7 @@ class RewardObjective(Objective):
         prompts = torch.unique(step.items[pairs_B > 0]).numel()
         return Prepared(step.with_rows(weight=(pairs_B > 0) / (pairs_B.clamp(min=1) * prompts)), dict(state))
 
-    def loss(self, micro: Ragged) -> Loss:
+    def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
         """sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))

@@ -10,10 +10,10 @@ from typing import Any
 
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.padded import settings_of
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
 from posttrain.api.output import plain_rows, run_loop, save
@@ -104,7 +104,7 @@ class HeldoutLoss(NoWatch):
         objective, models = self._run.objective, self._run.models
         batch = models.add_scored_columns(self._batch, objective.needs)
         prepared = objective.prepare(batch.columns, objective.initial_state())
-        measured = StepClosure(objective, models, batch.with_prepared(prepared.step)).measured()
+        measured = StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state).measured()
         return {f"heldout_{name}": value for name, value in measured.items()}
 
 

@@ -12,7 +12,7 @@ from posttrain.checks.meta_models import config_of, context_length, shape_of
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import ModelError, ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
-from posttrain.models.adapters import ADAPTERS, INSTALL, LoraOptions, linear_layers
+from posttrain.models.adapters import ADDED, INSTALL, LoraOptions, linear_layers
 from posttrain.models.device import DeviceParams, device_name
 from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
@@ -113,7 +113,7 @@ def _faults(where: str, params: TrainingParams, start: str, shape: Any) -> Itera
     adapter = params.adapter if isinstance(params.adapter, LoraOptions) else None
     if adapter is None and not params.router.balance and not params.compile:
         return
-    if adapter is not None and ADAPTERS[adapter.type].module and find_spec("peft") is None:
+    if adapter is not None and adapter.type in ADDED and find_spec("peft") is None:
         yield f"{where}.adapter = {adapter.type}: it needs the package peft. {INSTALL}"
     model = shape()
     if model is None:

@@ -37,7 +37,8 @@ from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.tables.find_files import matches
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, sources_by_key
-from posttrain.tasks.task import TASKS, load_task, task_run
+from posttrain.tasks.generate import task_run
+from posttrain.tasks.task import TASKS, load_task
 from posttrain.train.run_config import Algorithm, typed_run
 from posttrain.workspace import CUSTOM, is_outside
 from stages.base_folders import FolderRun

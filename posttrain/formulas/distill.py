@@ -5,7 +5,6 @@ Logits are computed in tiles (`tiled`), so that memory is one tile's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -21,23 +20,8 @@ TILE_TOKENS = 1024
 
 def forward_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
     """KL(teacher || student) = sum_v p (log p - log q): covers the teacher's modes (Hinton 2015)."""
-    log_q, log_p = _log_probs(student_NV, temperature), _log_probs(teacher_NV, temperature)
-    return _kl(log_p, log_q)
-
-
-def reverse_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(student || teacher) = sum_v q (log q - log p): seeks a mode of the teacher (MiniLLM, Gu 2023)."""
-    log_q, log_p = _log_probs(student_NV, temperature), _log_probs(teacher_NV, temperature)
-    return _kl(log_q, log_p)
-
-
-def jensen_shannon(student_NV: Tensor, teacher_NV: Tensor, beta: float = 0.5, temperature: float = 1.0) -> Tensor:
-    """beta KL(p || m) + (1 - beta) KL(q || m), m = beta p + (1 - beta) q, p the teacher (GKD, Agarwal 2023)."""
-    if not 0 < beta < 1:
-        raise ValueError(f"beta = {beta}: the mixture needs 0 < beta < 1. The limits are forward_kl and reverse_kl")
-    log_q, log_p = _log_probs(student_NV, temperature), _log_probs(teacher_NV, temperature)
-    log_m = torch.logaddexp(log_p + math.log(beta), log_q + math.log1p(-beta))
-    return beta * _kl(log_p, log_m) + (1 - beta) * _kl(log_q, log_m)
+    log_q, log_p = log_probs(student_NV, temperature), log_probs(teacher_NV, temperature)
+    return kl(log_p, log_q)
 
 
 def tiled(
@@ -59,10 +43,12 @@ def tiled(
     return torch.cat(values) if values else student_ND.new_zeros(0)
 
 
-def _log_probs(logits_NV: Tensor, temperature: float) -> Tensor:
+def log_probs(logits_NV: Tensor, temperature: float) -> Tensor:
+    """Return log-probs in float32 at least."""
     wide = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     return (wide / temperature).log_softmax(-1)
 
 
-def _kl(log_a: Tensor, log_b: Tensor) -> Tensor:
+def kl(log_a: Tensor, log_b: Tensor) -> Tensor:
+    """sum_v a (log a - log b)."""
     return (log_a.exp() * (log_a - log_b)).sum(-1)

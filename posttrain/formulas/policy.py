@@ -1,4 +1,4 @@
-"""The formulas of policy losses: importance ratios, surrogates, KL estimators, and the critic's loss."""
+"""The formulas of policy losses: importance ratios, KL estimators, and the critic's loss."""
 
 from __future__ import annotations
 
@@ -32,40 +32,6 @@ def product_log_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> 
 def inside(ratio: Tensor, low: float | None, high: float) -> Tensor:
     """Return whether low <= r <= high."""
     return (ratio <= high) & (ratio >= (low or 0.0))
-
-
-def reinforce(logp: Tensor, advantage: Tensor) -> Tensor:
-    """Return a logp: the plain policy gradient (Williams 1992)."""
-    return advantage * logp
-
-
-def importance(ratio: Tensor, advantage: Tensor) -> Tensor:
-    """r A: the importance-weighted objective."""
-    return ratio * advantage
-
-
-def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """min(r A, clip(r, 1 - low, 1 + high) A) (PPO, Schulman 2017)."""
-    return torch.minimum(ratio * advantage, ratio.clamp(_lowest(low), 1 + high) * advantage)
-
-
-def cispo(ratio: Tensor, logp: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """sg(clip(r, 1 - low, 1 + high)) A logp: every token keeps its gradient (CISPO, MiniMax 2025)."""
-    return ratio.detach().clamp(_lowest(low), 1 + high) * advantage * logp
-
-
-def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
-    """Return whether PPO's clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
-    return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < _lowest(low)) & (advantage < 0))
-
-
-def outside_either_edge(ratio: Tensor, low: float | None, high: float) -> Tensor:
-    """Return whether CISPO's weight is not the ratio itself."""
-    return (ratio > 1 + high) | (ratio < _lowest(low))
-
-
-def _lowest(low: float | None) -> float:
-    return 0.0 if low is None else 1 - low
 
 
 OVERFLOW = 80.0

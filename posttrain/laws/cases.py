@@ -16,7 +16,7 @@ from posttrain.algorithms.objective import (
     step_metrics,
     with_gradient,
 )
-from posttrain.algorithms.policy import PolicyObjective
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 
 LONGEST = 9
@@ -97,7 +97,7 @@ def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Out
     prepared = case.objective.prepare(case.step, dict(case.state))
     parts = [with_gradient(part, leaves) for part in ([prepared.step] if cut is None else cut(prepared.step))]
     parts = parts if cut_again is None else [piece for part in parts for piece in cut_again(part)]
-    losses = [case.objective.loss(part) for part in parts]
+    losses = [case.objective.loss(part, prepared.state) for part in parts]
     total = torch.stack([loss.total for loss in losses]).sum()
     gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True, allow_unused=True)
     totals: dict[str, Tensor] = {}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PairLoss
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_loss import PairLoss
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
 from posttrain.formulas.ragged import Ragged, from_padded, repeat_to_tokens
 from posttrain.laws.cases import Case, Outcome, Shape, build, run

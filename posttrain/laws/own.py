@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_config import PolicyConfig
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PairLoss, PreferenceConfig, UnaryLoss
-from posttrain.algorithms.surrogates import Surrogate
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import PreferenceConfig
+from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.surrogate import Surrogate
 from posttrain.errors import ParamsError
 from posttrain.laws.cases import LONGEST, Shape
 from posttrain.laws.laws import LAWS, Law

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,6 +20,7 @@ from posttrain.errors import ModelError
 from posttrain.models.forward.forward import backbone
 from posttrain.models.nf4 import Nf4Linear
 from posttrain.params.choices import OneOf, Options
+from posttrain.params.listing import Listing
 
 INSTALL = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
 ADAPTER = "default"
@@ -54,21 +54,22 @@ class LoraOptions(Options):
 
 @dataclass(frozen=True)
 class AdapterRow:
-    """A kind of adapter: its options, its formula, and the module that adds it to a model."""
+    """A kind of adapter: its options and its formula; the module that adds it to a model is in ADDED."""
 
     options: type[Options]
     formula: str
-    module: str | None = None
 
 
 ADAPTERS: Mapping[str, AdapterRow] = {
     "none": AdapterRow(NoAdapter, "all weights are trained"),
-    "lora": AdapterRow(LoraOptions, "W + (alpha / rank) B A", "posttrain.models.lora"),
-    "dora": AdapterRow(LoraOptions, "m / |W'| W', W' = W + (alpha / rank) B A", "posttrain.models.lora"),
-    "qlora": AdapterRow(LoraOptions, "Q + (alpha / rank) B A, Q: W in 4 bits", "posttrain.models.lora"),
+    "lora": AdapterRow(LoraOptions, "W + (alpha / rank) B A"),
+    "dora": AdapterRow(LoraOptions, "m / |W'| W', W' = W + (alpha / rank) B A"),
+    "qlora": AdapterRow(LoraOptions, "Q + (alpha / rank) B A, Q: W in 4 bits"),
 }
 ADAPTER_CHOICE: OneOf[AdapterRow] = OneOf(ADAPTERS, "none")
 AdapterChoice = Annotated[Options, ADAPTER_CHOICE]
+ADDED: Listing[Any] = Listing("posttrain.models.lora", "ADDED")
+"""Kind of adapter -> what freezes a model and adds one; peft is imported with it."""
 
 EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Names that peft takes for the experts of a mixture, which are one tensor each and get no adapter here."""
@@ -94,14 +95,13 @@ class TrainedAdapter:
 
 def attach_of(options: Options, base: Path, seed: int) -> Attach | None:
     """Return what adds the adapter to a model that was loaded from `base`; None where all weights are trained."""
-    module = ADAPTERS[options.type].module
-    if module is None:
+    if options.type not in ADDED:
         return None
     try:
-        lora: Any = import_module(module)
+        freeze, add = ADDED[options.type]
     except ImportError as error:
         raise ModelError(what=f"it needs the package peft ({error})", where="adapter", fix=INSTALL) from error
-    return Attach(lambda model: lora.freeze(model, options), lambda model: lora.add(model, options, base, seed))
+    return Attach(lambda model: freeze(model, options), lambda model: add(model, options, base, seed))
 
 
 def adapter_of(model: Any) -> TrainedAdapter | None:

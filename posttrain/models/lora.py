@@ -61,3 +61,6 @@ def _plain(config: Any, *, scorer: bool) -> dict[str, Any]:
     }
     plain |= {"inference_mode": True, "peft_type": "LORA", "task_type": "SEQ_CLS" if scorer else "CAUSAL_LM"}
     return plain | ({"modules_to_save": [SCORE]} if scorer else {})
+
+
+ADDED = {"lora": (freeze, add), "dora": (freeze, add), "qlora": (freeze, add)}

@@ -15,9 +15,8 @@ import polars as pl
 import torch
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_config import PolicyConfig, truncation_refusal
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, truncation_refusal
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.rollout_log import Stored
@@ -26,7 +25,7 @@ from posttrain.params.slots import model_slot, rollouts_slot
 from posttrain.rollout import TokenRow
 from posttrain.train.batch_sources import BatchSource, epoch_places
 from posttrain.train.loop import TrainingParams, refuse_dropout
-from posttrain.train.run_config import Algorithm
+from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Batch, make_batch
 
 CORRECTED: Final = "recomputed_logp"
@@ -72,7 +71,7 @@ class OfflineRun(TrainingParams, PolicyConfig):
         return PolicyObjective(self, max_length)
 
 
-OFFLINE: dict[str, Algorithm] = {name: Algorithm(row, OfflineRun) for name, row in POLICY_ROWS.items()}
+OFFLINE = Algorithms((POLICY_ROWS, lambda _: OfflineRun))
 
 
 def need_full(rollouts: Stored, where: str) -> None:

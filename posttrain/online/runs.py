@@ -9,9 +9,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.algorithms.advantages import WinRateOptions
+from posttrain.algorithms.distillation import DISTILL_ROWS, DistillObjective, DistillRunConfig
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
 from posttrain.algorithms.policy_config import (
+    POLICY_ROWS,
     PolicyConfig,
     TrpoOptions,
     foreign_refusal,
@@ -20,10 +21,10 @@ from posttrain.algorithms.policy_config import (
     reuse_refusal,
     truncation_refusal,
 )
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
-from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, DistillRunConfig, LikelihoodObjective
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
+from posttrain.algorithms.supervised import LikelihoodObjective
 from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
@@ -44,7 +45,7 @@ from posttrain.train.batch_sources import BatchSource, EpochSource
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
-from posttrain.train.run_config import Algorithm
+from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import demonstrations, windows
 
@@ -406,8 +407,5 @@ def _sampled(model: type[Any]) -> type[OnlineParams]:
     return SampledPairRun if model is SampledPairConfig else SampledBestRun
 
 
-ONLINE: dict[str, Algorithm] = {
-    **{name: Algorithm(row, PolicyRun) for name, row in POLICY_ROWS.items()},
-    **{name: Algorithm(row, _sampled(row.model)) for name, row in SAMPLED_ROWS.items()},
-}
-DISTILL: dict[str, Algorithm] = {name: Algorithm(row, DistillRun) for name, row in DISTILL_ROWS.items()}
+ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda row: _sampled(row.model)))
+DISTILL = Algorithms((DISTILL_ROWS, lambda _: DistillRun))

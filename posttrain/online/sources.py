@@ -1,4 +1,4 @@
-"""Batch sources over the policy's own samples: a selection of them (algorithms/sampled_rows.py), or with data added."""
+"""Batch sources over the policy's own samples: a selection of them (sampled_config.py), or with data added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.sampled_rows import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
+from posttrain.algorithms.sampled_config import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
 from posttrain.params.choices import Options
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example, WrappedSource
 from posttrain.train.step import Batch, concatenate, make_batch

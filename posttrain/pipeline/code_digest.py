@@ -1,4 +1,4 @@
-"""What one Python file holds: its digest without comments and layout, its imports, and the rows of its tables."""
+"""What one Python file holds: its digest without comments and layout, its imports, and what it says of listings."""
 
 from __future__ import annotations
 
@@ -11,31 +11,16 @@ import re
 import sys
 import time
 import tokenize
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.params.listing import tables
 from posttrain.pipeline.digests import SETTLED_NS, Mark, boot, mark
 from posttrain.workspace import write_text
 
-TABLES: Final = frozenset(
-    {
-        "ADAPTERS",
-        "ADVANTAGES",
-        "DISTILL_ROWS",
-        "PAIR_LOSSES",
-        "POLICY_ROWS",
-        "PREFERENCE_ROWS",
-        "REWARDS",
-        "SAMPLED_ROWS",
-        "SURROGATES",
-        "TASKS",
-        "UNARY_LOSSES",
-    }
-)
-"""Module-level tables whose rows count only for the runs that name them."""
 KEPT: Final = Path(".dvc/tmp/outlines.json")
 SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 BLOCKS: Final = frozenset({tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE})
@@ -48,30 +33,18 @@ LAST: Final[Span] = ((sys.maxsize, 0), (sys.maxsize, 0))
 
 
 @dataclass(frozen=True)
-class Part:
-    """Code that counts as a whole: a row of a table, or a file without its rows."""
+class Outline:
+    """What a file holds: the digest of its code, its imports, and what says which rows of listings are used."""
 
     digest: str
     imports: list[str]
     """Dotted names: what is imported, and modules that a text names."""
     names: list[str]
-    """Rows that it names: every text of a row; elsewhere the defaults of choices and the keys of weights."""
-
-
-@dataclass(frozen=True)
-class Outline:
-    """A file: what always counts, and the rows that count for the runs that name them."""
-
-    base: Part
-    rows: dict[str, Part]
-
-    def parts(self, names: Collection[str]) -> list[Part]:
-        """Return what counts for a run that uses these names."""
-        return [self.base, *(row for name, row in sorted(self.rows.items()) if name in names)]
-
-    def digest(self, names: Collection[str]) -> str:
-        """Return the digest of what counts for a run that uses these names."""
-        return _short("\n".join(part.digest for part in self.parts(names)))
+    """What may be rows that it uses by itself: `TASKS["two_step"]`, and weights such as `{"correct": 1.0}`."""
+    listings: list[list[str]]
+    """[place, table] of each Listing that it defines."""
+    rows: dict[str, dict[str, list[str]]]
+    """table -> row -> every text of the row: other rows that it may name."""
 
 
 class Outlines:
@@ -88,7 +61,7 @@ class Outlines:
         if known is None or known[0] != found:
             kept = self._kept.get(file)
             if kept is not None and tuple(kept["mark"]) == found:
-                outline = Outline(Part(**kept["base"]), {name: Part(**row) for name, row in kept["rows"].items()})
+                outline = Outline(**kept["outline"])
             else:
                 outline, self._new = outlined(Path(file), package), True
             known = self._known[file] = found, outline
@@ -105,7 +78,7 @@ class Outlines:
             return
         now = time.time_ns()
         files = self._kept | {
-            file: {"mark": found, **asdict(outline)}
+            file: {"mark": found, "outline": asdict(outline)}
             for file, (found, outline) in self._known.items()
             if now - max(found[2:]) > SETTLED_NS
         }
@@ -114,16 +87,15 @@ class Outlines:
 
 
 def normalised(file: Path) -> str:
-    """Return a digest of a file's code without comments, docstrings and layout, the rows of its tables among it."""
-    outline = outlined(file, "")
-    return outline.digest(outline.rows)
+    """Return a digest of a file's code without comments, docstrings and layout."""
+    return outlined(file, "").digest
 
 
 def outlined(file: Path, package: str) -> Outline:
     """Return the outline of a file, read now; a file that is not Python counts byte by byte."""
     text = file.read_bytes()
     if file.suffix != ".py":
-        return Outline(Part(hashlib.sha256(text).hexdigest()[:16], [], []), {})
+        return Outline(hashlib.sha256(text).hexdigest()[:16], [], [], [], {})
     try:
         tree = ast.parse(text)
         tokens = [token for token in tokenize.tokenize(io.BytesIO(text).readline) if token.type not in SKIPPED]
@@ -132,14 +104,15 @@ def outlined(file: Path, package: str) -> Outline:
         where = f"{os.path.relpath(file)}{place}"
         raise PipelineError(what=f"this is not valid Python ({why})", where=where, fix="Fix the file") from error
     lines = text.decode("utf-8-sig").splitlines(keepends=True)
-    displays, rows = _tables(tree)
-    rest = list(_walk(tree, displays))
-    out = [_span(node, lines) for node in [*displays, *filter(_is_docstring, rest)]]
-    parts = {}
-    for name, nodes in rows.items():
-        inner = [part for node in nodes for part in ast.walk(node)]
-        parts[name] = _part(inner, _between(tokens, [_span(node, lines) for node in nodes]), package, _texts(inner))
-    return Outline(_part(rest, _outside(tokens, out), package, _defaults(rest)), parts)
+    nodes = list(_walk(tree))
+    code = _outside(tokens, [_span(node, lines) for node in nodes if _is_docstring(node)])
+    return Outline(
+        _short("\0".join(tokenize.tok_name[token.type] if token.type in BLOCKS else token.string for token in code)),
+        sorted({name for node in nodes for name in _imports(node, package)}),
+        sorted({name for node in nodes for name in _used_rows(node)}),
+        [found for node in nodes if (found := _listing(node))],
+        {table: {row: _texts(value) for row, value in rows.items()} for table, rows in tables(tree).items()},
+    )
 
 
 def import_line(file: Path, package: str, name: str) -> int:
@@ -148,61 +121,30 @@ def import_line(file: Path, package: str, name: str) -> int:
     return min(node.lineno for node in nodes if name in _imports(node, package))
 
 
-def _tables(tree: ast.Module) -> tuple[list[ast.AST], dict[str, list[ast.AST]]]:
-    """Return the displays of the module's tables, and the nodes of each row by its name."""
-    displays: list[ast.AST] = []
-    rows: dict[str, list[ast.AST]] = {}
-    for statement in tree.body:
-        target = (
-            statement.targets[0]
-            if isinstance(statement, ast.Assign)
-            else statement.target
-            if isinstance(statement, ast.AnnAssign)
-            else None
-        )
-        if not (
-            isinstance(target, ast.Name) and target.id in TABLES and isinstance(statement, ast.Assign | ast.AnnAssign)
-        ):
-            continue
-        inner = ast.walk(statement.value) if statement.value else iter(())
-        display = next((node for node in inner if isinstance(node, ast.Dict | ast.List | ast.Tuple)), None)
-        if display and (found := _rows(display)):
-            displays.append(display)
-            for name, nodes in found:
-                rows.setdefault(name, []).extend(nodes)
-    return displays, rows
-
-
-def _rows(node: ast.AST) -> list[tuple[str, list[ast.AST]]]:
-    """The rows of a display: the items of a mapping, or calls that begin with a name; none where one is neither."""
-    pairs: list[tuple[ast.AST | None, list[ast.AST]]] = []
-    if isinstance(node, ast.Dict):
-        pairs = [(key, [key, value]) for key, value in zip(node.keys, node.values, strict=True) if key]
-        if len(pairs) < len(node.keys):
-            return []
-    elif isinstance(node, ast.Tuple | ast.List):
-        pairs = [(elt.args[0] if isinstance(elt, ast.Call) and elt.args else None, [elt]) for elt in node.elts]
-    named = [(str(key.value), nodes) for key, nodes in pairs if isinstance(key, ast.Constant)]
-    return named if len(named) == len(pairs) else []
-
-
-def _walk(tree: ast.Module, left_out: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree that run, without these parts of it."""
+def _walk(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree that run; the texts of a listing name no module that is imported with it."""
     stack: list[ast.AST] = [tree]
     while stack:
         node = stack.pop()
         yield node
+        if _listing(node) is not None:
+            continue
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 stack += child.orelse
-            elif not any(child is part for part in left_out):
+            else:
                 stack.append(child)
 
 
-def _part(nodes: Sequence[ast.AST], tokens: Iterable[tokenize.TokenInfo], package: str, names: set[str]) -> Part:
-    imports = {name for node in nodes for name in _imports(node, package)}
-    code = "\0".join(tokenize.tok_name[token.type] if token.type in BLOCKS else token.string for token in tokens)
-    return Part(_short(code), sorted(imports), sorted(names))
+def _listing(node: ast.AST) -> list[str] | None:
+    """Return [place, table] where the node is a Listing."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="Listing"), args=[ast.Constant(value=str(place)), ast.Constant(value=str(table)), *_]
+        ):
+            return [place, table]
+        case _:
+            return None
 
 
 def _imports(node: ast.AST, package: str) -> list[str]:
@@ -219,22 +161,21 @@ def _imports(node: ast.AST, package: str) -> list[str]:
             return []
 
 
-def _texts(nodes: Sequence[ast.AST]) -> set[str]:
-    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+def _texts(node: ast.AST) -> list[str]:
+    return sorted(
+        {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    )
 
 
-def _defaults(nodes: Sequence[ast.AST]) -> set[str]:
-    """The rows that code names: `OneOf(TABLE, "row")`, `TABLE["row"]`, and weights such as `{"correct": 1.0}`."""
-    found: set[str] = set()
-    for node in nodes:
-        match node:
-            case ast.Call(func=ast.Name(id="OneOf"), args=[_, ast.Constant(value=str(name)), *_]):
-                found.add(name)
-            case ast.Subscript(value=ast.Name(id=table), slice=ast.Constant(value=str(name))) if table in TABLES:
-                found.add(name)
-            case ast.Dict(keys=keys, values=values) if all(_is_number(value) for value in values):
-                found |= {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-    return found
+def _used_rows(node: ast.AST) -> list[str]:
+    """Return the rows that code uses by itself: `TABLE["row"]`, and the keys of weights."""
+    match node:
+        case ast.Subscript(value=ast.Name(id=table), slice=ast.Constant(value=str(name))) if table.isupper():
+            return [name]
+        case ast.Dict(keys=keys, values=values) if all(_is_number(value) for value in values):
+            return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        case _:
+            return []
 
 
 def _is_number(node: ast.AST) -> bool:
@@ -254,10 +195,6 @@ def _span(node: ast.AST, lines: Sequence[str]) -> Span:
 
 def _place(line: int, column: int, lines: Sequence[str]) -> Place:
     return line, len(lines[line - 1].encode()[:column].decode())
-
-
-def _between(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> list[tokenize.TokenInfo]:
-    return [token for begin, end in spans for token in tokens if begin <= token.start and token.end <= end]
 
 
 def _outside(tokens: Sequence[tokenize.TokenInfo], spans: Sequence[Span]) -> Iterator[tokenize.TokenInfo]:

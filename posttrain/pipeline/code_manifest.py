@@ -1,7 +1,7 @@
 """The code that a run can load: a digest of each file and the versions of packages, in code/STAGE/RUN.json.
 
 The stage `code` writes these files and the other stages depend on them, so that a stage is stale when code changes that
-can run in it, and not by a comment, by a row that it does not use, or by code that only measures.
+can run in it, and not by a comment, by a row of a listed folder that it does not use, or by code that only measures.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final
 from posttrain.errors import PipelineError
 from posttrain.measure.record import PYTHON
 from posttrain.params.formats import read_yaml
+from posttrain.params.listing import listed_modules
 from posttrain.params.seeds import SEED, shared_seed
 from posttrain.params.stage_table import STAGES, group_of
 from posttrain.pipeline.code_digest import Outline, Outlines, import_line
@@ -30,16 +31,16 @@ UNCOUNTED: Final = (
     "posttrain.__main__",
     "posttrain.commands",
     "posttrain.measure",
-    "posttrain.pipeline.package_pin",
+    "posttrain.params.listing",
+    "posttrain.pipeline",
     "posttrain.processes.agreement",
     "posttrain.processes.children",
     "posttrain.processes.elsewhere",
     "posttrain.processes.launch",
     "posttrain.processes.notes",
     "posttrain.processes.schedulers",
-    "posttrain.train.hint",
 )
-"""Modules that no result depends on: they measure, start processes, declare commands, or word a final error."""
+"""Modules that no result depends on: they measure, start processes, find rows, or say what is stale; and commands."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
@@ -79,6 +80,7 @@ class Library:
         }
         self.outlines = outlines or Outlines()
         self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
+        self._listings: dict[tuple[str, str], dict[str, tuple[str, list[str]]]] = {}
 
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
         """Return the files that one run can load and the packages behind them."""
@@ -94,24 +96,46 @@ class Library:
 
     def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
         """Return the code of a kind of run that uses these names, and the rows among which it has looked for them."""
-        names, found = set(given_names), dict[str, Outline]()
-        given = {file: self.outlines.of(file, "").digest(()) for file in _own_files(names)}
+        names, start = set(given_names), [f"stages.{kind}", *self._own(given_names)]
+        given = {file: self.outlines.of(file, "").digest for file in _own_files(names)}
         while True:  # a row that is used may name others
-            found = self._closure([f"stages.{kind}", *self._own(names)], names)
-            parts = [part for outline in found.values() for part in outline.parts(names)]
-            more = {name for part in parts for name in part.names}
+            found = self._closure(start, names)
+            listed = [self._rows(*listing) for outline in found.values() for listing in outline.listings]
+            more = {name for outline in found.values() if outline.names for name in self._used_rows(outline)}
+            more |= {text for rows in listed for name in names & rows.keys() for text in rows[name][1]}
             if more <= names:
                 break
             names |= more
-        files = given | {_shown(self.modules[module]): outline.digest(names) for module, outline in found.items()}
-        imported = {name.partition(".")[0] for part in parts for name in part.imports}
-        rows = {name for outline in found.values() for name in outline.rows}
-        return rows, {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+        files = given | {_shown(self.modules[module]): outline.digest for module, outline in found.items()}
+        imported = {name.partition(".")[0] for outline in found.values() for name in outline.imports}
+        code = {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+        return {name for rows in listed for name in rows}, code
+
+    def _rows(self, place: str, table: str) -> dict[str, tuple[str, list[str]]]:
+        """Return row -> its module and its texts, of a listing."""
+        if (place, table) not in self._listings:
+            self._listings[place, table] = {
+                name: (module, texts)
+                for module in listed_modules(place)
+                for name, texts in self._outline(module).rows.get(table, {}).items()
+            }
+        return self._listings[place, table]
+
+    def _used_rows(self, outline: Outline) -> set[str]:
+        """Return the rows that a module uses by itself, of listings that it defines or imports."""
+        imported = {module for name in outline.imports for module in _prefixes(name) if module in self.modules}
+        listings = [*outline.listings, *(listing for module in imported for listing in self._outline(module).listings)]
+        return {name for listing in listings for name in self._rows(*listing).keys() & set(outline.names)}
+
+    def _outline(self, module: str) -> Outline:
+        file = self.modules[module]
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        return self.outlines.of(str(file), package)
 
     def closure(self, module: str) -> dict[str, str]:
         """Path -> digest of a module of the library and of all that it imports."""
-        found = self._closure([module], ())
-        return {_shown(self.modules[name]): outline.digest(()) for name, outline in sorted(found.items())}
+        found = self._closure([module], set())
+        return {_shown(self.modules[name]): outline.digest for name, outline in sorted(found.items())}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
         """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""
@@ -123,26 +147,28 @@ class Library:
         own = [name.partition(":")[0] for name in names if ":" in name]
         return [module for module in own if _is_custom(self.modules.get(module))]
 
-    def _closure(self, queue: list[str], names: Collection[str]) -> dict[str, Outline]:
-        """Return these modules and all that are imported from them, each with its outline."""
-        found: dict[str, Outline] = {}
+    def _closure(self, queue: list[str], names: set[str]) -> dict[str, Outline]:
+        """Return these modules and all that are imported from them, each with its outline; of listings those named."""
+        queue, found = list(queue), dict[str, Outline]()
         while queue:
             module = queue.pop()
             if module in found or module not in self.modules or _uncounted(module):
                 continue
-            file = self.modules[module]
-            package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-            found[module] = self.outlines.of(str(file), package)
-            for part in found[module].parts(names):
-                for name in part.imports:
-                    queue += _prefixes(name)
-                    if _is_custom(file):
-                        self._refuse_outside(name, file, package)
+            found[module] = self._outline(module)
             queue += _prefixes(module)
+            for listing in found[module].listings:
+                rows = self._rows(*listing)
+                queue += [rows[name][0] for name in names & rows.keys()]
+            for name in found[module].imports:
+                queue += _prefixes(name)
+                if _is_custom(self.modules[module]):
+                    self._refuse_outside(name, module)
         return found
 
-    def _refuse_outside(self, name: str, file: Path, package: str) -> None:
+    def _refuse_outside(self, name: str, importer: str) -> None:
         """Raise if an import of the user's module leads to a file of the workspace outside `custom`."""
+        file = self.modules[importer]
+        package = importer if file.name == "__init__.py" else importer.rpartition(".")[0]
         for module in _prefixes(name):
             outside = next(
                 (candidate for candidate in (_file(module), _file(f"{module}.__init__")) if candidate.is_file()), None

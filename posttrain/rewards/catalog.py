@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.lazy_table import LazyTable
+from posttrain.params.listing import Listing
 from posttrain.params.params import PARAMS_FILE, check, did_you_mean
 from posttrain.params.slots import NONE
 from posttrain.params.user_code import is_import_path, load_object
@@ -20,26 +20,8 @@ from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, WeightedRew
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
-REWARDS: Final[LazyTable[Reward[Any]]] = LazyTable(
-    "REWARDS",
-    {
-        "correct": "posttrain.rewards.correct",
-        "format": "posttrain.rewards.format",
-        "json_schema": "posttrain.rewards.json_schema",
-        "language": "posttrain.rewards.language",
-        "length": "posttrain.rewards.length",
-        "model": "posttrain.rewards.learned",
-        "cascade": "posttrain.rewards.composition",
-        "milestones": "posttrain.rewards.composition",
-        "overlong": "posttrain.rewards.length",
-        "regex": "posttrain.rewards.patterns",
-        "repetition": "posttrain.rewards.repetition",
-        "code": "posttrain.rewards.code",
-        "judge": "posttrain.rewards.judge.judge",
-        "turns": "posttrain.rewards.turns",
-    },
-)
-"""Name -> the module whose own REWARDS has it."""
+REWARDS: Final[Listing[Reward[Any]]] = Listing("posttrain.rewards", "REWARDS")
+"""Those of every file of the folder."""
 
 
 def reward_named(name: str, where: str) -> Reward[Any]:

@@ -14,7 +14,8 @@ from posttrain.measure.record import note
 from posttrain.params.params import PARAMS_FILE, Params
 from posttrain.tables.columns import Kind, Split
 from posttrain.tasks.counts import COUNTED, Counts
-from posttrain.tasks.task import Generator, Task, generated, generator_of
+from posttrain.tasks.generate import generated, generator_of
+from posttrain.tasks.task import Generator, Task
 
 
 class Part(Params):

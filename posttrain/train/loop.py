@@ -223,7 +223,7 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, en
             prepared = objective.prepare(batch.columns, state)
             for model in models.trained.values():
                 model.train()
-            closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers)
+            closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, prepared.state)
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
         if run.step_log is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.errors import ParamsError
-from posttrain.params.params import PARAMS_FILE, Params, at, check, read
+from posttrain.params.listing import row_modules
+from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, read
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,36 @@ class Algorithm:
 
     row: AlgorithmRow
     model: type[Params]
+
+
+class Algorithms(Mapping[str, Algorithm]):
+    """The rows of tables, each with the model that types a run of it; a row is imported when it is looked up.
+
+    Example: `Algorithms((POLICY_ROWS, lambda row: PolicyRun))`.
+    """
+
+    def __init__(self, *tables: tuple[Mapping[str, AlgorithmRow], Callable[[AlgorithmRow], type[Params]]]) -> None:
+        self._tables = tables
+
+    def __getitem__(self, name: str) -> Algorithm:
+        for rows, model in self._tables:
+            if name in rows:
+                row = rows[name]
+                return Algorithm(row, model(row))
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in rows for rows, _ in self._tables)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for rows, _ in self._tables for name in rows)
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows, _ in self._tables)
+
+
+SECTIONS = {"policy": "online", "sampled": "online", "preference": "preference", "distill": "distill"}
+"""Folder of algorithms -> the section of params.yaml whose runs name them."""
 
 
 def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
@@ -30,10 +61,17 @@ def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> An
         fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
         raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, fix=fix)
     if own["algorithm"] not in algorithms:
-        from posttrain.train.hint import hint
-
-        fix = hint(own["algorithm"], algorithms)
+        fix = _hint(own["algorithm"], algorithms)
         what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
     algorithm = algorithms[own["algorithm"]]
     return check(algorithm.model, algorithm.row.merged(own), where=section)
+
+
+def _hint(name: str, algorithms: Mapping[str, Algorithm]) -> str:
+    """Return the section that has the algorithm, or the nearest name."""
+    for folder, section in SECTIONS.items():
+        if name in row_modules(f"posttrain.algorithms.{folder}", "ROWS"):
+            also = f", or here '{near}'" if (near := f"online_{name}") in algorithms else ""
+            return f"It is an algorithm of {section}.runs{also}"
+    return did_you_mean(name, list(algorithms))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from posttrain.algorithms.objective import Loss, Objective, add_metrics, step_metrics
+from posttrain.algorithms.objective import Loss, Objective, State, add_metrics, step_metrics
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
 from posttrain.models.device import repeatable
@@ -120,6 +120,8 @@ class StepClosure:
     models: ModelSet
     batch: Batch
     routers: Routers = NO_ROUTERS
+    state: State = field(default_factory=dict)
+    """What the objective's `prepare` returned with the batch."""
 
     def __call__(self) -> dict[str, float]:
         """Accumulate the gradients and metrics of all micro-batches; one transfer from the device at the end."""
@@ -158,7 +160,7 @@ class StepClosure:
         total, routing = 0.0, StepRouting(self.routers, self.tokens)
         for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]):
             columns, recording = self._forward(micro, self.models.packed(micro))
-            total += float(self.objective.loss(columns).total) * counts
+            total += float(self.objective.loss(columns, self.state).total) * counts
             routing.add(recording, counts=counts)
         return float(sum(world.gathered(total))) + routing.loss()
 
@@ -168,7 +170,7 @@ class StepClosure:
         totals: dict[str, Tensor] = {}
         for micro in self.models.micro_batches(self.batch):
             columns, _ = self._forward(micro, self.models.packed(micro))
-            add_metrics(totals, _detached(self.objective.loss(columns)))
+            add_metrics(totals, _detached(self.objective.loss(columns, self.state)))
         return step_metrics(totals)
 
     def micro_batches(self) -> list[Batch]:
@@ -187,7 +189,7 @@ class StepClosure:
         if self.objective.by_token and fused and len(micro):
             return self._fused_backward(micro, packed, routing)
         columns, recording = self._forward(micro, packed)
-        loss, balance = self.objective.loss(columns), routing.add(recording, counts=counts)
+        loss, balance = self.objective.loss(columns, self.state), routing.add(recording, counts=counts)
         total = loss.total if balance is None else loss.total + balance
         with repeatable():
             (total if counts else 0.0 * total).backward()  # type: ignore[no-untyped-call]
@@ -208,7 +210,7 @@ class StepClosure:
         grad_MD = torch.empty_like(hidden_MD)
         for tile in loss_tiles(hidden_MD, head_of(models.policy), packed.target_M, models.temperature):
             part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
-            loss = self.objective.loss(part)
+            loss = self.objective.loss(part, self.state)
             grad_MD[tile.part] = tile.backward(loss.total)
             add_metrics(totals, _detached(loss))
         grad_ND = torch.zeros_like(states_ND).index_add_(0, packed.source_M, grad_MD)

@@ -36,7 +36,6 @@ def test_what_only_measures_imports_what_every_run_can_load() -> None:
     always = set(Library().code("data_files@run", {})["files"])
     training = (
         "posttrain.__main__",
-        "posttrain.train.hint",
         "posttrain.processes.",
         "posttrain.commands",
     )  # what they import is listed or not run

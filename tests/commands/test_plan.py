@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.checks.params_schema import load_settings
 from posttrain.commands.plan.memory_estimate import demand_of
 from posttrain.commands.plan.table import plan

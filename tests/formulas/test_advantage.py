@@ -5,19 +5,12 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.algorithms.advantages import (
-    ADVANTAGES,
-    Rewards,
-    at_last_token,
-    batch_centred,
-    gae,
-    group_centred,
-    group_zscore,
-    leave_one_out,
-    moving_average,
-    return_to_go,
-    whiten,
-)
+from posttrain.algorithms.advantages import ADVANTAGES, Rewards, at_last_token, whiten
+from posttrain.algorithms.policy.grpo import group_centred, group_zscore
+from posttrain.algorithms.policy.ppo import gae
+from posttrain.algorithms.policy.reinforce import batch_centred
+from posttrain.algorithms.policy.reinforce_pp import return_to_go
+from posttrain.algorithms.policy.rloo import leave_one_out
 from posttrain.formulas.ragged import Ragged
 
 
@@ -32,10 +25,6 @@ SIBLINGS = torch.tensor([7, 7, 3, 3])
 
 def test_batch_centred() -> None:
     assert_close(batch_centred(REWARD), t(-1, -2, 0, 3))
-
-
-def test_moving_average() -> None:
-    assert_close(moving_average(REWARD, 0.5), t(0.5, -0.5, 1.5, 4.5))
 
 
 def test_leave_one_out() -> None:

@@ -6,16 +6,15 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from posttrain.algorithms.policy.cispo import CispoOptions, cispo, clipped
+from posttrain.algorithms.policy.ppo import outside, ppo_clip
+from posttrain.algorithms.surrogate import Tokens
 from posttrain.formulas.policy import (
-    cispo,
     clipped_value,
     forward_k3,
     k1,
     k2,
     k3,
-    outside,
-    outside_either_edge,
-    ppo_clip,
     product_log_ratio,
     sequence_log_ratio,
     token_log_ratio,
@@ -29,6 +28,10 @@ def t(*numbers: float) -> Tensor:
 
 RATIO = t(0.5, 0.9, 1.5, 0.5, 1.5)
 ADVANTAGE = t(1, 1, 1, -1, -1)
+
+
+def cispo_tokens(logp: Tensor) -> Tokens:
+    return Tokens(logp, logp, RATIO.log(), RATIO, ADVANTAGE, torch.tensor([5]), {})
 
 
 def test_the_pessimistic_clip_by_hand() -> None:
@@ -48,12 +51,24 @@ def test_the_clip_cuts_exactly_those_gradients() -> None:
 
 def test_cispos_weight_by_hand() -> None:
     logp = t(-1, -2, -3, -4, -5).requires_grad_()
-    surrogate = cispo(RATIO, logp, ADVANTAGE, None, 0.2)
+    surrogate = cispo(cispo_tokens(logp), CispoOptions(type="cispo", high=0.2))
     assert_close(surrogate, t(-0.5, -1.8, -3.6, 2, 6))
     surrogate.sum().backward()
     assert_close(logp.grad, t(0.5, 0.9, 1.2, -0.5, -1.2))
-    assert outside_either_edge(RATIO, 0.2, 0.2).tolist() == [True, False, True, True, True]
-    assert outside_either_edge(RATIO, None, 0.2).tolist() == [False, False, True, False, True]
+    assert clipped(cispo_tokens(RATIO), CispoOptions(type="cispo", low=0.2, high=0.2)).tolist() == [
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert clipped(cispo_tokens(RATIO), CispoOptions(type="cispo", high=0.2)).tolist() == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_ratios_by_hand() -> None:

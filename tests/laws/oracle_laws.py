@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from posttrain.algorithms.distillation import DistillObjective
 from posttrain.algorithms.objective import Objective, State
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
-from posttrain.algorithms.supervised import DistillObjective, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodObjective
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws import laws
 from posttrain.laws.cases import Case, Shape, build, run
@@ -93,6 +94,7 @@ def _stirred(case: Case) -> Case:
     later: State = dict(case.state)
     for name, number in (
         ("beta", 0.07),
+        ("next_beta", 0.07),
         ("penalty", 0.8),
         ("last_kl_old", 0.05),
         ("baseline", 0.3),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from posttrain.algorithms.distillation import DistillConfig, DistillObjective
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.laws.cases import LONGEST
 
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {

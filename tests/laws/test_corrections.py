@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.algorithms.corrections import CORRECTION, LEVELS, correction_weights
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_config import PolicyConfig
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run
 

@@ -4,22 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.algorithms import describe
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from docs.make import algorithms as page
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.commands.params import describe
 from posttrain.errors import ParamsError
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_is_current() -> None:
-    page = (ROOT / describe.PAGE).read_text(encoding="utf-8")
-    assert describe.page(page) == page, "run: python -m posttrain.algorithms.describe"
+    text = (ROOT / page.PAGE).read_text(encoding="utf-8")
+    assert page.page(text) == text, "run: python -m docs.make.algorithms"
 
 
 def test_what_is_written_by_hand_stays() -> None:
-    old = f"# Mine\n\nwords\n\n{describe.BEGIN}\nstale\n{describe.END}\nmore words\n"
-    new = describe.page(old)
+    old = f"# Mine\n\nwords\n\n{page.BEGIN}\nstale\n{page.END}\nmore words\n"
+    new = page.page(old)
     assert new.startswith("# Mine\n\nwords\n")
     assert new.endswith("more words\n")
     assert "stale" not in new
@@ -47,7 +48,7 @@ def test_the_laws_page_names_every_row_and_law() -> None:
     from tests.laws.oracle_laws import LAWS
     from tests.laws.subjects import subjects
 
-    page = (ROOT / "docs" / "reports" / "conformance.md").read_text(encoding="utf-8")
-    missing = [name for name in subjects() if f"| {name} |" not in page] + [law for law in LAWS if law not in page]
+    text = (ROOT / "docs" / "reports" / "conformance.md").read_text(encoding="utf-8")
+    missing = [name for name in subjects() if f"| {name} |" not in text] + [law for law in LAWS if law not in text]
     assert not missing, "run: python -m docs.make.conformance"
-    assert "**" not in page, "a law is broken: see docs/reports/conformance.md"
+    assert "**" not in text, "a law is broken: see docs/reports/conformance.md"

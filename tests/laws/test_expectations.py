@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.formulas.policy import ESTIMATORS, forward_k3, k1, k2, k3
 from posttrain.formulas.ragged import Ragged
 
@@ -75,9 +75,10 @@ def expected_gradient(objective: PolicyObjective, policy: Table, group: int, rew
             },
             {"old_logp": rows[index].detach().flatten()},
         )
-        step = objective.prepare(step, objective.initial_state()).step
+        prepared = objective.prepare(step, objective.initial_state())
         logp = rows[index].flatten()
-        loss = objective.loss(step.with_tokens(logp=logp, entropy=torch.zeros_like(logp))).total
+        micro = prepared.step.with_tokens(logp=logp, entropy=torch.zeros_like(logp))
+        loss = objective.loss(micro, prepared.state).total
         total += probability[index].prod() * torch.autograd.grad(loss, [table], retain_graph=True)[0]
     return total
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.algorithms.objective import Loss, Prepared, step_metrics, with_gradient
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import to_padded
@@ -76,7 +76,7 @@ def pipeline(case: Case) -> tuple[Prepared, Loss, dict[str, Tensor]]:
     """What the pipeline's objective makes of the case: the prepared step, the loss and its gradients."""
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in case.leaves.items()}
     prepared = case.objective.prepare(case.step, dict(case.state))
-    loss = case.objective.loss(with_gradient(prepared.step, leaves))
+    loss = case.objective.loss(with_gradient(prepared.step, leaves), prepared.state)
     gradients = torch.autograd.grad(loss.total, list(leaves.values()), materialize_grads=True, allow_unused=True)
     return prepared, loss, dict(zip(leaves, gradients, strict=True))
 

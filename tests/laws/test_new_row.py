@@ -1,20 +1,21 @@
-"""A new algorithm is one line in one table; the laws, the oracle, the settings and the docs take it from there."""
+"""A new algorithm is one row in one file; the laws, the oracle, the settings and the docs take it from there."""
 
 from __future__ import annotations
 
 import pytest
 
-from posttrain.algorithms import describe
+from docs.make import algorithms as page
 from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.algorithms.policy_config import PolicyConfig
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceConfig
+from posttrain.algorithms.policy import rloo
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
+from posttrain.algorithms.preference import slic
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
+from posttrain.commands.params import describe
 from posttrain.laws.cases import Shape
 from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects
 
 POLICY = AlgorithmRow(
-    "rloo_clipped",
     "made up here",
     "-mean_tokens min(r A, clip(r) A) + beta k2, A = R - mean of the siblings' R",
     {
@@ -24,9 +25,10 @@ POLICY = AlgorithmRow(
         "truncated": "mask",
     },
     PolicyConfig,
+    "rloo_clipped",
 )
 LOSS = {"loss": {"type": "slic", "delta": 0.5}}
-PREFERENCE = AlgorithmRow("hinge_dpo", "made up here", "max(0, delta - (h - l))", LOSS, PreferenceConfig)
+PREFERENCE = AlgorithmRow("made up here", "max(0, delta - (h - l))", LOSS, PreferenceConfig, "hinge_dpo")
 
 
 @pytest.mark.parametrize("law", list(LAWS))
@@ -34,9 +36,11 @@ PREFERENCE = AlgorithmRow("hinge_dpo", "made up here", "max(0, delta - (h - l))"
 def test_a_row_added_here_is_held_against_the_laws(
     law: str, row: AlgorithmRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(POLICY_ROWS if row is POLICY else PREFERENCE_ROWS, row.name, row)
+    table, file = (POLICY_ROWS, rloo) if row is POLICY else (PREFERENCE_ROWS, slic)
+    monkeypatch.setitem(table.modules, row.name, file.__name__)
+    monkeypatch.setitem(file.ROWS, row.name, row)
     for seed in range(3):
         error = LAWS[law].check(subjects()[row.name](), Shape(seed))
         assert error is None or error <= LAWS[law].tolerance
     assert row.formula in describe.describe(row.name)
-    assert f"`{row.name}`" in describe.page("")
+    assert f"`{row.name}`" in page.page("")

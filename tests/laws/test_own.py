@@ -18,7 +18,7 @@ from posttrain.params.params import check
 from stages.preference import PREFERENCE
 from tests.workspace import ROOT, environment
 
-HEAD = "import torch\nfrom posttrain.algorithms.surrogates import Options, Surrogate\n"
+HEAD = "import torch\nfrom posttrain.losses import Options, Surrogate\n"
 
 
 def blocks(language: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_a_broken_surrogate_is_caught(item: str, law: str, place: Path) -> None:
     [("h - l", "direction"), ("(l - h) + h.sum()", "micro-batches"), ("-2 * h + l", "nothing to learn")],
 )
 def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) -> None:
-    head = "from posttrain.algorithms.preference_rows import PairLoss\nfrom posttrain.params.choices import Options\n"
+    head = "from posttrain.losses import Options, PairLoss\n"
     whole = f"{head}own = PairLoss(Options, lambda h, l, _: (1 - h + l).square(), 'square')\n"
     assert error_of(law, whole) <= LAWS[law].tolerance
     sys.modules.pop("broken")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posttrain.algorithms.policy import PolicyObjective, doubling_factor, proportional_factor
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective, doubling_factor, proportional_factor
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.formulas.ragged import Ragged
 
 

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from posttrain.algorithms.advantages import ADVANTAGES, decoupled, group_zscore, over_mean
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_config import PolicyConfig
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import LOSS
-from posttrain.algorithms.surrogates import SURROGATES, sapo
+from posttrain.algorithms.advantages import ADVANTAGES
+from posttrain.algorithms.policy import sapo
+from posttrain.algorithms.policy.gdpo import decoupled
+from posttrain.algorithms.policy.grpo import group_zscore
+from posttrain.algorithms.policy.maxrl import over_mean
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import LOSS
+from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run, with_gradient
@@ -44,7 +47,7 @@ def test_everything_built_in_has_its_oracle() -> None:
 
 
 def test_a_surrogate_without_an_oracle_is_held_against_all_other_laws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SURROGATES.places, "made_up", SURROGATES.places["sapo"])
+    monkeypatch.setitem(SURROGATES.modules, "made_up", SURROGATES.modules["sapo"])
     monkeypatch.setitem(sapo.SURROGATES, "made_up", replace(SURROGATES["sapo"]))
     objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": "made_up"}), 9)
     for name, law in LAWS.items():
@@ -185,7 +188,7 @@ def test_what_changes_the_reward_is_refused_where_it_has_no_place(name: str) -> 
 def test_a_surrogate_of_single_tokens_sees_no_lengths(name: str) -> None:
     objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": name}), 9)
     case = build(objective, SHAPE)
-    prepared = objective.prepare(case.step, dict(case.state)).step
-    whole = objective.loss(with_gradient(prepared, case.leaves)).total
-    one = with_gradient(prepared, case.leaves).tokens_in(slice(0, int(prepared.lengths_B.sum())))
-    assert_close(objective.loss(one).total, whole)
+    prepared = objective.prepare(case.step, dict(case.state))
+    whole = with_gradient(prepared.step, case.leaves)
+    one = whole.tokens_in(slice(0, int(whole.lengths_B.sum())))
+    assert_close(*(objective.loss(part, prepared.state).total for part in (one, whole)))

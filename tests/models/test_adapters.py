@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import posttrain
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
 from posttrain.models.adapters import ADAPTER, adapted_layers, merged_weight, share_tensors

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.forward import PackedAttention, Scoring, score_tokens
@@ -75,7 +75,10 @@ def trained(name: str, objective: Any, precision: str) -> str:
     update = AdamW({"policy": (policy, 1e-3)}, OptimizerParams(), STEPS)
     for step in range(STEPS):
         prepared = objective.prepare(batch.columns, objective.initial_state()).step
-        update.step(StepClosure(objective, models, batch.with_prepared(prepared), routers), step / STEPS)
+        update.step(
+            StepClosure(objective, models, batch.with_prepared(prepared), routers, objective.initial_state()),
+            step / STEPS,
+        )
     return digest(policy)
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from posttrain.algorithms.distill.reverse_kl import reverse_kl
+from posttrain.algorithms.distillation import DistillConfig, DistillObjective
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
-from posttrain.formulas.distill import reverse_kl
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.decoder.step import supports_decoder_step
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
@@ -134,8 +135,9 @@ def closure(objective: Objective, models: ModelSet) -> StepClosure:
     old = {name: -torch.rand(count, generator=draw) * 3 for name in ("old_logp", "ref_logp")}
     batch = make_batch(token_rows(prompts, completions), rows, old)
     batch = models.add_scored_columns(batch, objective.needs)
-    prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    return StepClosure(objective, models, batch.with_prepared(replace(prepared, item_B=None)))
+    prepared = objective.prepare(batch.columns, objective.initial_state())
+    step = batch.with_prepared(replace(prepared.step, item_B=None))
+    return StepClosure(objective, models, step, state=prepared.state)
 
 
 SHAPE = {

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_tokenizer

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 import torch
 
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import DataError, TrainingError
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime

@@ -322,9 +322,9 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("data: {tasks: {b: {task: twostep}}}", "data.tasks.b.task = 'twostep' is unknown. Did you mean 'two_step'?"),
         (
             "data: {tasks: {b: {task: [two_step]}}}",
-            "data.tasks.b.task = ['two_step'] is unknown. Give one of: two_st",
+            "data.tasks.b.task = ['two_step'] is unknown. Give one of: sums",
         ),
-        ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: two_step"),
+        ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: sums"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
     ],
 )

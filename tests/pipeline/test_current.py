@@ -64,7 +64,7 @@ EDITS = {
     "a parameter": (replace("params.yaml", "kl: {beta: 0.02}", "kl: {beta: 0.05}"), {"grpo"}),
     "a parameter of all": (replace("params.yaml", "samples: 8}", "samples: 4}"), set(LABELS)),
     "another start": (replace("params.yaml", "dpo: preference/dpo", "dpo: sft/main"), {"dpo"}),
-    "code of one run": (replace("posttrain/algorithms/policy_rows.py", "Shao 2024", "New Shao 2024"), {"grpo"}),
+    "code of one run": (replace("posttrain/algorithms/policy/grpo.py", "Shao 2024, ", "New Shao 2024, "), {"grpo"}),
     "an output deleted": (deleted("models/preference/dpo"), {"dpo"}),
     "an output changed": (replace("metrics/online/grpo.json", "{", "{ "), {"grpo"}),
     "an input deleted": (deleted("data/two_step/chat.parquet"), set(LABELS)),

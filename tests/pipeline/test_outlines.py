@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
 from posttrain.errors import PipelineError
 from posttrain.online.runs import DISTILL, ONLINE
+from posttrain.params import listing
 from posttrain.params.formats import read_yaml
-from posttrain.pipeline.code_digest import TABLES, normalised, outlined
+from posttrain.params.listing import listed_modules, row_modules
+from posttrain.pipeline import code_manifest
+from posttrain.pipeline.code_digest import normalised, outlined
 from posttrain.pipeline.code_manifest import Library, differences
 from posttrain.workspace import PARAMS_FILE
 from stages.preference import PREFERENCE
-from tests.architecture.sources import ROOT, modules, tree
+from tests.architecture.sources import ROOT, modules
 
 CODE = '''"""A module."""
 
@@ -63,16 +65,19 @@ def test_code_counts(tmp_path: Path, old: str, new: str) -> None:
     assert digest(tmp_path, CODE.replace(old, new)) != digest(tmp_path, CODE)
 
 
-def test_a_row_counts_for_those_that_name_it(tmp_path: Path) -> None:
+def test_a_file_says_its_rows_and_the_rows_that_they_name(tmp_path: Path) -> None:
     file = tmp_path / "rows.py"
-    text = 'POLICY_ROWS = table(K, (Row("a", 1, {"é": "b"}), Row("b", 2)))\nREWARDS = {"a": f, "c": g}\n'
-    file.write_text(text, encoding="utf-8")
-    before = outlined(file, "")
-    assert set(before.rows) == {"a", "b", "c"} and before.rows["a"].names == ["a", "b", "é"]
-    file.write_text(text.replace('Row("b", 2)', 'Row("b", 3), Row("d", 4)'), encoding="utf-8")
-    after = outlined(file, "")
-    assert before.digest({"a", "c"}) == after.digest({"a", "c"})
-    assert before.digest({"b"}) != after.digest({"b"})
+    file.write_text('ROWS = {"a": Row(1, {"é": "b"}), "b": Row(2)}\nOTHER = {name: 1}\nSUMS: int = {"c": 1}\n')
+    found = outlined(file, "")
+    assert found.rows == {"ROWS": {"a": ["b", "é"], "b": []}, "SUMS": {"c": []}} and found.names == ["c"]
+
+
+def test_a_listing_imports_none_of_its_modules(tmp_path: Path) -> None:
+    file = tmp_path / "table.py"
+    file.write_text('TASKS = Listing("posttrain.tasks", "TASKS")\nNAMED = "posttrain.errors"\nx = TASKS["two_step"]\n')
+    found = outlined(file, "")
+    assert found.listings == [["posttrain.tasks", "TASKS"]]
+    assert found.imports == ["posttrain.errors"] and found.names == ["two_step"]
 
 
 def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
@@ -80,16 +85,38 @@ def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
         digest(tmp_path, "x = 1\ndef f(:\n")
 
 
-def test_the_tables_are_found_with_their_rows() -> None:
-    found: dict[str, set[str]] = {}
-    for file in modules().values():
-        for node in tree(file).body:
-            target = getattr(node, "target", None) or (getattr(node, "targets", None) or [None])[0]
-            if (name := getattr(target, "id", None)) in TABLES:
-                found.setdefault(name, set()).update(outlined(file, "").rows)
-    assert set(found) == TABLES and all(found.values())
-    assert found["POLICY_ROWS"] == set(POLICY_ROWS)
-    assert found["PREFERENCE_ROWS"] >= set(PREFERENCE_ROWS)
+def test_no_name_is_in_two_files_of_a_listing() -> None:
+    listings = [listing for file in modules().values() for listing in outlined(file, "").listings]
+    assert {place for place, _ in listings} >= {"posttrain.algorithms.policy", "posttrain.rewards", "posttrain.tasks"}
+    for place, table in listings:
+        names = [name for module in listed_modules(place) for name in row_modules(module, table)]
+        assert names and len(names) == len(set(names)), (place, table)
+        assert list(row_modules(place, table)) == names
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "text"),
+    [
+        ("online", "posttrain/algorithms/policy/new_idea.py", 'SURROGATES = {"new_idea": 1}\nROWS = {"new_idea": 2}\n'),
+        ("preference", "posttrain/algorithms/preference/new_idea.py", 'LOSSES = {"new_idea": 1}\n'),
+        ("online", "posttrain/algorithms/preference/square.py", 'LOSSES = {"square": 1}\n'),  # a power in answers/
+        ("online", "posttrain/rewards/new_reward.py", 'REWARDS = {"new_reward": 1}\n'),
+        ("online", "posttrain/tasks/new_task.py", 'TASKS = {"new_task": 1}\n'),
+    ],
+)
+def test_a_new_file_of_a_listing_changes_no_run(
+    kind: str, file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("posttrain", "stages"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(code_manifest, "LIBRARY", tmp_path)
+    monkeypatch.setattr(listing, "LIBRARY", tmp_path)
+    settings = {kind: {"runs": {"run": {"algorithm": "grpo" if kind == "online" else "dpo"}}}}
+    before = Library().code(f"{kind}@run", settings)
+    (tmp_path / file).write_text(text)
+    assert Library().code(f"{kind}@run", settings) == before
+    named = {kind: {"runs": {"run": {**settings[kind]["runs"]["run"], "also": Path(file).stem}}}}
+    assert Library().code(f"{kind}@run", named)["files"].keys() - before["files"].keys() == {file}
 
 
 @cache
@@ -126,7 +153,7 @@ def test_what_a_row_uses_is_in_the_code_of_a_run_that_names_it(
 
 def test_a_run_has_the_surrogate_that_it_names_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    folder = "posttrain/algorithms/surrogates"
+    folder = "posttrain/algorithms/policy"
     grpo, sapo = (run_of("online", {"algorithm": name}) for name in ("grpo", "sapo"))
     assert f"{folder}/sapo.py" not in grpo and f"{folder}/sapo.py" in sapo
     assert "posttrain/rewards/learned.py" not in grpo

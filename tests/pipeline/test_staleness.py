@@ -39,19 +39,15 @@ def insert(file: str, before: str, text: str) -> Callable[[Path], None]:
 EDITS = {
     "a space in the profiler": ("measure/profile.py", "def ", "\n", set()),
     "code in the profiler": ("measure/profile.py", "def ", "NEW = 1\n", set()),
-    "code of a progress line": ("progress.py", "class ", "NEW = 1\n", set()),
+    "code of a progress line": ("measure/progress.py", "class ", "NEW = 1\n", set()),
     "a comment in sampling": ("sampling/sampler.py", "\n\n\n", "\n# new\n", set()),
-    "a docstring in algorithms": ("algorithms/policy.py", '"""', '"""New. """\n', set()),
-    "a surrogate that no run uses": ("algorithms/surrogates/sapo.py", "def ", "NEW = 1\n", set()),
-    "a row that no run uses": (
-        "algorithms/policy_rows.py",
-        'AlgorithmRow(\n            "rloo"',
-        'AlgorithmRow("new", "", "", {}), ',
-        set(),
-    ),
+    "a docstring in algorithms": ("algorithms/policy_objective.py", '"""', '"""New. """\n', set()),
+    "a surrogate that no run uses": ("algorithms/policy/sapo.py", "def ", "NEW = 1\n", set()),
+    "a row that no run uses": ("algorithms/policy/rloo.py", "ROWS = {", "NEW = 1\n", set()),
+    "code that says what is stale": ("pipeline/git.py", "def ", "NEW = 1\n", set()),
     "a reward that no run uses": ("rewards/learned.py", "class ", "NEW = 1\n", set()),
-    "the surrogate of one run": ("algorithms/surrogates/base.py", "\n\n\n", "\nNEW = 1\n", {"online@grpo"}),
-    "the row of one run": ("algorithms/policy_rows.py", "Shao 2024", "New ", {"online@grpo"}),
+    "the surrogate of one run": ("algorithms/policy/ppo.py", "\n\n\n", "\nNEW = 1\n", {"online@grpo"}),
+    "the row of one run": ("algorithms/policy/grpo.py", "Shao 2024, ", "New ", {"online@grpo"}),
     "code in sampling": ("sampling/sampler.py", "\n\n\n", "\nNEW = 1\n", SAMPLING),
     "code in training": ("train/loop.py", "def ", "NEW = 1\n", TRAINING),
     "code of the report": ("report/page.py", "def ", "NEW = 1\n", {"report"}),
@@ -149,10 +145,10 @@ def test_a_module_of_the_users_makes_the_run_stale_that_names_it(own_workspace: 
 def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path) -> None:
     params = own_workspace / "params.yaml"
     params.write_text(params.read_text().replace("kl: {beta: 0.02}", "kl: {beta: 0.05}"))
-    insert("posttrain/algorithms/surrogates/base.py", "\n\n\n", "\nNEW = 1\n")(own_workspace)
+    insert("posttrain/algorithms/policy/ppo.py", "\n\n\n", "\nNEW = 1\n")(own_workspace)
     done = run(own_workspace, "python", "-m", "posttrain", "status")
     assert done.stdout == (
-        "online@grpo: posttrain/algorithms/surrogates/base.py changed; params online.runs.grpo.kl.beta 0.02 -> 0.05"
+        "online@grpo: posttrain/algorithms/policy/ppo.py changed; params online.runs.grpo.kl.beta 0.02 -> 0.05"
         "; then stale because of it: evaluate@grpo\n"
         "report: params.yaml modified\n"
     )
@@ -162,16 +158,16 @@ def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path)
 @pytest.mark.slow
 def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Path) -> None:
     insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
-    insert("posttrain/algorithms/surrogates/base.py", "\n\n\n", "\nNEW = 1\n")(own_workspace)
+    insert("posttrain/algorithms/policy/ppo.py", "\n\n\n", "\nNEW = 1\n")(own_workspace)
     accept = ("python", "-m", "posttrain", "accept")
     done = run(own_workspace, *accept, "online@grpo", "report", "--reason", "a constant that nothing reads")
     assert done.stdout.splitlines() == [
-        "online@grpo: accepted: posttrain/algorithms/surrogates/base.py changed",
+        "online@grpo: accepted: posttrain/algorithms/policy/ppo.py changed",
         "report: accepted: posttrain/report/page.py changed",
     ]
     (accepted,) = json.loads((own_workspace / "records/online/grpo.json").read_text())["accepted"]
     assert accepted["reason"] == "a constant that nothing reads"
-    old, new = accepted["changed"]["files"]["posttrain/algorithms/surrogates/base.py"]
+    old, new = accepted["changed"]["files"]["posttrain/algorithms/policy/ppo.py"]
     assert old != new
     assert "up to date" in dvc(own_workspace, "status").stdout
     verified = run(own_workspace, "python", "-m", "posttrain", "repair", "verify")

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
+from posttrain.algorithms.distill.reverse_kl import reverse_kl
 from posttrain.algorithms.objective import Objective, columns_before_prepare
 from posttrain.algorithms.policy_config import TrpoOptions
-from posttrain.formulas.distill import reverse_kl
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
@@ -114,7 +114,7 @@ def run(
         state = prepared.state
         for model in models.trained.values():
             model.train()
-        closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers)
+        closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, state)
         metrics.append(update.step(closure, step / steps) | dict(prepared.metrics))
     weights = {f"{name}/{key}": full(part.detach()).contiguous() for key, part in models.trained_parameters().items()}
     return weights, metrics

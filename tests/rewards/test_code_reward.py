@@ -24,7 +24,8 @@ from posttrain.rewards.code import CodeOptions, program_of
 from posttrain.rewards.reward import Context
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.sandbox.verdicts import Verdict
-from posttrain.tasks.task import generated, load_task
+from posttrain.tasks.generate import generated
+from posttrain.tasks.task import load_task
 
 CONTEXT = Context(Runtime(DeviceParams()), "online.runs.grpo.reward")
 ASSERTS = {"tests": ["assert f(1) == 2", "assert f(2) == 3"], "entry_point": "f"}

@@ -139,7 +139,8 @@ def test_samples_of_a_prompt_with_a_failure_make_no_table() -> None:
 
 
 def test_a_group_without_its_failures_has_the_advantage_of_a_smaller_group() -> None:
-    from posttrain.algorithms.advantages import group_centred, group_zscore, leave_one_out
+    from posttrain.algorithms.policy.grpo import group_centred, group_zscore
+    from posttrain.algorithms.policy.rloo import leave_one_out
 
     rewards, group = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0]), torch.tensor([0, 0, 0, 1, 1])
     for advantage in (group_centred, group_zscore, leave_one_out):

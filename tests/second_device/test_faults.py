@@ -191,9 +191,9 @@ def test_comparisons_of_a_reward_model_are_found_on_the_host() -> None:
     step = objective.prepare(batch.columns, objective.initial_state()).step
     moved = on_device(step, CUDA).with_rows(score=torch.tensor([1.0, 0.0, 0.5, 2.0]).to(CUDA))
     with waits() as found:
-        loss = objective.loss(moved)
+        loss = objective.loss(moved, {})
     assert found == []
-    expected = objective.loss(step.with_rows(score=torch.tensor([1.0, 0.0, 0.5, 2.0])))
+    expected = objective.loss(step.with_rows(score=torch.tensor([1.0, 0.0, 0.5, 2.0])), {})
     assert float(loss.total) == pytest.approx(float(expected.total))
 
 

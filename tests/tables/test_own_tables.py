@@ -18,7 +18,8 @@ from posttrain.pipeline.code_manifest import Library
 from posttrain.tables.columns import SPLITS
 from posttrain.tables.prepare import prepare
 from posttrain.tables.store import read_table
-from posttrain.tasks.task import Generator, Task, generated, load_task, task_tables
+from posttrain.tasks.generate import generated, task_tables
+from posttrain.tasks.task import Generator, Task, load_task
 from tests.tables.samples import assistant, user
 from tests.workspace import ROOT
 

@@ -281,7 +281,7 @@ def closure(objective: Objective, rows: Callable[[Sequence[int]], list[TokenRow]
         old=tiny_model(5) if "kl_old" in objective.needs else None,
         teacher=Teacher(tiny_model(6), forward_kl) if "teacher_kl" in objective.needs else None,
     )
-    return StepClosure(objective, models, batch.with_prepared(prepared.step))
+    return StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
 
 
 LOSSES = {name: make for name, make in subjects().items() if "score" not in make().needs}

@@ -15,7 +15,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.formats import read_yaml
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
-from posttrain.tasks.task import load_task, task_tables
+from posttrain.tasks.generate import task_tables
+from posttrain.tasks.task import load_task
 from tests.models.tiny import rollout_of
 
 TASK = """

@@ -15,8 +15,9 @@ from benchmarks.faults.kills import prepared, torture
 from benchmarks.faults.processes import Server
 from benchmarks.turns import GAINS, measure
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.tasks.generate import generated
 from posttrain.tasks.step import Step, take_step
-from posttrain.tasks.task import generated, load_task
+from posttrain.tasks.task import load_task
 from posttrain.tasks.turns.arithmetic import LONGEST, calculate
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.algorithms.distill.reverse_kl import reverse_kl
+from posttrain.algorithms.distillation import DistillConfig, DistillObjective
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.algorithms.supervised import DistillConfig, DistillObjective, LikelihoodConfig, LikelihoodObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import TrainingError
-from posttrain.formulas.distill import reverse_kl
 from posttrain.models.adapters import LoraOptions, share_tensors
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
@@ -108,8 +109,8 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     known = {name: torch.full((count,), -1.0) for name in ("old_logp", "ref_logp", "old_value")}
     pairs = torch.arange(ROWS) // 2 if "side" in objective.needs else None
     batch = make_batch(rows, columns, known, pairs)
-    prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    step = StepClosure(objective, models, batch.with_prepared(prepared))
+    prepared = objective.prepare(batch.columns, objective.initial_state())
+    step = StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
     update = AdamW({name: (model, 1e-3) for name, model in models.trained.items()}, OptimizerParams(), 4)
     teacher = None if models.teacher is None else models.teacher.model
     every = [one for one in (models.policy, models.reference, models.critic, teacher) if one is not None]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from benchmarks.mixture import SEEDS, measure
 from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
@@ -64,7 +64,7 @@ def closure(model: Any, runtime: Runtime, objective: Objective, tokens: int, bal
     batch = models.add_scored_columns(batch, objective.needs)
     step = replace(objective.prepare(batch.columns, objective.initial_state()).step, item_B=None)
     routers = routers_of(model, RouterParams(balance=balance), "test")
-    return StepClosure(objective, models, batch.with_prepared(step), routers)
+    return StepClosure(objective, models, batch.with_prepared(step), routers, objective.initial_state())
 
 
 def plain_balance(model: Any) -> Tensor:

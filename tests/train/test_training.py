@@ -16,10 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from posttrain.algorithms.policy_config import TrpoOptions
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, BestAgainstWorst
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS, BestAgainstWorst
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
@@ -467,8 +467,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
 
 
 def _broken(inner: Any) -> Any:
-    def loss(self: Any, micro: Any) -> Any:
-        good = inner(self, micro)
+    def loss(self: Any, micro: Any, state: Any) -> Any:
+        good = inner(self, micro, state)
         return type(good)(good.total * float("nan"), good.metrics)
 
     return loss

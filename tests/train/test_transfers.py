@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer
@@ -123,8 +123,9 @@ def problem(folder: Path, name: str, rows: int, micro_tokens: int) -> StepClosur
     fixed = {kind: torch.full((tokens,), -1.0) for kind in ("old_logp", "ref_logp", "step_start_logp", "old_value")}
     pairs = torch.arange(rows) // 2 if "side" in objective.needs else None
     batch = make_batch(token_rows(prompts, completions), columns, fixed, pairs)
-    prepared = objective.prepare(batch.columns, objective.initial_state()).step
-    return StepClosure(objective, models_of(folder, objective.needs, micro_tokens), batch.with_prepared(prepared))
+    prepared = objective.prepare(batch.columns, objective.initial_state())
+    models = models_of(folder, objective.needs, micro_tokens)
+    return StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
 
 
 @pytest.mark.usefixtures("slow_adam")
@@ -178,7 +179,7 @@ class Looking:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def loss(self, micro: Any) -> Any:
-        loss = self._inner.loss(micro)
+    def loss(self, micro: Any, state: Any) -> Any:
+        loss = self._inner.loss(micro, state)
         loss.total.detach().item()
         return loss

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.preference import PreferenceObjective
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.checks.meta_models import config_of, shape_of

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
-from posttrain.algorithms.preference_rows import PairLoss, PreferenceConfig, UnaryLoss
+from posttrain.algorithms.preference_config import PreferenceConfig
+from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
 from posttrain.formulas.policy import k1
 from posttrain.formulas.ragged import Ragged, per_item
 
@@ -36,8 +37,9 @@ class PreferenceObjective(Objective):
         return isinstance(self.loss_entry, UnaryLoss) and self.loss_entry.shift == "mismatched"
 
     def initial_state(self) -> State:
-        running = isinstance(self.loss_entry, UnaryLoss) and not self.mismatched
-        return {"shift": 0.0, "steps": 0.0} if running else {}
+        if isinstance(self.loss_entry, PairLoss):
+            return {}
+        return {"shift": 0.0} if self.mismatched else {"shift": 0.0, "steps": 0.0}
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
@@ -48,13 +50,13 @@ class PreferenceObjective(Objective):
         _check_pairs(step)
         return Prepared(step.with_rows(weight=per_item(step.items)), dict(state))
 
-    def loss(self, micro: Ragged) -> Loss:
+    def loss(self, micro: Ragged, state: State) -> Loss:
         """sum over items of weight * loss, plus the chosen answers' NLL."""
         knobs, logp = self.knobs, micro.tokens["logp"]
         weight_B = micro.rows["weight"].to(torch.promote_types(logp.dtype, torch.float32))
         relative_B = self._relative(micro, logp)
         if isinstance(self.loss_entry, UnaryLoss):
-            good_B, total, metrics = self._feedback(self.loss_entry, micro, relative_B, weight_B)
+            good_B, total, metrics = self._feedback(self.loss_entry, micro, relative_B, weight_B, state["shift"])
         else:
             good_B, total, metrics = self._pairs(self.loss_entry, micro, relative_B, weight_B)
         if knobs.nll:
@@ -67,16 +69,13 @@ class PreferenceObjective(Objective):
         label_B, relative_B = step.rows["label"], self._relative(step, step.tokens["step_start_logp"])
         if self.mismatched:
             mismatched = relative_B[label_B == 0]
-            shift = float(mismatched.mean().clamp(min=0)) if mismatched.numel() else 0.0
-            metrics = {"z0": shift}
+            state["shift"] = float(mismatched.mean().clamp(min=0)) if mismatched.numel() else 0.0
         else:
             state["steps"] += 1
             state["shift"] += (float(relative_B[label_B != 0].mean()) - state["shift"]) / state["steps"]
-            shift = state["shift"]
-            metrics = {"shift": shift}
         step = step.select(label_B != 0)
-        shift_B = torch.full((len(step),), shift, dtype=relative_B.dtype, device=relative_B.device)
-        return Prepared(step.with_rows(shift=shift_B, weight=per_item(step.items)), state, metrics)
+        metrics = {"z0" if self.mismatched else "shift": state["shift"]}
+        return Prepared(step.with_rows(weight=per_item(step.items)), state, metrics)
 
     def _pairs(
         self, entry: PairLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
@@ -97,11 +96,11 @@ class PreferenceObjective(Objective):
         return good_B, total, metrics
 
     def _feedback(
-        self, entry: UnaryLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
+        self, entry: UnaryLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor, number: float
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        label_B, shift_B = micro.rows["label"], micro.rows["shift"]
-        losses_B = entry.loss(relative_B, label_B, shift_B, self.knobs.loss)
-        correct = torch.where(label_B > 0, relative_B > shift_B, relative_B < shift_B)
+        label_B, shift = micro.rows["label"], relative_B.detach().new_full((), number)
+        losses_B = entry.loss(relative_B, label_B, shift, self.knobs.loss)
+        correct = torch.where(label_B > 0, relative_B > shift, relative_B < shift)
         return label_B > 0, (weight_B * losses_B).sum(), {"accuracy": (weight_B * correct).sum()}
 
     def _relative(self, step: Ragged, logp: Tensor) -> Tensor:

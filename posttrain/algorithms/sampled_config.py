@@ -1,4 +1,4 @@
-"""Algorithms that select among the policy's own samples and train on the selection with an objective of another table.
+"""The settings of algorithms that train on a selection of the policy's own samples, with an objective of another kind.
 
 online DPO, IPO ...     a preference objective over pairs of a prompt's samples
 RAFT, ReST, ReST-EM     the likelihood of the samples that pass a threshold
@@ -6,14 +6,15 @@ RAFT, ReST, ReST-EM     the likelihood of the samples that pass a threshold
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS, PreferenceConfig
+from posttrain.algorithms.objective import AlgorithmRow, named
+from posttrain.algorithms.preference_config import PreferenceConfig
 from posttrain.algorithms.supervised import LikelihoodConfig
 from posttrain.params.choices import OneOf, Option, Options
+from posttrain.params.listing import Listing
 from posttrain.params.renames import SAMPLED, inside
 
 
@@ -109,52 +110,4 @@ class SampledBestConfig(LikelihoodConfig):
     select: Annotated[Options, BEST_SELECT] = Field(BEST_SELECT.chosen, description="which samples are trained on")
 
 
-def _pairs(name: str, paper: str, formula: str, of: str, **values: Any) -> AlgorithmRow:
-    return AlgorithmRow(name, paper, formula, {**PREFERENCE_ROWS[of].values, **values}, SampledPairConfig)
-
-
-def _best(name: str, paper: str, formula: str, select: str) -> AlgorithmRow:
-    return AlgorithmRow(name, paper, formula, {"select": select}, SampledBestConfig)
-
-
-SAMPLED_ROWS: dict[str, AlgorithmRow] = {
-    row.name: row
-    for row in (
-        _pairs("online_dpo", "Guo 2024, arXiv:2402.04792", "dpo on a prompt's best sample against its worst", "dpo"),
-        _pairs("online_ipo", "Calandriello 2024, arXiv:2403.08635", "ipo on a prompt's best against its worst", "ipo"),
-        _pairs(
-            "ipo_md",
-            "Calandriello 2024, arXiv:2403.08635",
-            "ipo on a prompt's best against its worst, drawn from pi^(1-m) pi_ref^m",
-            "ipo",
-            mixture=0.25,
-        ),
-        _pairs(
-            "rs_dpo",
-            "Khaki 2024, arXiv:2402.10038",
-            "dpo on all pairs with sigmoid((r_i - r_j) / scale) > certainty",
-            "dpo",
-            select="all_above",
-        ),
-        _pairs(
-            "rso",
-            "Liu 2023, arXiv:2309.06657",
-            "dpo on pairs of samples accepted with probability exp((r - r_max) / temperature)",
-            "dpo",
-            select="rejection_sampled",
-        ),
-        _best("raft", "Dong 2023, arXiv:2304.06767", "-mean logp of each prompt's best sample", "best"),
-        _best(
-            "rest",
-            "Gulcehre 2023, arXiv:2308.08998",
-            "-mean logp of the samples above a quantile of the rewards that rises",
-            "rising",
-        ),
-        _best(
-            "rest_em",
-            "Singh 2023, arXiv:2312.06585",
-            "-mean logp of every sample whose reward reaches a threshold",
-            "reaching",
-        ),
-    )
-}
+SAMPLED_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.sampled", "ROWS", named)

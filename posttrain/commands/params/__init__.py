@@ -16,8 +16,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> str:
     """Describe a section, or else an algorithm."""
-    from posttrain.algorithms.describe import describe
     from posttrain.checks.params_schema import describe_params
+    from posttrain.commands.params.describe import describe
     from posttrain.params.params import GROUPS
 
     name: str | None = arguments.name

@@ -8,7 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.surrogate import Surrogate, Tokens
+from posttrain.params.choices import Options
 
 NEARLY_CERTAIN = -1e-7
 """A log-prob above this counts as this in log(1 - p)."""
@@ -66,5 +68,17 @@ SURROGATES = {
     ),
     "dppo_kl": _dppo(
         binary_kl, DppoKlOptions, "sg(min(r, cap) M) A logp, M = 0 where moving away and binary KL(mu || pi) > limit"
+    ),
+}
+ROWS = {
+    "dppo_tv": AlgorithmRow(
+        "Qi 2026, arXiv:2602.04879",
+        "-mean_tokens sg(min(r, 5) M) A logp, M = 0 where moving away from the sampler and abs(pi - mu) > 0.2",
+        {"surrogate": "dppo_tv", "aggregation": "token_mean"},
+    ),
+    "dppo_kl": AlgorithmRow(
+        "Qi 2026, arXiv:2602.04879",
+        "-mean_tokens sg(min(r, 5) M) A logp, M = 0 where moving away from the sampler and binary KL > 0.05",
+        {"surrogate": "dppo_kl", "aggregation": "token_mean"},
     ),
 }

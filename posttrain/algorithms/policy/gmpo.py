@@ -6,8 +6,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
+from posttrain.params.choices import Options
 
 
 class GmpoOptions(Options):
@@ -40,4 +42,11 @@ SURROGATES = {
         needs_sequence=True,
         per_sequence=True,
     )
+}
+ROWS = {
+    "gmpo": AlgorithmRow(
+        "Zhao 2025, arXiv:2507.20673",
+        "-mean_i exp(mean_t min(log r, 0.4)) A, max(log r, -0.4) where A < 0",
+        {"surrogate": "gmpo"},
+    ),
 }

@@ -9,9 +9,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from posttrain.algorithms.surrogates.base import ClipOptions, Options, Surrogate, Tokens
-from posttrain.formulas.policy import outside, ppo_clip, token_log_ratio
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.policy.ppo import ClipOptions, clipped, outside, term
+from posttrain.algorithms.surrogate import Surrogate, Tokens
+from posttrain.formulas.policy import token_log_ratio
 from posttrain.formulas.ragged import Ragged, places, uniform_at
+from posttrain.params.choices import Options
 
 NEEDS = frozenset({"step_start_logp", "sample_key"})
 
@@ -90,9 +93,9 @@ def kl_cov(tokens: Tokens, options: KlCovOptions) -> Tensor:
 SURROGATES = {
     "clip_cov": Surrogate(
         ClipCovOptions,
-        lambda tokens, o: ppo_clip(tokens.ratio, tokens.advantage, o.low, o.high),
+        term,
         "min(r A, clip(r) A), 0 for a random share of the tokens with cov in [cov_low, cov_high]",
-        clipped=lambda tokens, o: outside(tokens.ratio, tokens.advantage, o.low, o.high),
+        clipped=clipped,
         prepare=dropped,
         needs=NEEDS,
     ),
@@ -103,5 +106,17 @@ SURROGATES = {
         prepare=penalised,
         needs=NEEDS,
         charge="beta",
+    ),
+}
+ROWS = {
+    "clip_cov": AlgorithmRow(
+        "Cui 2025, arXiv:2505.22617",
+        "-mean_i mean_t min(r A, clip(r) A), 0 for a random 2e-4 of the tokens among those with cov in [1, 5]",
+        {"surrogate": "clip_cov"},
+    ),
+    "kl_cov": AlgorithmRow(
+        "Cui 2025, arXiv:2505.22617",
+        "-mean_i mean_t [r A - beta abs(logp - old_logp) on the 2e-3 of the tokens with the largest cov]",
+        {"surrogate": "kl_cov"},
     ),
 }

@@ -1,30 +1,23 @@
-"""The algorithm tables as text: for `posttrain params [NAME]`, and as docs/reference/algorithms.md.
-
-`python -m posttrain.algorithms.describe` renews the page; what is written by hand outside the marks stays.
-"""
+"""The algorithm tables as text: `posttrain params [NAME]`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.objective import AlgorithmRow, flat
-from posttrain.algorithms.policy import PolicyObjective
-from posttrain.algorithms.policy_rows import POLICY_ROWS
-from posttrain.algorithms.preference import PreferenceObjective
-from posttrain.algorithms.preference_rows import PREFERENCE_ROWS
+from posttrain.algorithms.distillation import DISTILL_ROWS, DistillObjective
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig
-from posttrain.algorithms.sampled_rows import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
-from posttrain.algorithms.supervised import DISTILL_ROWS, DistillObjective, LikelihoodConfig, LikelihoodObjective
+from posttrain.algorithms.sampled_config import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ParamsError
 from posttrain.params.choices import choices_of
 from posttrain.params.params import Params, did_you_mean
-
-PAGE = Path("docs/reference/algorithms.md")
-BEGIN = "<!-- made by python -m posttrain.algorithms.describe: do not edit below -->"
-END = "<!-- end of what is made -->"
 
 COSTS: Mapping[str, str] = {
     "ref_logp": "a frozen reference model (weights, no gradient)",
@@ -109,14 +102,6 @@ def describe(name: str | None = None) -> str:
     raise ParamsError(what=f"no algorithm '{name}'", where="algorithms", fix=did_you_mean(name, known))
 
 
-def page(existing: str) -> str:
-    """Return the page with its made part renewed and the rest as it was."""
-    head, mark, rest = existing.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    head = head if mark else "# Algorithms\n\n"
-    return f"{head}{BEGIN}\n\n" + "\n".join(_markdown()) + f"\n{END}{tail or chr(10)}"
-
-
 def _overview() -> Iterator[str]:
     width = max(len(name) for family in FAMILIES for name in family.rows)
     for family in FAMILIES:
@@ -144,13 +129,13 @@ def _setting_lines(settings: Params) -> Iterator[str]:
     for name, field in model.model_fields.items():
         value, default = getattr(settings, name), field.get_default(call_default_factory=True)
         if name not in choices:
-            yield f" {'*' if value != default else ' '} {name} = {_shown(value)}  {field.description}"
+            yield f" {'*' if value != default else ' '} {name} = {shown(value)}  {field.description}"
             continue
         entry = choices[name].entry(value.type)
         yield f" {'*' if value.type != default else ' '} {name} = {value.type}  {entry.formula}"
         for option, of in _options(entry.options):
             given, usual = getattr(value, option), of.get_default()
-            yield f" {'*' if given != usual else ' '}   {name}.{option} = {_shown(given)}  {of.description}"
+            yield f" {'*' if given != usual else ' '}   {name}.{option} = {shown(given)}  {of.description}"
 
 
 def _options(options: type[Params]) -> Iterator[tuple[str, Any]]:
@@ -163,54 +148,10 @@ def _memory(needs: frozenset[str]) -> str:
     return "the policy" + "".join(f" + {text}" for text in costs)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as params.yaml writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
-        return f"[{', '.join(_shown(item) for item in value)}]"
+        return f"[{', '.join(shown(item) for item in value)}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _markdown() -> Iterator[str]:
-    for family in FAMILIES:
-        yield f"## {family.title}\n"
-        yield f"`{family.section}.NAME.algorithm`\n"
-        yield "| row | loss, to minimise | differs from the defaults | paper |"
-        yield "|---|---|---|---|"
-        for row in family.rows.values():
-            differs = ", ".join(f"{path} {_shown(value)}" for path, value in flat(row.values))
-            unpaired = "" if getattr(row.settings(), "paired", True) else " (unpaired)"
-            yield _line(f"`{row.name}`{unpaired}", f"`{row.formula}`", differs, row.paper)
-        yield ""
-    yield "## Other objectives\n"
-    yield "| name | loss | paper |"
-    yield "|---|---|---|"
-    yield from (f"| `{name}` | `{formula}` | {paper} |" for name, paper, formula, _ in OTHERS)
-    yield "\n## Types of settings\n"
-    yield "`posttrain params` lists every setting, and the options of each type.\n"
-    yield "| setting | type | formula |"
-    yield "|---|---|---|"
-    yield from _types()
-    yield ""
-
-
-def _types() -> Iterator[str]:
-    """A line for each type that a setting may have; settings of several families with the same types come once."""
-    shown: set[int] = set()
-    for model in (model for family in FAMILIES for model in family.kinds):
-        for name, choice in choices_of(model):
-            if id(choice) not in shown:
-                yield from (
-                    _line(f"`{name}`", f"`{type_}`", f"`{entry.formula}`") for type_, entry in choice.table.items()
-                )
-            shown.add(id(choice))
-
-
-def _line(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-if __name__ == "__main__":
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""), encoding="utf-8")
-    print(f"{PAGE} renewed")

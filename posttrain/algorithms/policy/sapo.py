@@ -6,7 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.surrogates.base import Options, Surrogate, Tokens
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.surrogate import Surrogate, Tokens
+from posttrain.params.choices import Options
 
 
 class SapoOptions(Options):
@@ -24,3 +26,10 @@ def sapo(tokens: Tokens, options: SapoOptions) -> Tensor:
 
 
 SURROGATES = {"sapo": Surrogate(SapoOptions, sapo, "(4 / tau) sigmoid(tau (r - 1)) A, tau by the sign of A")}
+ROWS = {
+    "sapo": AlgorithmRow(
+        "Gao 2025, arXiv:2511.20347",
+        "-mean_i mean_t (4 / tau) sigmoid(tau (r - 1)) A, tau 1 where A > 0, else 1.05",
+        {"surrogate": "sapo"},
+    ),
+}

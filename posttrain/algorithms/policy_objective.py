@@ -9,13 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.advantages import (
-    Advantage,
-    CriticOptions,
-    MovingAverageOptions,
-    Rewards,
-    whiten,
-)
+from posttrain.algorithms.advantages import Advantage, CriticOptions, MovingAverageOptions, Rewards, whiten
 from posttrain.algorithms.corrections import correction_weights
 from posttrain.algorithms.objective import (
     GRADIENT_COLUMNS,
@@ -26,7 +20,7 @@ from posttrain.algorithms.objective import (
     require_columns,
 )
 from posttrain.algorithms.policy_config import KlOptions, PenaltyOptions, PolicyConfig, SequenceKlOptions
-from posttrain.algorithms.surrogates import Surrogate, Tokens
+from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1
 from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, sequence_mean, sequence_sum, token_mean
 
@@ -96,7 +90,7 @@ class PolicyObjective:
         step = step.overlaid(prepared.step, ~text_B).with_tokens(ptx_weight=text_N / text_N.sum().clamp(min=1))
         return Prepared(step, prepared.state, prepared.metrics)
 
-    def loss(self, micro: Ragged) -> Loss:
+    def loss(self, micro: Ragged, state: State) -> Loss:
         """sum of weight * (-surrogate + beta KL + penalty KL(old || new) - entropy bonus), plus critic and text."""
         knobs, tokens = self.knobs, micro.tokens
         logp, weight_N = tokens["logp"], tokens["weight"]
@@ -105,9 +99,9 @@ class PolicyObjective:
         if self.corrected:
             loss_N = loss_N * tokens["correction"]
         if isinstance(knobs.kl, KlOptions) and knobs.kl.type == "loss":
-            loss_N = loss_N + tokens["beta"] * ESTIMATORS[knobs.kl.estimator](logp, tokens["ref_logp"])
+            loss_N = loss_N + state["beta"] * ESTIMATORS[knobs.kl.estimator](logp, tokens["ref_logp"])
         if knobs.penalty.type != "none":
-            loss_N = loss_N + tokens["penalty"] * self._kl_to_old(micro)
+            loss_N = loss_N + state["penalty"] * self._kl_to_old(micro)
         if knobs.entropy:
             loss_N = loss_N - knobs.entropy * tokens["entropy"]
         total = (weight_N * loss_N).sum()
@@ -127,11 +121,11 @@ class PolicyObjective:
     @torch.no_grad()
     def prepare_given(self, step: Ragged, state: State) -> Prepared:
         """Return the same for a step that has its `advantage` column already, and so needs no rewards."""
-        return self._with_coefficients(*self._weighted(step, state))
+        return self._ready(*self._weighted(step, state))
 
     def _prepare(self, step: Ragged, state: State) -> Prepared:
         step, state = self._weighted(step, state)
-        prepared = self._with_coefficients(self._advantage(step, state), state)
+        prepared = self._ready(self._advantage(step, state), state)
         return replace(prepared, metrics=self._step_metrics(step, state))
 
     def _weighted(self, step: Ragged, state: State) -> tuple[Ragged, State]:
@@ -145,10 +139,10 @@ class PolicyObjective:
         step = step.with_tokens(
             weight=self._weight(step.lengths_B, kept_B), token_mean_weight=token_mean(step.lengths_B, kept_B)
         )
-        return step, updated_penalty(self.knobs, step, old_logp_N, state)
+        return step, updated_penalty(self.knobs, step, old_logp_N, started(state))
 
-    def _with_coefficients(self, step: Ragged, state: State) -> Prepared:
-        """A step with advantages, ready for its losses: whitened, with the surrogate's columns and the coefficients."""
+    def _ready(self, step: Ragged, state: State) -> Prepared:
+        """A step with advantages, ready for its losses: whitened, with the surrogate's columns."""
         knobs = self.knobs
         if knobs.whiten:
             step = step.with_tokens(advantage=whiten(step.tokens["advantage"], step.tokens["weight"]))
@@ -156,10 +150,6 @@ class PolicyObjective:
             step = step.with_tokens(correction=correction_weights(step, knobs.correction))
         if self.surrogate.prepare is not None:
             step = step.with_tokens(**self.surrogate.prepare(step, knobs.surrogate))
-        if knobs.kl.type == "loss":
-            step = with_coefficient(step, "beta", state, step.tokens["weight"])
-        if knobs.penalty.type != "none":
-            step = with_coefficient(step, "penalty", state, step.tokens["weight"])
         return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:
@@ -254,6 +244,8 @@ MAX_RELATIVE_ERROR = 0.2
 def initial_coefficients(knobs: PolicyConfig) -> State:
     """Return the state before the first step."""
     state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
+    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
+        state["next_beta"] = knobs.kl.beta
     if isinstance(knobs.penalty, PenaltyOptions):
         state |= {"penalty": knobs.penalty.beta, "last_kl_old": 0.0}
     if isinstance(knobs.advantage, MovingAverageOptions):
@@ -261,12 +253,17 @@ def initial_coefficients(knobs: PolicyConfig) -> State:
     return state
 
 
+def started(state: State) -> State:
+    """Return the state with the beta that the last step's KL has led to."""
+    return {**state, "beta": state["next_beta"]} if "next_beta" in state else dict(state)
+
+
 def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
-    """Return the state for the next step."""
+    """Return the state for this step's loss and for the next step."""
     state = dict(state)
     if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
         measured = float(step.sum_rows(k1(old_logp_N, step.tokens["ref_logp"])).mean())
-        state["beta"] *= proportional_factor(measured, knobs.kl.target, len(step), knobs.kl.horizon)
+        state["next_beta"] = state["beta"] * proportional_factor(measured, knobs.kl.target, len(step), knobs.kl.horizon)
     if isinstance(knobs.advantage, MovingAverageOptions):
         decay = knobs.advantage.decay
         state["baseline"] = decay * state["baseline"] + (1 - decay) * float(step.rows["penalised_reward"].mean())
@@ -286,7 +283,7 @@ def doubling_factor(measured: float, target: float) -> float:
 
 
 def updated_penalty(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
-    """The state at the start of a step: the coefficient of KL(old || new) follows the KL of the last batch's updates.
+    """Return the state at the start of a step: KL(old || new)'s coefficient follows the KL of the last batch's updates.
 
     While a batch is reused (its rows have an age), the state keeps the policy's KL to the sampling policy; with the
     first fresh rows the coefficient is updated once, by the last KL kept.
@@ -301,8 +298,3 @@ def updated_penalty(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state
     if state["last_kl_old"] == 0:
         return dict(state)
     return {**state, "penalty": state["penalty"] * doubling_factor(state["last_kl_old"], target), "last_kl_old": 0.0}
-
-
-def with_coefficient(step: Ragged, name: str, state: State, like: Tensor) -> Ragged:
-    """Return a coefficient of the state as a token column, since `loss` does not get the state."""
-    return step.with_tokens(**{name: torch.full_like(like, state[name])})

@@ -1,0 +1,80 @@
+"""The distillation objective, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, model_validator
+
+from posttrain.algorithms.distill.kl import FORWARD
+from posttrain.algorithms.divergence import DIVERGENCES, Divergence
+from posttrain.algorithms.objective import AlgorithmRow, Loss, Objective, Prepared, State, typed
+from posttrain.algorithms.supervised import Aggregation, weighted_sum, with_weights
+from posttrain.formulas import distill
+from posttrain.formulas.ragged import Ragged
+from posttrain.params.choices import OneOf, Options
+from posttrain.params.listing import Listing
+from posttrain.params.params import Params
+from posttrain.params.renames import DISTILL, keys
+
+DIVERGENCE: OneOf[Divergence] = OneOf(DIVERGENCES, FORWARD)
+
+
+class DistillConfig(Params):
+    """The divergence from the teacher, and how the tokens' losses are averaged."""
+
+    renamed: ClassVar[Mapping[str, str]] = keys(DISTILL)
+    divergence: Annotated[Options, DIVERGENCE] = Field(
+        DIVERGENCE.chosen, description="the divergence from the teacher that is minimised"
+    )
+    temperature: float = Field(1.0, gt=0, description="of both distributions")
+    aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
+
+    def formula(self) -> distill.Divergence:
+        """Return the divergence as a function of (student logits, teacher logits): the column `teacher_kl`."""
+        measure = DIVERGENCE.entry(self.divergence.type).measure
+        return lambda student, teacher: measure(student, teacher, self.temperature, self.divergence)
+
+
+@dataclass(frozen=True)
+class DistillObjective(Objective):
+    """mean of the divergence from a teacher on demonstrations or own samples (GKD, Agarwal 2023).
+
+    Context distillation (Askell 2021) is the same with a teacher that sees another prompt.
+    """
+
+    knobs: DistillConfig
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"teacher_kl"})
+
+    @torch.no_grad()
+    def prepare(self, step: Ragged, state: State) -> Prepared:
+        """1 / tokens, or 1 / (rows * tokens of the row), on each token."""
+        return with_weights(step, state, self.knobs.aggregation)
+
+    def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
+        """sum of weight * divergence."""
+        divergence = micro.tokens["teacher_kl"]
+        mean_N = micro.tokens["token_mean_weight"].to(divergence.dtype)
+        return Loss(weighted_sum(micro, divergence), {"teacher_kl": (mean_N * divergence.detach()).sum()})
+
+
+class DistillRunConfig(DistillConfig):
+    """A divergence, and which answers it is computed on."""
+
+    own: float = Field(1.0, ge=0, le=1, description="fraction of the steps on the student's own samples (GKD's lambda)")
+    context: str | None = Field(None, min_length=1, description="a system turn that only the teacher gets")
+
+    @model_validator(mode="after")
+    def _context_is_text(self) -> DistillRunConfig:
+        if self.context is not None and not self.context.strip():
+            raise ValueError("context is blank. Give the system turn's text, or null")
+        return self
+
+
+DISTILL_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.distill", "ROWS", typed(DistillRunConfig))

@@ -1,0 +1,46 @@
+"""GDPO: GRPO's z-score of each reward by itself, then their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.advantages import Advantage, Rewards, per_row, whiten
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.policy.grpo import group_zscore
+from posttrain.params.choices import Options
+
+
+def decoupled(parts_BK: Tensor, weights: Sequence[float], group_B: Tensor, eps: float = 1e-8) -> Tensor:
+    """Each part's z-score in its group, summed by weight, then whitened over the step's rows (Liu 2026)."""
+    if len(weights) != parts_BK.shape[1]:
+        raise ValueError(f"{parts_BK.shape[1]} reward parts and {len(weights)} weights")
+    total_B = torch.zeros_like(parts_BK[:, 0])
+    for weight, part_B in zip(weights, parts_BK.unbind(1), strict=True):
+        total_B = total_B + weight * group_zscore(part_B, group_B)
+    return whiten(total_B, torch.ones_like(total_B), eps)
+
+
+def _decoupled(rewards: Rewards, _: Options) -> Tensor:
+    rows = rewards.step.rows
+    return decoupled(rows["reward_parts"].to(rewards.reward_B.dtype), rewards.weights, rows["group"])
+
+
+ADVANTAGES = {
+    "gdpo": Advantage(
+        Options,
+        per_row(_decoupled),
+        "z-score of each reward part in its group, weighted sum, whitened over the step's rows",
+        grouped=True,
+        by_part=True,
+    )
+}
+ROWS = {
+    "gdpo": AlgorithmRow(
+        "Liu 2026, arXiv:2601.05242",
+        "-mean_i mean_t min(r A, clip(r) A), A = sum_k w_k zscore_group(R_k), whitened over the rows of the step",
+        {"advantage": "gdpo"},
+    )
+}

@@ -1,0 +1,144 @@
+"""PPO: the clipped ratio, and generalised advantages of a critic; or a penalty on the KL in place of the clip."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from posttrain.algorithms.advantages import Advantage, CriticOptions, Rewards, by_token
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.surrogate import Surrogate, Tokens
+from posttrain.formulas.ragged import from_padded, to_padded
+from posttrain.params.choices import Options
+
+CLIP = "ppo_clip"
+"""The surrogate of settings that name none."""
+
+
+class UpperEdge(Options):
+    """An upper edge of the ratio."""
+
+    high: float = Field(0.2, description="upper edge of the ratio: 1 + high")
+
+    @field_validator("high")
+    @classmethod
+    def _counted_from_1(cls, high: float) -> float:
+        if high <= 0:
+            raise ValueError(
+                f"high = {high:g} puts the edge 1 + high at {1 + high:g}, so samples of the policy itself (ratio 1) "
+                "would be cut. Use a number above 0: it is counted from 1"
+            )
+        return high
+
+
+class ClipOptions(UpperEdge):
+    """Both edges: with only one the ratio could fall without bound where A < 0."""
+
+    low: float = Field(0.2, gt=0, le=1, description="lower edge of the ratio: 1 - low")
+
+
+class GaeOptions(CriticOptions):
+    """The discounts of generalised advantages, and the critic's loss."""
+
+    gamma: float = Field(1.0, gt=0, le=1, description="discount")
+    lam: float = Field(0.95, ge=0, le=1, description="lambda")
+
+
+def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
+    """min(r A, clip(r, 1 - low, 1 + high) A) (Schulman 2017)."""
+    return torch.minimum(ratio * advantage, ratio.clamp(lowest(low), 1 + high) * advantage)
+
+
+def outside(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
+    """Return whether the clip removes a token's gradient: r > 1 + high with A > 0, or r < 1 - low with A < 0."""
+    return ((ratio > 1 + high) & (advantage > 0)) | ((ratio < lowest(low)) & (advantage < 0))
+
+
+def lowest(low: float | None) -> float:
+    """Return the lower edge of a ratio."""
+    return 0.0 if low is None else 1 - low
+
+
+def term(tokens: Tokens, options: ClipOptions) -> Tensor:
+    """Return the clipped objective of each token."""
+    return ppo_clip(tokens.ratio, tokens.advantage, options.low, options.high)
+
+
+def clipped(tokens: Tokens, options: ClipOptions) -> Tensor:
+    """Return whether a token has lost its gradient."""
+    return outside(tokens.ratio, tokens.advantage, options.low, options.high)
+
+
+def gae(
+    reward_N: Tensor, value_N: Tensor, lengths_B: Tensor, gamma: float = 1.0, lam: float = 0.95
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage and return of each action token (Schulman 2016).
+
+    delta_t = r_t + gamma V_{t+1} - V_t,  A_t = sum_l (gamma lambda)^l delta_{t+l},  V_{T+1} = 0,  return = A + V.
+    The columns hold action tokens only, so tokens between two actions (of a user or a tool) are skipped.
+    """
+    mask_BT = to_padded(torch.ones_like(reward_N), lengths_B).bool()
+    reward_BT, value_BT = to_padded(reward_N, lengths_B), to_padded(value_N, lengths_B)
+    advantage_BT = torch.zeros_like(reward_BT)
+    next_value_B = reward_BT.new_zeros(reward_BT.shape[0])
+    running_B = torch.zeros_like(next_value_B)
+    for t in range(reward_BT.shape[1] - 1, -1, -1):
+        delta_B = reward_BT[:, t] + gamma * next_value_B - value_BT[:, t]
+        running_B = torch.where(mask_BT[:, t], delta_B + gamma * lam * running_B, running_B)
+        next_value_B = torch.where(mask_BT[:, t], value_BT[:, t], next_value_B)
+        advantage_BT[:, t] = running_B
+    advantage_N, _ = from_padded(advantage_BT, mask_BT)
+    return advantage_N, advantage_N + value_N
+
+
+def _gae(rewards: Rewards, options: GaeOptions) -> dict[str, Tensor]:
+    reward_N = by_token(rewards)
+    value_N = rewards.step.tokens["old_value"].to(reward_N.dtype)
+    lengths_B = rewards.step.lengths_B
+    advantage, returns = gae(reward_N, value_N, lengths_B, gamma=options.gamma, lam=options.lam)
+    return {"advantage": advantage, "return": returns}
+
+
+def _outcome_value(rewards: Rewards, _: CriticOptions) -> dict[str, Tensor]:
+    returns = rewards.step.repeat_to_tokens(rewards.penalised)
+    return {"advantage": returns - rewards.step.tokens["old_value"], "return": returns}
+
+
+SURROGATES = {
+    "ppo_clip": Surrogate(ClipOptions, term, "min(r A, clip(r, 1 - low, 1 + high) A)", clipped=clipped),
+}
+ADVANTAGES = {
+    "gae": Advantage(
+        GaeOptions,
+        _gae,
+        "sum_l (gamma lam)^l (r + gamma V' - V)_{t+l}",
+        valued=True,
+        token_rewards=True,
+        per_token=True,
+    ),
+    "outcome_value": Advantage(CriticOptions, _outcome_value, "R - V_t", valued=True, per_token=True),
+}
+ROWS = {
+    "ppo": AlgorithmRow(
+        "Schulman 2017, arXiv:1707.06347",
+        "-mean_tokens min(r A, clip(r) A), A = gae, critic 0.5 max((V - R)^2, (clip(V) - R)^2)",
+        {
+            "advantage": "gae",
+            "aggregation": "token_mean",
+            "whiten": True,
+            "kl": {"type": "reward_token", "estimator": "k1", "beta": 0.05},
+        },
+    ),
+    "ppo_penalty": AlgorithmRow(
+        "Schulman 2017, arXiv:1707.06347, section 4",
+        "-mean_tokens [r A - beta KL(old || new)], A = gae, beta halved or doubled towards the target",
+        {
+            "advantage": "gae",
+            "surrogate": "importance",
+            "aggregation": "token_mean",
+            "whiten": True,
+            "penalty": "sampled",
+        },
+    ),
+}

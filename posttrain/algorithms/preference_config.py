@@ -1,0 +1,66 @@
+"""The settings of preference objectives, and which combinations of them are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from posttrain.algorithms.objective import AlgorithmRow, typed
+from posttrain.algorithms.preference.dpo import DPO
+from posttrain.algorithms.preference_loss import LOSSES, PairLoss, UnaryLoss
+from posttrain.params.choices import OneOf, Options
+from posttrain.params.listing import Listing
+from posttrain.params.params import Params
+from posttrain.params.renames import PREFERENCE, keys
+
+LOSS: OneOf[PairLoss | UnaryLoss] = OneOf(LOSSES, DPO, own=(PairLoss, UnaryLoss))
+
+
+class PreferenceConfig(Params):
+    """The settings of a preference objective."""
+
+    renamed: ClassVar[Mapping[str, str]] = keys(PREFERENCE)
+    loss: Annotated[Options, LOSS] = Field(LOSS.chosen, description="the loss per pair or labelled answer")
+    reference: bool = Field(True, description="whether log-probs are taken relative to the reference policy")
+    reduce: Literal["sum", "mean"] = Field("sum", description="over an answer's tokens")
+    nll: float = Field(0.0, ge=0, description="weight of the chosen answers' mean negative log-likelihood")
+    parts: int = Field(
+        1, ge=1, description="sDPO: number of parts of the data; each part's reference is the policy at its start"
+    )
+    allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
+
+    @model_validator(mode="after")
+    def _meaningful(self) -> PreferenceConfig:
+        refused = refusal(self)
+        if refused and not self.allow_unsupported:
+            raise ValueError(f"{refused}, or allow_unsupported: true")
+        return self
+
+    @property
+    def loss_entry(self) -> PairLoss | UnaryLoss:
+        """The entry of LOSS, or the user's own."""
+        return LOSS.entry(self.loss.type)
+
+    @property
+    def paired(self) -> bool:
+        """Whether it learns from pairs (table `pairs`) or from labelled answers (table `feedback`)."""
+        return isinstance(self.loss_entry, PairLoss)
+
+
+def refusal(knobs: PreferenceConfig) -> str | None:
+    """Return why a combination of valid settings is refused, with the fix; None if it is not."""
+    if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
+        return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
+    if not knobs.paired and not knobs.reference:
+        return (
+            f"{knobs.loss.type} compares an answer's shift from the reference with the shift elsewhere. "
+            "Use reference true"
+        )
+    if knobs.parts > 1 and not knobs.reference:
+        return "parts updates the reference, and reference is false. Use parts 1, or reference true"
+    return None
+
+
+PREFERENCE_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.preference", "ROWS", typed(PreferenceConfig))

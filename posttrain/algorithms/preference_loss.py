@@ -1,0 +1,71 @@
+"""A preference loss: of the two answers of a pair, or of single answers with labels.
+
+`h` is of the chosen answer, `l` of the rejected one, `r` of a single one: logp - ref_logp with a reference, else
+logp. Sums or means over tokens are a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from posttrain.params.choices import Options
+from posttrain.params.listing import Listing
+
+
+@dataclass(frozen=True)
+class PairLoss:
+    """A loss per pair: (h, l, options) -> [pairs], of the chosen and the rejected answer.
+
+    Example: `PairLoss(BetaOptions, lambda h, l, options: -logsigmoid(options.beta * (h - l)), "-logsigmoid(...)")`
+    """
+
+    options: type[Options]
+    loss: Callable[[Tensor, Tensor, Any], Tensor]
+    formula: str
+    balanced: bool = True
+    """Whether the gradients of two equal answers cancel."""
+
+
+@dataclass(frozen=True)
+class UnaryLoss:
+    """A loss per labelled answer: (r, label, shift, options) -> [answers]; `shift` says how that number is estimated.
+
+    Example: `UnaryLoss(BetaOptions, lambda r, label, s, k: -logsigmoid(k.beta * label * (r - s)), "...", "running")`
+    """
+
+    options: type[Options]
+    loss: Callable[[Tensor, Tensor, Tensor, Any], Tensor]
+    formula: str
+    shift: Literal["mismatched", "running"]
+
+
+class BetaOptions(Options):
+    """The temperature of the implicit reward."""
+
+    beta: float = Field(0.1, gt=0, description="inverse temperature of the implicit reward")
+
+
+class UnpairedOptions(BetaOptions):
+    """Weights of the two labels."""
+
+    desirable: float = Field(1.0, ge=0, description="weight of desirable answers")
+    undesirable: float = Field(1.0, ge=0, description="weight of undesirable answers")
+
+
+def signed(gain: Tensor, label: Tensor) -> Tensor:
+    """Return the gain of a desirable answer, the loss of an undesirable one."""
+    return gain.where(label > 0, -gain)
+
+
+def label_weight(like: Tensor, label: Tensor, desirable: float, undesirable: float) -> Tensor:
+    """Return the weight of each answer's label."""
+    return like.new_full((), desirable).where(label > 0, like.new_full((), undesirable))
+
+
+LOSSES: Listing[PairLoss | UnaryLoss] = Listing("posttrain.algorithms.preference", "LOSSES")
+"""PairLoss or UnaryLoss by name."""
