@@ -19,9 +19,8 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
-from posttrain.sampling.cache import cached
-from posttrain.sampling.engines import ENGINES, SampledModel
-from posttrain.sampling.episodes import longest_row
+from posttrain.sampling.cache import frozen_sampler
+from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.tables.splits import training_prompts
@@ -56,10 +55,9 @@ def main(run: str) -> None:
     reward = RewardSum(params.reward, Context(runtime, where, reward_model, text, params.sampling.max_tokens))
     progress = Progress(f"{where}: sampling", count, "completion")
     sampled = SampledModel(model, model_folder, text, runtime)
-    longest = longest_row(prompts, params.sampling, text.context)
-    with ENGINES[params.engine].open(sampled, params.sampling, longest, where) as engine:
-        engine.sync(model, params.policy)
-        sampler = cached(engine, model_folder, params.device.model_dump(), where)
+    with frozen_sampler(
+        params.engine, sampled, params.policy, params.sampling, prompts, params.device, where
+    ) as sampler:
         drawn = generate_rollouts(
             sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
         )

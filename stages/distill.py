@@ -11,8 +11,8 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_config, load_policy, load_tokenizer
 from posttrain.models.files.text import context_of, load_text
 from posttrain.models.master_weights import frozen_on
+from posttrain.online.distill_runs import DISTILL, DistillRun
 from posttrain.online.run import Loaded, section_of
-from posttrain.online.runs import DISTILL, DistillRun
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.slots import needed_model, table_of
 from posttrain.processes.stage import run_named_stage

@@ -25,9 +25,8 @@ from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
-from posttrain.sampling.cache import cached
-from posttrain.sampling.engines import ENGINES, SampledModel
-from posttrain.sampling.episodes import longest_row
+from posttrain.sampling.cache import frozen_sampler
+from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.tables.columns import with_ids
 from posttrain.tables.splits import check_enough_prompts
@@ -57,12 +56,11 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     count = len(prompts) * params.samples
     check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, "evaluate")
     sampled_model = SampledModel(model, model_folder, text, runtime)
-    longest = longest_row(prompts, params.sampling, text.context)
     progress = Progress(f"evaluate@{label}", count + len(prompts), "completion")
-    with ENGINES[params.engine].open(sampled_model, params.sampling, longest, "evaluate.settings") as engine:
-        engine.sync(model, policy)
-        keep = params.completions == "full"
-        sampler = cached(engine, model_folder, params.device.model_dump(), f"evaluate {label}", on=keep)
+    with frozen_sampler(
+        params.engine, sampled_model, policy, params.sampling, prompts, params.device, "evaluate.settings",
+        keep=params.completions == "full",
+    ) as sampler:  # fmt: skip
         drawn = [
             generate_rollouts(
                 sampler, text, prompts, params.sampling, params.seed,

@@ -1,4 +1,4 @@
-"""The settings of `online.runs` and `distill.runs`, and the objective, source and training that follow from them."""
+"""The settings of `online.runs`, and the objective, source and training that follow from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.algorithms.advantages import WinRateOptions
-from posttrain.algorithms.distillation import DISTILL_ROWS, DistillObjective, DistillRunConfig
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy_config import (
     POLICY_ROWS,
@@ -29,7 +28,7 @@ from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.sources import FilteredSource, MixedSource, PtxSource, best_rule, pair_rule
+from posttrain.online.sources import FilteredSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.online.watch import WatchParams
 from posttrain.params.params import Params
@@ -41,13 +40,12 @@ from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import MEMORY, Capability
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.batch_sources import BatchSource, EpochSource
-from posttrain.train.examples import RowLimit
+from posttrain.train.batch_sources import BatchSource
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Update
-from posttrain.train.tokenize_tables import demonstrations, windows
+from posttrain.train.tokenize_tables import windows
 
 OVERLONG = "overlong"
 """The reward that the setting `overlong` adds."""
@@ -354,58 +352,8 @@ class SampledBestRun(SampledRun, SampledBestConfig):
         return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
-class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
-    """One run of `distill.runs`: a student that learns a teacher's distribution."""
-
-    progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
-    summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
-    teacher: str = model_slot("the model that is learned from")
-    demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
-    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
-
-    @model_validator(mode="after")
-    def _complete(self) -> DistillRun:
-        if self.algorithm == "context_distill" and self.context is None:
-            raise ValueError("context_distill needs context: the system turn that only the teacher sees")
-        if self.context is None and self.teacher == self.start:
-            raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
-        if self.own < 1 and self.rollout.ahead:
-            raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
-        if self.own < 1 and self.demonstrations == NONE:
-            raise ValueError(f"own = {self.own} learns from given answers too. Name a table of demonstrations")
-        return self
-
-    def objective(self) -> Objective:
-        """Return the divergence."""
-        return DistillObjective(self)
-
-    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:
-        """Own samples, demonstrations, or steps of both."""
-        chat = table_of(self.demonstrations)
-        if self.own == 1 or chat is None:
-            return samples
-        rows = read_table(chat, "chat").filter(split="train")
-        size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        offline = EpochSource(demonstrations(text, rows, self, str(chat), "last"), size, 1, self.seed)
-        return MixedSource(samples, offline, self.own, self.seed)
-
-    def tables(self) -> list[Path]:
-        """Return the demonstrations, where the run learns from them."""
-        chat = table_of(self.demonstrations)
-        return [] if chat is None else [chat]
-
-    def monitor(self, section: str) -> RewardMonitor:
-        """Return a monitor without rewards: they are not learned from."""
-        return RewardMonitor(section, {}, compares=False, patience=None)
-
-    def longest_row(self, longest_prompt: int) -> int:
-        """Return an own sample or a demonstration."""
-        return max(super().longest_row(longest_prompt), self.max_tokens)
-
-
 def _sampled(model: type[Any]) -> type[OnlineParams]:
     return SampledPairRun if model is SampledPairConfig else SampledBestRun
 
 
 ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda row: _sampled(row.model)))
-DISTILL = Algorithms((DISTILL_ROWS, lambda _: DistillRun))

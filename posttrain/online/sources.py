@@ -213,20 +213,6 @@ class PtxSource(WrappedSource):
         return concatenate([_with_pretrain(samples, text=False), _with_pretrain(empty, text=True)])
 
 
-class MixedSource(WrappedSource):
-    """Steps on own samples or on demonstrations; `share` is the probability of own samples (GKD, Agarwal 2023)."""
-
-    def __init__(self, own: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
-        super().__init__(own)
-        self._offline, self._share, self._seed = offline, share, seed
-
-    def batch(self, step: int) -> Batch:
-        """Return the rows of one step, all of one kind, which the seed and the step decide."""
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
-        own = float(torch.rand((), generator=generator)) < self._share
-        return (self._inner if own else self._offline).batch(step)
-
-
 def _with_pretrain(batch: Batch, *, text: bool) -> Batch:
     columns = batch.columns.with_rows(pretrain=torch.full((len(batch),), text))
     return batch.with_columns(replace(columns, item_B=None))

@@ -51,7 +51,7 @@ STAGES: Final = (
     Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
     Stage("preference", "preference.runs", "model", "stages.preference:PREFERENCE", seeded=True),
     Stage("online", "online.runs", "model", "posttrain.online.runs:ONLINE", seeded=True),
-    Stage("distill", "distill.runs", "model", "posttrain.online.runs:DISTILL", seeded=True),
+    Stage("distill", "distill.runs", "model", "posttrain.online.distill_runs:DISTILL", seeded=True),
     Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
 )

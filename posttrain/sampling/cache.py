@@ -10,18 +10,23 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import polars as pl
 import torch
 
 from posttrain.measure.record import cpu_isa, versions
+from posttrain.models.device import DeviceParams
 from posttrain.pipeline.code_manifest import Library
 from posttrain.pipeline.digests import Digests, file_digest
+from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.engines import ENGINES, EngineName, SampledModel
+from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import MEMORY, Capability, Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
 from posttrain.workspace import remove_oldest, write_text
@@ -39,9 +44,23 @@ class ExactSampler(Sampler, Protocol):
         """The device and the number format."""
 
 
-def cached(sampler: Sampler, folder: Path, device: Mapping[str, Any], where: str, *, on: bool = True) -> Sampler:
-    """Return a sampler with the cache, where its completions are the same each time."""
-    return CachedSampler(sampler, folder, device, where) if on and "exact" in sampler.can else sampler  # type: ignore[arg-type]
+@contextmanager
+def frozen_sampler(
+    engine: EngineName, model: SampledModel, version: str, sampling: SamplingParams, prompts: Sequence[Prompt],
+    device: DeviceParams, where: str, *, keep: bool = True,
+) -> Iterator[Sampler]:  # fmt: skip
+    """Yield a sampler of the unchanged model of a folder; with the cache where its completions are the same each time.
+
+    `version`: the model's name; `where`: the section of its settings; `keep`: whether completions may be cached.
+    """
+    longest = longest_row(prompts, sampling, model.text.context)
+    with ENGINES[engine].open(model, sampling, longest, where) as sampler:
+        sampler.sync(model.policy, version)
+        if not (keep and "exact" in sampler.can):
+            yield sampler
+            return
+        exact = cast("ExactSampler", sampler)
+        yield CachedSampler(exact, model.folder, device.model_dump(), where)
 
 
 class CachedSampler:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.online.runs import DISTILL, ONLINE, PolicyRun
+from posttrain.online.distill_runs import DISTILL
+from posttrain.online.runs import ONLINE, PolicyRun
 from posttrain.params.params import check, merge
 
 BASE: dict[str, Any] = {

@@ -19,7 +19,8 @@ from posttrain.algorithms.sampled_config import SAMPLED_ROWS
 from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas.distill import forward_kl
-from posttrain.online.runs import DISTILL, ONLINE
+from posttrain.online.distill_runs import DISTILL
+from posttrain.online.runs import ONLINE
 from posttrain.params.choices import choices_of
 from posttrain.params.params import check
 

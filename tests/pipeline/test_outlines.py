@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from posttrain.errors import PipelineError
-from posttrain.online.runs import DISTILL, ONLINE
+from posttrain.online.distill_runs import DISTILL
+from posttrain.online.runs import ONLINE
 from posttrain.params import listing
 from posttrain.params.formats import read_yaml
 from posttrain.params.listing import listed_modules, row_modules

@@ -26,10 +26,11 @@ from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
 from posttrain.models.master_weights import master_of
+from posttrain.online.distill_runs import DISTILL, MixedSource
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
-from posttrain.online.runs import DISTILL, ONLINE, OnlineParams
-from posttrain.online.sources import MixedSource, PtxSource, pair_rule
+from posttrain.online.runs import ONLINE, OnlineParams
+from posttrain.online.sources import PtxSource, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params.params import check, merge
 from posttrain.rewards.reward import WeightedReward

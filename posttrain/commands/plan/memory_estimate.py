@@ -18,8 +18,9 @@ from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.files.text import context_of
 from posttrain.models.master_weights import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes
+from posttrain.online.distill_runs import DistillRun
 from posttrain.online.rollout_log import most_bytes
-from posttrain.online.runs import DistillRun, OnlineParams
+from posttrain.online.runs import OnlineParams
 from posttrain.params.params import at, check, merge
 from posttrain.params.slots import NONE
 from posttrain.params.stage_table import Settings

@@ -13,9 +13,10 @@ import polars as pl
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.measure.record import cpu_isa, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
+from posttrain.online.distill_runs import DISTILL
 from posttrain.online.group_samplers import StoredGroups
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
-from posttrain.online.runs import DISTILL, ONLINE
+from posttrain.online.runs import ONLINE
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import group_of

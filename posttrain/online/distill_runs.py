@@ -1,0 +1,89 @@
+"""The settings of `distill.runs`, and the objective and source that follow from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from pydantic import Field, model_validator
+
+from posttrain.algorithms.distillation import DISTILL_ROWS, DistillObjective, DistillRunConfig
+from posttrain.algorithms.objective import Objective
+from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.runs import OnlineParams
+from posttrain.params.slots import NONE, model_slot, table_of, table_slot
+from posttrain.rewards.catalog import USUAL, Rewards
+from posttrain.tables.store import read_table
+from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import BatchSource, EpochSource, WrappedSource
+from posttrain.train.examples import RowLimit
+from posttrain.train.run_config import Algorithms
+from posttrain.train.step import Batch
+from posttrain.train.tokenize_tables import demonstrations
+
+
+class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
+    """One run of `distill.runs`: a student that learns a teacher's distribution."""
+
+    progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
+    summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
+    teacher: str = model_slot("the model that is learned from")
+    demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
+    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
+
+    @model_validator(mode="after")
+    def _complete(self) -> DistillRun:
+        if self.algorithm == "context_distill" and self.context is None:
+            raise ValueError("context_distill needs context: the system turn that only the teacher sees")
+        if self.context is None and self.teacher == self.start:
+            raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
+        if self.own < 1 and self.rollout.ahead:
+            raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
+        if self.own < 1 and self.demonstrations == NONE:
+            raise ValueError(f"own = {self.own} learns from given answers too. Name a table of demonstrations")
+        return self
+
+    def objective(self) -> Objective:
+        """Return the divergence."""
+        return DistillObjective(self)
+
+    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:
+        """Own samples, demonstrations, or steps of both."""
+        chat = table_of(self.demonstrations)
+        if self.own == 1 or chat is None:
+            return samples
+        rows = read_table(chat, "chat").filter(split="train")
+        size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
+        offline = EpochSource(demonstrations(text, rows, self, str(chat), "last"), size, 1, self.seed)
+        return MixedSource(samples, offline, self.own, self.seed)
+
+    def tables(self) -> list[Path]:
+        """Return the demonstrations, where the run learns from them."""
+        chat = table_of(self.demonstrations)
+        return [] if chat is None else [chat]
+
+    def monitor(self, section: str) -> RewardMonitor:
+        """Return a monitor without rewards: they are not learned from."""
+        return RewardMonitor(section, {}, compares=False, patience=None)
+
+    def longest_row(self, longest_prompt: int) -> int:
+        """Return an own sample or a demonstration."""
+        return max(super().longest_row(longest_prompt), self.max_tokens)
+
+
+class MixedSource(WrappedSource):
+    """Steps on own samples or on demonstrations; `share` is the probability of own samples (GKD, Agarwal 2023)."""
+
+    def __init__(self, own: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
+        super().__init__(own)
+        self._offline, self._share, self._seed = offline, share, seed
+
+    def batch(self, step: int) -> Batch:
+        """Return the rows of one step, all of one kind, which the seed and the step decide."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
+        own = float(torch.rand((), generator=generator)) < self._share
+        return (self._inner if own else self._offline).batch(step)
+
+
+DISTILL = Algorithms((DISTILL_ROWS, lambda _: DistillRun))
