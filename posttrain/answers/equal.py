@@ -42,7 +42,6 @@ _TWICE = re.compile(
     r"|\s*\((?:=|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
     re.DOTALL,
 )
-ARITHMETIC = frozenset({"add", "sub", "mul"})
 HUNDRED = Num(Fraction(100))
 
 
@@ -88,10 +87,13 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
         gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
         found = found.value if isinstance(found, Named) else found
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
-        if pairs == "intervals" or any(_is_infinite(member) for member in gold.members):
+        assigned = pairs != "intervals" and isinstance(found, Items) and found.kind == "set"
+        if any(_is_infinite(member) for member in gold.members) or pairs == "intervals":
             gold = reals_of(gold)
-        elif pairs == "points" and isinstance(found, Items) and found.kind == "set":
+        elif assigned and isinstance(found, Items):
             return _assigned(gold, found)
+        elif pairs == "unsure" and isinstance(found, Reals) and found.variable is not None:
+            gold = reals_of(gold)
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) > 2 and isinstance(found, Items):
         return _assigned(gold, found) or same(gold, found)
     if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
@@ -217,15 +219,18 @@ def _is_plain(node: Node) -> bool:
 def _has_arithmetic(node: Node) -> bool:
     """Return whether rational numbers are still to be added or multiplied; 1.5 * 10^3 is a number."""
     for part in walk(node):
-        if not isinstance(part, Call) or part.name not in ARITHMETIC:
-            continue
-        left, right = part.args
-        scientific = isinstance(right, Call) and right.name == "pow" and right.args[0] == Num(Fraction(10))
-        if part.name == "mul" and scientific and isinstance(left, Num):
-            continue
-        if exact(left) is not None and exact(right) is not None:
+        is_open = isinstance(part, Call) and part.name in ("add", "sub", "mul") and not is_scientific(part)
+        if isinstance(part, Call) and is_open and all(exact(arg) is not None for arg in part.args):
             return True
     return False
+
+
+def is_scientific(part: Call) -> bool:
+    """Return whether this is 10^3 or 1.5 * 10^3."""
+    left, right = part.args if len(part.args) == 2 else (part, part)
+    if part.name == "mul" and isinstance(left, Num) and isinstance(right, Call):
+        return is_scientific(right)
+    return part.name == "pow" and left == Num(Fraction(10))
 
 
 def _same_equation(gold: Answer, found: Answer) -> bool:
