@@ -78,19 +78,22 @@ def boxes(text: str) -> list[Found]:
 def groups(text: str) -> list[Found]:
     """Return the boxes, those that are joined as one answer."""
     joined: list[list[tuple[str, Found]]] = []
+    signs: list[str] = []
     for box in boxes(text):
         previous = joined[-1][-1][1] if joined else None
         between = text[previous.end : box.start] if previous else ""
         join = _JOIN.match(between) if previous and len(between) < 100 and "\n\n" not in between else None
         if join:
             joined[-1].append((join["name"] or "", box))
+            signs[-1] += between
         else:
             named = re.search(r"([A-Za-z](?:_\{?\w\}?)?)\s*=\s*\Z", text[max(0, box.start - 12) : box.start])
             joined.append([(named[1] if named else "", box)])
-    return [_together(group) for group in joined]
+            signs.append("")
+    return [_together(group, between) for group, between in zip(joined, signs, strict=True)]
 
 
-def _together(group: Sequence[tuple[str, Found]]) -> Found:
+def _together(group: Sequence[tuple[str, Found]], between: str) -> Found:
     """Return joined boxes as one answer; the last alone where they say the same."""
     first, last = group[0][1], group[-1][1]
     names = {name for name, _ in group}
@@ -98,7 +101,8 @@ def _together(group: Sequence[tuple[str, Found]]) -> Found:
         return Found(last.text, first.start, last.end)
     if len(names) > 1 and "" not in names:
         return Found(", ".join(f"{name} = {box.text.strip()}" for name, box in group), first.start, last.end)
-    return Found(" or ".join(box.text.strip() for _, box in group), first.start, last.end)
+    either = re.search(r"\b(?:or|oder|ou|или)\b|[<>]|\\[lg]eq?\b|\\infty", between + first.text)
+    return Found((" or " if either else ", ").join(box.text.strip() for _, box in group), first.start, last.end)
 
 
 def in_context(text: str, box: Found) -> str:

@@ -130,7 +130,7 @@ def _spelled(text: str) -> list[str]:
         text = text.replace(sign, other)
     for _ in range(3):
         text = _FRACTION.sub(r"\1\2/\3\4", text)
-    parts = _TOKEN.findall(text.lower().rstrip(". \n"))
+    parts = [part for part in _TOKEN.findall(text.lower().rstrip(". \n")) if part != "+"]
     return [_unit_name(part) if place and parts[place - 1][-1:].isdigit() else part for place, part in enumerate(parts)]
 
 

@@ -60,7 +60,7 @@ _SIGNS = {
     "less than": "<",
 }
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d\d))? ?([ap])\.? ?m\.?", re.IGNORECASE)
-_REMAINDER = re.compile(r"(-?\d+),? ?(?:with |and )?(?:a )?(?:remainder|rem\.?|R)(?: of)? ?(\d+)", re.IGNORECASE)
+_REMAINDER = re.compile(r"(-?\d+),? ?(?:with |and )?(?:a )?(?:remainder|rem\.?|r\.?)(?: of)? ?(\d+)", re.IGNORECASE)
 
 
 def phrase(words: str) -> Answer | None:

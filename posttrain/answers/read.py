@@ -52,16 +52,18 @@ _OF_WHAT = re.compile(
     r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
 )
 """What a share is of: 3/8 of the pizza."""
+MODULUS = re.compile(r"\s*(?:\\pmod|\\[bp]?mod|\(\s*\\?b?mod\b)\s*(\{?\w{1,12}\}?)\s*\)?\s*\$?\Z")
+"""Of a congruence; it stands at the end of an answer."""
 
 
 def read(text: str, *, units: bool = True) -> Answer:
     """Return the answer that a text is, all of it; `units`: letters after a number and a space may be units."""
-    trimmed = _trimmed(text)
+    trimmed = MODULUS.sub("", _trimmed(text))
     bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
     if (matrix := matrix_of(bare)) is not None:
         return matrix
     words = re.sub(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}\\]*)\}", r"\1", trimmed).strip(" $*_`\"'.")
-    words = re.sub(r"(?:\s|\\[,;: !]|~)+", " ", words.replace("\\!", "").translate(FULL_WIDTH))
+    words = re.sub(r"(?:\s|\\[,;: !]|~)+", " ", words.replace("\\!", "").replace("{:}", ":").translate(FULL_WIDTH))
     if (said := phrase(words)) is not None:
         return said
     numbers = described(words, lambda value: whole(tokens(value)))

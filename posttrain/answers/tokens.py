@@ -64,7 +64,7 @@ _ALIASES = {"\\%": "%", "\\lbrace": "\\{", "\\rbrace": "\\}", "**": "^", "==": "
             "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac",
             "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\bigcup": "\\cup", "\\mid": "|",
             "\\simeq": "\\approx", "\\vert": "|", "\\lvert": "|", "\\rvert": "|", "\\ast": "*", "\\times": "*",
-            "\\cdot": "*", "\\div": "/", "\\colon": ":", "\\varnothing": "\\emptyset", "\\rarr": "\\to",
+            "\\equiv": "=", "\\cdot": "*", "\\div": "/", "\\colon": ":", "\\varnothing": "\\emptyset", "\\rarr": "\\to",
             "\\dbinom": "\\binom", "\\tbinom": "\\binom", "\\infin": "\\infty", "\\lbrack": "[", "\\rbrack": "]",
             "\\backslash": "\\setminus", "\\varphi": "\\phi", "\\rightarrow": "\\to"}  # fmt: skip
 

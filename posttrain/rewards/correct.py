@@ -245,6 +245,10 @@ def correct(rollout: Rollout, options: CorrectOptions) -> Score:
         return SCORE_FNS[options.answer](rollout, options)
     except Unreadable as reason:
         return Score(0.0, "unparseable", str(reason))
+    except Exception as error:  # whatever a completion causes in a parser of ours: it is no right answer
+        if options.answer == "regex":
+            raise
+        return Score(0.0, "unparseable", f"reading it raised {type(error).__name__}")
 
 
 REWARDS = {"correct": correct}

@@ -162,7 +162,7 @@ def test_what_a_pair_is_says_the_option() -> None:
         (r"$x \in \boxed{[1, 2]}$", "auto", "[1, 2]"),
         (r"$N \equiv \boxed{9} \pmod{1000}$", "auto", "9"),
         (r"$A = \boxed{9\pi} \approx 28.27$", "auto", r"9\pi"),
-        (r"\boxed{3} \quad \text{and} \quad \boxed{4}", "auto", "3 or 4"),
+        (r"\boxed{3} \quad \text{and} \quad \boxed{4}", "auto", "3, 4"),
         (r"$x = \boxed{3}$, $y = \boxed{4}$", "auto", "x = 3, y = 4"),
         (r"The side is $\boxed{7}$ cm.", "auto", "7 cm"),
         ("First \\boxed{3}.\n\nNo, it is \\boxed{4}", "auto", "4"),
