@@ -32,10 +32,14 @@ _AFTER = re.compile(
     rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
     r"|!(?=\s*(?:\$|\\\)|[-+*/=]))|\?|[$)\]\\]*[ \t]*(?:[-+/<>≤≥±×÷·](?=[ \t]?[$\d\\(]|[ \t]?[a-z]\b)|\*[ \t]?[\d\\(])"
     r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\frac|[b-hj-z]\b)"
-    r"|[ \t$]*(?:\\text\w*\s?\{)?\s*\b(?:or|and)\b\s*\}?[ \t$\\(]*-?\d"
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
 )
-"""Directly after a box, the same; and another value that is joined to it."""
+"""Directly after a box, the same."""
+_MORE = re.compile(
+    r"[ \t$]*(?:\\text\w*\s?\{)?\s*\b(?:or|and)\b\s*\}?[ \t]*"
+    r"(?P<value>\$?(?:[-\d]|\\[df]?(?:frac|sqrt|pi))[^\n]{0,80}?)[\s.]*(?:\Z|\n)"
+)
+"""After a box, another value that is joined to it."""
 _FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
 """A line without words, on which `!` is no exclamation mark."""
 _JOIN = re.compile(
@@ -111,7 +115,9 @@ def in_context(text: str, box: Found) -> str:
     after = _SPACES.sub(" ", text[box.end : box.end + 200])
     if not box.text.strip(" .{}") or touches(before, after):
         raise Unreadable("the box is empty, or holds only a part of the answer")
-    unit, value = _UNIT.match(text, box.end), box.text.strip(" ~")
+    unit, value, more = _UNIT.match(text, box.end), box.text.strip(" ~"), _MORE.match(text, box.end)
+    if more:
+        return f"{value} or {more['value'].strip(' $')}"
     return f"{value} {unit[0].strip(' $~')}" if unit and _is_unit(unit[0].strip(" $~")) else value
 
 

@@ -42,8 +42,8 @@ _SAID = re.compile(
 _HASHES = re.compile(r"#{4,}")
 _TAG = re.compile(r"<answer>(?P<text>[^<]{0,2000}(?:<(?!/?answer>)[^<]{0,2000}){0,20})</answer>", re.IGNORECASE)
 _BETWEEN = re.compile(
-    r"[\s:：]*(?:\*\*(?=\s))?[\s:：]*"
-    r"(?:(?:therefore|thus|then|hence|simply|indeed|exactly|just|equal to|given by)\b[\s,:]*)?",
+    r"[\s:：、]*(?:\*\*(?=\s))?[\s:：]*(?:(?<=\n)[-*•]\s+)?"
+    r"(?:(?:therefore|thus|then|hence|simply|indeed|exactly|just|equal to|given by|also|donc)\b[\s,:]*)?",
     re.IGNORECASE,
 )
 _NOT = re.compile(
@@ -61,8 +61,8 @@ _WRONG = re.compile(
 )
 """Directly after a mark, what takes its answer back."""
 _HEDGE = re.compile(
-    r"\b(?:or|not|cannot|but|if|unless|maybe|perhaps|possibly|either|neither|nor|oder|nicht|ou|pas|или|не)\b|n['’]t\b|"
-    r"[或不]",
+    r"\b(?:or|not|cannot|but|if|unless|maybe|perhaps|possibly|either|neither|nor|squared|cubed|oder|nicht|ou|pas|или|не)\b"
+    r"|n['’]t\b|[或不]",
     re.IGNORECASE,
 )
 _REST = re.compile(
@@ -200,7 +200,8 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
     place_after = text.find(answer, mark.start) + len(answer)
     if place_after >= len(answer) and _WRONG.match(text[place_after : place_after + 40]):
         raise Unreadable("the words after the answer take it back")
-    about = place > 0 and not fits(answer) and not re.search(r"[\d$\\]", answer)
+    after_box = any(other.kind != "answer_is" for other in marks[:place]) and answer[:1].islower()
+    about = place > 0 and not re.search(r"[\d$\\]", answer) and (after_box or not fits(answer))
     return None if about else answer
 
 
@@ -230,7 +231,7 @@ def _plain(line: str) -> str:
     while end and line[end - 1] != "°" and unicodedata.category(line[end - 1]) in ("So", "Cf", "Mn", "Sk", "Zs"):
         end -= 1
     line = line[:end]
-    return re.sub(r"\*\*([.!。]?)\Z", r"\1", line.strip("*_ \t"))
+    return re.sub(r"[*_]+([.!。]?)\Z|(?<=\$)!\Z", r"\1", line.strip("*_ \t"))
 
 
 def _cuts(text: str) -> list[int]:

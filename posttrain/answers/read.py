@@ -52,7 +52,7 @@ _OF_WHAT = re.compile(
     r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
 )
 """What a share is of: 3/8 of the pizza."""
-MODULUS = re.compile(r"\s*(?:\\pmod|\\[bp]?mod|\(\s*\\?b?mod\b)\s*(\{?\w{1,12}\}?)\s*\)?\s*\$?\Z")
+MODULUS = re.compile(r"\s*(?:\\pmod|\(\s*\\?b?mod\b)\s*(\{?\w{1,12}\}?)\s*\)?\s*\$?\Z")
 """Of a congruence; it stands at the end of an answer."""
 
 
