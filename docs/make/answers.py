@@ -76,6 +76,6 @@ def write(mark: str, lines: Sequence[str]) -> None:
 if __name__ == "__main__" and len(sys.argv) > 1:
     sys.stdout.write("\n".join([*strangers.table(strangers.verdicts(Path(sys.argv[1]))), ""]))
 elif __name__ == "__main__":
-    write("strangers", strangers.table(strangers.verdicts()))
+    write("strangers", strangers.table(strangers.verdicts(), every=False))
     write("cases", table(CASES))
     write("fresh", table(FRESH))

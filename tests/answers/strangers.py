@@ -55,8 +55,8 @@ def shares(found: Iterable[Verdict]) -> tuple[int, int, int, int]:
     return len(wrong), sum(one.said for one in wrong), len(right), sum(not one.said for one in right)
 
 
-def table(found: Sequence[Verdict]) -> list[str]:
-    """Shares by class, marked and unmarked apart, and answers per second."""
+def table(found: Sequence[Verdict], *, every: bool = True) -> list[str]:
+    """Shares by class, marked and unmarked apart, and answers per second; not `every`: classes with wrong verdicts."""
     lines = ["| class | marked | wrong | accepted | right | missed |", "|---|---|---|---|---|---|"]
     classes = sorted({(one.case["marked"], one.case["class"]) for one in found}, reverse=True)
     for marked in (True, False):
@@ -64,6 +64,8 @@ def table(found: Sequence[Verdict]) -> list[str]:
         for name in [*sorted(own), "all"] if own else []:
             cases = [one for one in found if one.case["marked"] == marked and name in (one.case["class"], "all")]
             wrong, accepted, right, missed = shares(cases)
+            if not every and name != "all" and not accepted + missed:
+                continue
             cells = [_share(accepted, wrong), str(right), _share(missed, right)]
             lines.append(f"| {name} | {'yes' if marked else 'no'} | {wrong} | {' | '.join(cells)} |")
     seconds = sum(one.seconds for one in found)
