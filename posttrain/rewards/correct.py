@@ -47,7 +47,7 @@ class CorrectOptions(NumericOptions):
     pairs: Literal["unsure", "points", "intervals"] = Field(
         "unsure",
         description="math: what (1, 2) is in the prompts' answers; points: `x = 1, y = 2` is right as well; "
-        "intervals: `1 < x < 2` is; unsure: neither",
+        "intervals: `1 < x < 2` is; unsure: both are",
     )
     pattern: str | None = Field(
         None,
