@@ -9,9 +9,10 @@ from posttrain.answers.nodes import Unreadable
 
 _FONT = re.compile(r"\\(?:text\w*|math\w+)\s?\{([^{}]{0,80})\}")
 _OPEN, _CLOSE = r"(?:\\boxed\{|[\s*_$\"'`({\[]|\\\(){0,8}", r"(?![A-Za-z0-9'’^]|_(?!_))(?:[)}\]*$\"'`_]|\\\)){0,8}"
+_AND = r"\s?[,;&]\s?|\s(?=\W*[A-Z]\W)|\s?[和与及、，]\s?|,?\s(?:and|und|et|y|e|и)\s"
 _CHOSEN = re.compile(
-    rf"[\s*_$\"'`:]{{0,8}}(?:(?:options?|choices?|letters?|answers?)\b[\s*_:]{{0,4}})?"
-    rf"(?P<letters>{_OPEN}[A-Za-z]{_CLOSE}(?:(?:\s?[,;&]\s?|\s(?=\W*[A-Z]\W)|\s?[和与及、，]\s?|,?\s(?:and|und|et|y|e|и)\s){_OPEN}[A-Z]{_CLOSE}){{0,12}}"
+    r"[\s*_$\"'`:]{0,8}(?:(?:options?|choices?|letters?|answers?)\b[\s*_:]{0,4})?"
+    rf"(?P<letters>{_OPEN}[A-Za-z]{_CLOSE}(?:(?:{_AND}){_OPEN}[A-Z]{_CLOSE}){{0,12}}"
     r"|[({$]{0,2}[A-Z]{2,10}\b[)}$]{0,2})(?P<rest>.*)",
     re.DOTALL,
 )
