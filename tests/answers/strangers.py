@@ -42,10 +42,10 @@ def verdict(case: dict[str, Any]) -> Verdict:
     given |= {"choices": "ABCDEFGHIJ"} if case["kind"] == "choice" else {}
     rollout = rollout_of(case["completion"], case["gold"])
     prompt = replace(rollout.prompt, messages=[{"role": "user", "content": case["prompt"]}])
-    started = time.perf_counter()
+    started = time.process_time()
     (score,) = correct.score_fn(CorrectOptions(**given), None)([replace(rollout, prompt=prompt)])  # type: ignore[arg-type]
     assert isinstance(score, Score)
-    return Verdict(case, score.value == 1.0, score, time.perf_counter() - started)
+    return Verdict(case, score.value == 1.0, score, time.process_time() - started)
 
 
 def shares(found: Iterable[Verdict]) -> tuple[int, int, int, int]:
