@@ -1,4 +1,7 @@
-"""Measures the reward `correct` on the adversarial cases, and writes the table of docs/reports/answers.md."""
+"""Measures the reward `correct` on the adversarial cases, and writes the tables of docs/reports/answers.md.
+
+`python -m docs.make.answers FILE.jsonl` only prints the table of a file of cases (tests/answers/strangers.py).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 
+from tests.answers import strangers
 from tests.rewards.judged import CASES, DIALECTS, FRESH, Case, Count, cases, count, interval, judged
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports" / "answers.md"
@@ -69,6 +73,9 @@ def write(mark: str, lines: Sequence[str]) -> None:
     PAGE.write_text("".join([before, begin, text, end, after]), encoding="utf-8")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and len(sys.argv) > 1:
+    sys.stdout.write("\n".join([*strangers.table(strangers.verdicts(Path(sys.argv[1]))), ""]))
+elif __name__ == "__main__":
+    write("strangers", strangers.table(strangers.verdicts(), every=False))
     write("cases", table(CASES))
     write("fresh", table(FRESH))

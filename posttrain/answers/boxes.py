@@ -1,4 +1,4 @@
-r"""The final answer in `\boxed{}`, and whether what stands around the box is part of it."""
+r"""The answers in `\boxed{}`: which boxes are joined, and whether what stands around a box is part of its value."""
 
 from __future__ import annotations
 
@@ -6,38 +6,51 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from posttrain.answers.denials import JOINED, are_alternatives, check_after, check_before
 from posttrain.answers.nodes import Unreadable
 
 LONGEST_BOX = 2000
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
-_PLACEHOLDERS = frozenset({"", "answer", "your answer", "...", "\\ldots", "\\dots", "final answer", "n", "{}"})
 _PLAIN = (
     r"text\w*|math\w+|displaystyle|underline|color|[lL]arge|LARGE|[hH]uge|bf|bm|boldsymbol|ensuremath|q?quad|[hv]space|"
-    r"therefore|implies|iff|Rightarrow|Longrightarrow|rightarrow|to|begin|end|tag|blacksquare|square|Box|checkmark|qed|"
-    r"because|mbox|rm|newline|par|right|left|degree|hfill|centering"
+    r"begin|end|tag|blacksquare|square|Box|checkmark|qed|mbox|rm|newline|par|right|left|hfill|centering|degree|"
+    r"therefore|because|implies|iff|to|mapsto|\w*[rR]ightarrow|in|equiv|cong|approx|simeq|sim|pmod|bmod|mod|colon|"
+    r"[cl]?dots"
 )
-"""Commands of LaTeX next to a box that say nothing about its value."""
+"""Commands of LaTeX next to a box that do not change its value: layout, and relations."""
 _BEFORE = re.compile(
     rf"(?:\\(?!(?:{_PLAIN})[^A-Za-z]*\Z)[A-Za-z]+[ ]*|(?<![\\A-Za-z])[A-Za-z]|\d\.|[\d)'][ *]*(?<![)' ] )"
-    r"|\d:|\d\{|(?:(?<![A-Za-z\\])[a-z]|\\(?!therefore|text)[a-z]+)(?:\\left)?\(\s*"
+    r"|\d:|\d\{|(?:(?<![A-Za-z\\])[a-z]|\\(?!therefore|text)[a-z]+)(?:\\left)?\(\s*|[-+/^<≤≥±×÷·√~]\s*"
     rf"|(?<!\w)\\(?!(?:{_PLAIN})\b)[A-Za-z]+\s*(?:\[[^\]]*\])?(?:\{{[^{{}}]*\}})*\s*\{{?\s*|[\^_]\{{?)\Z"
 )
-"""Directly before a box, what makes it a part of another value: a factor, a digit, a fraction, a root."""
+"""Directly before a box, what makes it a part of another value: a factor, a sign, a digit, a fraction, a root."""
+_BULLET = re.compile(r"(?:\A|\n)[ \t>]*[-+*][ \t]+\Z|[A-Za-z}.:]\s*-+\s\Z|[=-]>\s*\Z")
 _SPACE = re.compile(r"\\[,;:! ]|~(?!~)(?<!~~)")
 _SPACES = re.compile(rf"{_SPACE.pattern}|\\q?quad(?![A-Za-z])|\\\\(?=\s*[-+=])")
-"""Spaces of LaTeX."""
-_FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
-"""A line without words, on which `!` is no exclamation mark."""
 _MEMBER = re.compile(r"(?:\\\{|\(|(?<!\\)\[)(?:[^(){}\nA-Za-z]|\b[a-z]\b|\\[a-z]+)*[,;]\s*\Z")
 """Directly before a box, the beginning of a set or tuple whose last member is in the box."""
 _AFTER = re.compile(
     rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
-    r"|!(?=\s*(?:\$|\\\)|[-+*/=]))"
-    r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\[lc]?dots|\\frac|[b-hj-z]\b)"
+    r"|!(?=\s*(?:\$|\\\)|[-+*/=]))|\?|[$)\]\\]*[ \t]*(?:[-+/<>≤≥±×÷·](?=[ \t]?[$\d\\(]|[ \t]?[a-z]\b)|\*[ \t]?[\d\\(])"
+    r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\frac|[b-hj-z]\b)"
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
 )
 """Directly after a box, the same."""
+_MORE = re.compile(
+    r"[ \t$]*(?:\\text\w*\s?\{)?\s*\b(?:or|and)\b\s*\}?[ \t]*"
+    r"(?P<value>\$?(?:[-\d]|\\[df]?(?:frac|sqrt|pi))[^\n]{0,80}?)[\s.]*(?:\Z|\n)"
+)
+"""After a box, another value that is joined to it."""
+_FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
+"""A line without words, on which `!` is no exclamation mark."""
+_JOIN = re.compile(
+    r"(?:[\s$,;&/()\[\]]|\\[,;:! ()\[\]\\]|\\q?quad\b|\\(?:text\w*|mathrm)\s?\{|\}|"
+    r"\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|[和与或、，]|(?P<name>[A-Za-z](?:_\{?\w\}?)?)\s*=)*\Z"
+)
+"""What may stand between two boxes that are one answer."""
+_UNIT = re.compile(
+    r"[\s$~]*(?:\\?%|\\(?:text\w*|mathrm|mbox)\s?\{[^{}\n]{1,40}\}(?:\s?\^\s?\{?\d\}?)?|(?:\\[,;: ]|[ \t])?"
+    r"(?:[A-Za-z°]{1,20}|[\u4e00-\u9fff]{1,4})[²³]?(?=\s*(?:[.,;:!)$\n。，]|\Z)))"
+)
 
 
 @dataclass(frozen=True)
@@ -66,52 +79,66 @@ def boxes(text: str) -> list[Found]:
     return found
 
 
-def boxed(text: str) -> Found | None:
-    """Return the last box, with those that are given together with it."""
-    all_boxes = boxes(text)
-    if not all_boxes:
-        if re.search(r"\\(?:boxed|fbox)\b", text):
-            raise Unreadable("a box without an end")
-        return None
-    last = all_boxes[-1]
-    if last.text.strip().lower() in _PLACEHOLDERS:
-        raise Unreadable("the last box is empty")
-    joined = given_together(text, all_boxes)
-    if joined != last:
-        check_before(text[: joined.start])
-        check_after(text[last.end :])
-        return joined
-    start = text.rfind("\n", 0, last.start) + 1
-    others = [box for box in all_boxes[:-1] if box.start >= start and box.text.strip() != last.text.strip()]
-    if others and are_alternatives(text[others[-1].end : last.start]):
-        raise Unreadable("two boxes on one line")
-    before, after = _SPACE.sub(" ", text[: last.start]), _SPACES.sub(" ", text[last.end :])
-    if touches(before, after):
-        raise Unreadable("the box holds only a part of the answer")
-    check_before(before)
-    check_after(after, last.text)
-    percent = re.match(r"[ \t$]*(?:\\?%|per ?cent\b)", after)
-    return Found(rf"{last.text}\%", last.start, last.end) if percent else last
+def groups(text: str) -> list[Found]:
+    """Return the boxes, those that are joined as one answer."""
+    joined: list[list[tuple[str, Found]]] = []
+    signs: list[str] = []
+    for box in boxes(text):
+        previous = joined[-1][-1][1] if joined else None
+        between = text[previous.end : box.start] if previous else ""
+        join = _JOIN.match(between) if previous and len(between) < 100 and "\n\n" not in between else None
+        if join:
+            joined[-1].append((join["name"] or "", box))
+            signs[-1] += between
+        else:
+            named = re.search(r"([A-Za-z](?:_\{?\w\}?)?)\s*=\s*\Z", text[max(0, box.start - 12) : box.start])
+            joined.append([(named[1] if named else "", box)])
+            signs.append("")
+    return [_together(group, between) for group, between in zip(joined, signs, strict=True)]
 
 
-def given_together(text: str, found: Sequence[Found]) -> Found:
-    """Return the last box and those that are joined to it as one answer; the last alone where they say the same."""
-    joined = [found[-1]]
-    for box in reversed(found[:-1]):
-        between = text[box.end : joined[0].start]
-        if "\n\n" in between or not JOINED.match(between):
-            break
-        joined.insert(0, box)
-    if len({box.text.strip() for box in joined}) == 1:
-        return found[-1]
-    return Found(" or ".join(box.text.strip() for box in joined), joined[0].start, joined[-1].end)
+def _together(group: Sequence[tuple[str, Found]], between: str) -> Found:
+    """Return joined boxes as one answer; the last alone where they say the same."""
+    first, last = group[0][1], group[-1][1]
+    names = {name for name, _ in group}
+    if len({box.text.strip() for _, box in group}) == 1:
+        return Found(last.text, first.start, last.end)
+    if len(names) > 1 and "" not in names:
+        return Found(", ".join(f"{name} = {box.text.strip()}" for name, box in group), first.start, last.end)
+    either = re.search(r"\b(?:or|oder|ou|или)\b|[<>]|\\[lg]eq?\b|\\infty", between + first.text)
+    return Found((" or " if either else ", ").join(box.text.strip() for _, box in group), first.start, last.end)
+
+
+def in_context(text: str, box: Found) -> str:
+    """Return a box's answer, with the unit or percent sign after it; unreadable if it is a part of another value."""
+    before = _SPACE.sub(" ", text[max(0, box.start - 200) : box.start])
+    after = _SPACES.sub(" ", text[box.end : box.end + 200])
+    if not box.text.strip(" .{}") or touches(before, after):
+        raise Unreadable("the box is empty, or holds only a part of the answer")
+    unit, value, more = _UNIT.match(text, box.end), box.text.strip(" ~"), _MORE.match(text, box.end)
+    if more:
+        return f"{value} or {more['value'].strip(' $')}"
+    return f"{value} {unit[0].strip(' $~')}" if unit and _is_unit(unit[0].strip(" $~")) else value
+
+
+def _is_unit(text: str) -> bool:
+    """Return whether a text is a unit that is known by its name, a percent sign, or `thousand`."""
+    from posttrain.answers.tokens import tokens
+    from posttrain.answers.units import unit_of
+
+    try:
+        scale, unit = unit_of(tokens(f"1 {text}")[1:])
+    except Unreadable:
+        return False
+    counted = unit is None or any(name.startswith("W:") and name.isascii() for name, _ in unit.dimensions)
+    return scale > 1 or not counted
 
 
 def touches(before: str, after: str) -> bool:
     """Return whether the texts around a box make it a part of another value."""
-    factorial = after.startswith("!") and _FACTORIAL.search(before[-200:])
+    factorial = after.startswith("!") and _FACTORIAL.search(before)
     prime = after.startswith("'") and "'" not in before[-3:]
     matrix = before.rfind("matrix}", max(0, (begun := before.rfind("\\begin{")))) > begun > before.rfind("\\end{")
-    if factorial or prime or matrix:
+    if factorial or prime or matrix or (_BEFORE.search(before) and not _BULLET.search(before)):
         return True
-    return bool(_BEFORE.search(before[-200:]) or _MEMBER.search(before[-200:]) or _AFTER.match(after))
+    return bool(_MEMBER.search(before) or _AFTER.match(after))

@@ -32,7 +32,7 @@ from posttrain.answers.nodes import (
     walk,
 )
 from posttrain.answers.numbers import exact, is_close, same_number
-from posttrain.answers.read import read
+from posttrain.answers.read import MODULUS, read
 from posttrain.answers.units import table
 
 Pairs = Literal["unsure", "points", "intervals"]
@@ -42,12 +42,14 @@ _TWICE = re.compile(
     r"|\s*\((?:=|approximately|about|≈|\\approx)?\s*(?P<three>[^()]+)\))",
     re.DOTALL,
 )
-ARITHMETIC = frozenset({"add", "sub", "mul"})
 HUNDRED = Num(Fraction(100))
 
 
 def same_answer(gold: str, found: str, pairs: Pairs = "unsure") -> bool:
     """Return whether the final answer `found` is the gold answer; Unreadable: it cannot be told."""
+    moduli = {modulus[1].strip("{}") for text in (gold, found) if (modulus := MODULUS.search(text[-40:]))}
+    if len(moduli) > 1:
+        return False
     reasons: list[Unreadable] = []
     for units in (True, False):
         try:
@@ -84,14 +86,19 @@ def _both_spellings(gold: Answer, found: str, pairs: Pairs) -> bool:
 def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     """Return whether two whole answers are the same: a set of one is that one; (1, 2) may be an interval."""
     gold, found = _single(gold), _single(found)
+    if (times := _times(gold, found)) is not None:
+        return times
     if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
         gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
         found = found.value if isinstance(found, Named) else found
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
-        if pairs == "intervals" or any(_is_infinite(member) for member in gold.members):
+        assigned = pairs != "intervals" and isinstance(found, Items) and found.kind == "set"
+        if any(_is_infinite(member) for member in gold.members) or pairs == "intervals":
             gold = reals_of(gold)
-        elif pairs == "points" and isinstance(found, Items) and found.kind == "set":
+        elif assigned and isinstance(found, Items):
             return _assigned(gold, found)
+        elif pairs == "unsure" and isinstance(found, Reals):
+            gold = reals_of(gold)
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) > 2 and isinstance(found, Items):
         return _assigned(gold, found) or same(gold, found)
     if isinstance(gold, Items) and gold.kind == "set" and isinstance(found, Items) and found.kind == "(":
@@ -101,6 +108,25 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
             same(gold, member) and same(found.members[0], member) for member in found.members
         )
     return same(gold, found)
+
+
+def _times(gold: Answer, found: Answer) -> bool | None:
+    """Return whether two times of day are the same, one of which says AM or PM; None: they are no times."""
+    if (
+        not isinstance(gold, Words | Items)
+        or not isinstance(found, Words | Items)
+        or isinstance(gold, Words) is isinstance(found, Words)
+    ):
+        return None
+    clock, ratio = (gold, found) if isinstance(gold, Words) else (found, gold)
+    values = (
+        [member.value for member in ratio.members if isinstance(member, Quantity)] if isinstance(ratio, Items) else []
+    )
+    digits = re.fullmatch(r"(\d+):(\d\d)", clock.text) if isinstance(clock, Words) else None
+    if digits is None or len(values) != 2:
+        return None
+    hour, minute = (Fraction(digit) for digit in digits.groups())
+    return values[1] == Num(minute) and (values[0] == Num(hour) or values[0] == Num((hour - 1) % 12 + 1))
 
 
 def _is_infinite(answer: Answer) -> bool:
@@ -217,15 +243,18 @@ def _is_plain(node: Node) -> bool:
 def _has_arithmetic(node: Node) -> bool:
     """Return whether rational numbers are still to be added or multiplied; 1.5 * 10^3 is a number."""
     for part in walk(node):
-        if not isinstance(part, Call) or part.name not in ARITHMETIC:
-            continue
-        left, right = part.args
-        scientific = isinstance(right, Call) and right.name == "pow" and right.args[0] == Num(Fraction(10))
-        if part.name == "mul" and scientific and isinstance(left, Num):
-            continue
-        if exact(left) is not None and exact(right) is not None:
+        is_open = isinstance(part, Call) and part.name in ("add", "sub", "mul") and not is_scientific(part)
+        if isinstance(part, Call) and is_open and all(exact(arg) is not None for arg in part.args):
             return True
     return False
+
+
+def is_scientific(part: Call) -> bool:
+    """Return whether this is 10^3 or 1.5 * 10^3."""
+    left, right = part.args if len(part.args) == 2 else (part, part)
+    if part.name == "mul" and isinstance(left, Num) and isinstance(right, Call):
+        return is_scientific(right)
+    return part.name == "pow" and left == Num(Fraction(10))
 
 
 def _same_equation(gold: Answer, found: Answer) -> bool:

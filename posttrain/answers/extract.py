@@ -1,103 +1,134 @@
-r"""Finds the final answer in a completion: in \boxed{}, after ####, after "the answer is", in <answer> tags, alone."""
+r"""Finds the final answer of a completion: the last in \boxed{}, after ####, after "the answer is" or in <answer>."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
-from posttrain.answers.boxes import Found, boxed, boxes, given_together
-from posttrain.answers.denials import (
-    POLITE,
-    are_alternatives,
-    check_after,
-    check_before,
-    check_line_before,
-    check_opening,
-    without_closing,
-)
+from posttrain.answers.boxes import Found, groups, in_context
 from posttrain.answers.nodes import Unreadable
-from posttrain.answers.sentences import (
-    ANSWER,
-    first_sentence,
-    last_sentence,
-    value_after_verb,
-    value_of,
-    with_unit,
-    words,
-)
 
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
+Fits = Callable[[str], bool]
+"""Whether a text is an answer by itself."""
 TAIL = 20_000
 """Characters at the end of a completion in which its answer is looked for."""
-SHORT = 400
-"""Characters of a line that may be an answer with a few words around it."""
-MOST_WORDS = 6
-"""In an answer; more are an explanation."""
-_LEAD = re.compile(
-    r"[\s:,*_]*+(?:(?:therefore|thus|simply|indeed|exactly|then|hence|clearly|just|also|precisely|obviously|"
-    r"of course|still|now|always|definitely|surely|certainly|equal to|given by|that)\b"
-    r"[\s,:*]*+){0,3}",
+LONGEST = 1600
+"""Characters of a line that is read as an answer."""
+MOST_CUTS = 24
+MOST_MARKS = 8
+"""Of each kind; the last ones."""
+_IS = r"[*_\"]{0,3}(?:\s?[:：=＝]|\s(?:is|are|was|be|equals|[—–-])(?!\w)|\s?(?:->|=>|→|⇒|\\to\b))"
+_SAID = re.compile(
+    r"\b(?:answers?|ans|(?:correct|right|best|final|my)\s(?:option|choice))\b"
+    rf"(?:[ ,][a-z'’, ]{{0,50}}?(?:\([a-z ]{{1,30}}\))?)??{_IS}"
+    r"|^\W{0,8}(?:the\s)?(?:final\s|correct\s)?answer\W{0,6}\n"
+    r"|(?:答案|答)\*{0,2}\s?(?:应该|应当|应|就|便)?(?:是|为|為|[:：=＝])"
+    r"|(?:答え|解答|正解|答)\*{0,2}\s?(?:は|[:：=＝])"
+    r"|\b(?:antwort|lösung|ergebnis)(?:\s(?:lautet|ist|beträgt)|\*{0,2}\s?:)"
+    r"|\br[ée]ponse(?:\s\w{2,8})?(?:\s(?:est|vaut)|\*{0,2}\s?:)"
+    r"|\brespuesta(?:\s(?!no\b)\w{2,9})?(?:\s(?:es|sería)|\*{0,2}\s?:)"
+    r"|\brisposta(?:\s(?!non\b)\w{2,9})?(?:\sè|\*{0,2}\s?:)|\bresposta(?:\s(?!não\b)\w{2,9})?(?:\sé|\*{0,2}\s?:)"
+    r"|정?답\*{0,2}(?:은|\s?[:：])"
+    r"|\bответ(?:ом)?(?:\s(?:равен|является|—|–|-|это)|\*{0,2}\s?[:=])",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What stands before an answer, in the languages of docs/rewards.md."""
+_HASHES = re.compile(r"#{4,}")
+_TAG = re.compile(r"<answer>(?P<text>[^<]{0,2000}(?:<(?!/?answer>)[^<]{0,2000}){0,20})</answer>", re.IGNORECASE)
+_BETWEEN = re.compile(
+    r"[\s:：、]*(?:\*\*(?=\s))?[\s:：]*(?:(?<=\n)[-*•]\s+)?"
+    r"(?:(?:therefore|thus|then|hence|simply|indeed|exactly|just|equal to|given by|also|donc)\b[\s,:]*)?",
     re.IGNORECASE,
 )
-_NOT_BUT = re.compile(r"not [$\\(]{0,3}-?\d[\d.,/]{0,20}[$\\)]{0,3},? but (?:rather )?", re.IGNORECASE)
-_REVERSED = re.compile(
-    r"(?:^|[.!?]\s)(?P<value>[^\n]{1,80}?)\s{1,3}(?:[—–-]\s?that(?:'s| is)|is) (?:the|my|our) (?:final |"
-    r"correct )?answer"
-    r"(?:\s(?!another|other|different|part|first|second|previous|only|if|or|wrong)[a-z]{1,12}){0,4}\W*\Z",
-    re.MULTILINE,
-)
-_HEADING = re.compile(r"[*_]{0,3}(?:the\s)?(?:final\s)?answer\b\s{0,3}(?:is\b)?[:*_\s]{0,8}", re.IGNORECASE)
-_EXPLANATIONS = re.compile(
-    r"\s*[*_]{0,3}(?:explanations?|steps?\b.*|solution|check|verification|reasoning|notes?|conclusion|summary|remarks?|"
-    r"why|method|working|details|proof|calculation)[*_:. ]*\Z",
+_NOT = re.compile(
+    r"(?:\b(?:(?:false|wrong|doubt|not true|not the case)\b[^.!?\n]{0,30}\bthat|wrong|incorrect|anything but|not|never|"
+    r"cannot|nicht|pas|no|не)|n['’]t|不\w{0,2}|ではなく)"
+    r"(?:\s(?:be|equal|the|my|our|a|final|correct|die|la|le|das))*(?:\\\w+\s?\{)?[\s$*_:(\[\\{}<>]{0,12}\Z",
     re.IGNORECASE,
 )
-_CLOSED_HEADING = re.compile(r"[^\n#]*\w[^\n#]*#{4,}\s*\Z")
-_STEP = re.compile(r"[*_\s]*(?:step\s)?\d{1,2}[.):]\s+[*_]*[A-Z][^.!?]*\Z", re.IGNORECASE)
-"""A heading over a step: 1. Understand the problem."""
-_FENCE = re.compile(r"\s*(?:```\w*|\$\$|\\\[|\\\]|-{3,})\s*")
-_BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s+")
-_ASSIGNED = re.compile(r"\W{0,4}([A-Za-z])\s?=\s?-?[\d.,/]+\W{0,4}")
-_BARE = re.compile(r"\s*[-+$*`]{0,4}\d[\d,./]*%?[*`$.]{0,4}\s*")
+"""Directly before a mark, what denies its answer."""
+_WRONG = re.compile(
+    r"[\s$).\]*_]{0,6}(?:</answer>)?\s?(?:\b(?:is|was|ist|est|es)\s)?"
+    r"(?:\b(?:not|wrong|incorrect|false|falsch|faux|incorrecto|неверно)\b|(?:is|was)n['’]t\b|不对|错)"
+    r"|[^\w\n]{0,8}\s{0,3}(?:(?:hmm+|no|oh)\W{1,3})?(?:wait|actually|scratch that|correction|oops)\b",
+    re.IGNORECASE,
+)
+"""Directly after a mark, what takes its answer back."""
+_HEDGE = re.compile(
+    r"\b(?:or|not|cannot|but|if|unless|maybe|perhaps|possibly|either|neither|nor|squared|cubed|oder|nicht|ou|pas|или|не)\b"
+    r"|n['’]t\b|[或不]",
+    re.IGNORECASE,
+)
+_REST = re.compile(
+    r"\s*,?\s*(?:because|since)\b|\s*(?:[,;:.!?)。，]|[—–-]\s)+\s*(?!and\b)[^\W\d]|[\s.!$)。」]*\Z"
+    r"|\s*\((?=[^()]*[^\W\d]{3,}[^()]*\))|[\s$]+(?!and\b)[^\W\d]{2}[^\d\\=+*/^]*\Z"
+)
+"""After an answer: what does not change it, words without numbers, or a clause of its own."""
+_STEP = re.compile(r"\**\s*\d{1,2}[.)]\s+\**[^\W\d]")
+_OTHER = re.compile(r"\s*,?\s*(?:and not|not|rather than)\s")
+_SENTENCE = re.compile(r"(?:(?<=[.!?])(?<!\bi\.e\.)(?<!\be\.g\.)[*_\"$)]{0,3}\s+(?=[A-ZÀ-Я*\"(\\$0-9#])|(?<=[。！]))")
+_ENDING = re.compile(
+    r"\s{0,3}(?:</answer>.*|#{4,}|です。?|である。?|だ。?|입니다\.?|이다\.?|<\|[a-z_]{1,20}\|>|</s>)\Z", re.DOTALL
+)
+_BLANKS = frozenset({"answer", "your answer", "final answer", "...", "\\ldots", "\\dots", "n", "number"})
 
 
-def final_answer(text: str, form: Form = "auto", *, truncated: bool = False) -> str:
+@dataclass(frozen=True)
+class Mark:
+    """A place that says what the answer is."""
+
+    kind: Literal["boxed", "hashes", "answer_is", "tags"]
+    start: int
+    end: int
+    text: str
+    """Its answer; of a mark without an end, the rest of the line."""
+
+
+def final_answer(text: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False) -> str:
     """Return the final answer of a completion; unreadable if it has none, or more than one."""
-    text = _closed(spoken(text).strip())
+    return found_answer(text, reads, form, truncated=truncated, unmarked=unmarked)
+
+
+def found_answer(text: str, fits: Fits, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False) -> str:
+    """Return the last marked answer; that of a line is as much of it as fits."""
+    text = spoken(text).strip()
     if not text:
         raise Unreadable("it is empty")
-    found = FORMS[form](text)
-    if found is None:
-        raise Unreadable(f"it has no final answer{'' if form == 'auto' else f' in the form {form}'}")
-    if truncated and found.end >= len(text) and text[-1:] not in "}>":
-        raise Unreadable("it is truncated in its answer")
-    return found.text.strip()
+    if form == "whole":
+        return text[: LONGEST + 1]
+    marks = sorted(_marks(text, form), key=lambda mark: mark.start)
+    for place in reversed(range(len(marks))):
+        answer = _answer(text, marks, place, fits)
+        if answer is None:
+            continue
+        if truncated and marks[place].end >= len(text) and marks[place].kind not in ("boxed", "tags"):
+            raise Unreadable("it is truncated in its answer")
+        return answer.strip()
+    if form == "auto" and len(text) <= LONGEST and "\n" not in text and fits(text):
+        return text
+    if unmarked and form == "auto" and not marks:
+        return _last_value(text, fits)
+    wanted = f" in the form {form}" if form != "auto" else "; `unmarked: true` reads text without a mark"
+    raise Unreadable(f"it has no marked answer{wanted}")
 
 
-def _closed(text: str) -> str:
-    """Return the text without polite remarks and signs of joy at its end."""
-    return without_closing(POLITE.sub("", without_closing(text)).rstrip()).rstrip()
-
-
-def after_mark(text: str, mark: str) -> str:
-    """Return the answer after the last mark: the rest of its line, or the next line."""
+def after_mark(text: str, mark: str, fits: Fits | None = None) -> str:
+    """Return the answer after the last mark of one's own: the rest of its line, or the next line."""
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    rest = _closed(rest[:TAIL].strip()).lstrip()
-    answer = _cleaned(rest, 0, _line_end(rest, 0))
-    _check_rest(rest[answer.end :], answer.text)
-    return answer.text
+    return _value(rest[:TAIL].strip().partition("\n")[0], fits or reads)
 
 
 def gold_answer(answer: str) -> str:
-    """Return the gold answer, which may stand in a box or after ####."""
-    if "####" in answer:
-        return answer.rpartition("####")[2].strip()
-    found = boxes(answer)
-    return given_together(answer, found).text.strip() if found else answer.strip()
+    """Return the gold answer, which may stand in boxes or after ####."""
+    return final_answer(answer) if re.search(r"\\(?:boxed|fbox)\b|####", answer) else answer.strip()
 
 
 def spoken(text: str) -> str:
@@ -108,142 +139,131 @@ def spoken(text: str) -> str:
     return rest[-TAIL:]
 
 
-def _auto(text: str) -> Found | None:
-    """Return the last answer in any form."""
-    marked = [found for found in (boxed(text), _hashes(text), _tags(text)) if found is not None]
-    last = max(marked, key=lambda found: found.end, default=None)
-    said = _answer_is(text, last.end if last else 0)
-    if said is not None and words(said.text) > MOST_WORDS and not said.text.startswith("all "):
-        said = None  # "Answer: first we add ..."
-    return said or last or _last_line(text)
+@lru_cache(maxsize=512)
+def reads(text: str) -> bool:
+    """Return whether a text is an answer, all of it."""
+    from posttrain.answers.equal import why_unreadable
+
+    return why_unreadable(text) is None
 
 
-def _hashes(text: str) -> Found | None:
-    """Return what follows the last ####, unless it is a heading over an explanation."""
-    places = [mark.end() for mark in re.finditer("#{4,}", text)]
-    if len(places) > 1 and _CLOSED_HEADING.match(text[places[-2] : _line_end(text, places[-1])]):
-        text, places = text[: places[-1]].rstrip("#") + text[places[-1] :], places[:-1]  # #### 18 ####
-    while places and _EXPLANATIONS.match(text[places[-1] : _line_end(text, places[-1])]):
-        places.pop()
-    if not places:
+def _marks(text: str, form: Form) -> Iterator[Mark]:
+    """Return the last marks of each kind."""
+    found = groups(text)
+    if not found and re.search(r"\\(?:boxed|fbox)\b", text):
+        raise Unreadable("a box without an end")
+    if form in ("auto", "boxed"):
+        yield from (Mark("boxed", group.start, group.end, group.text) for group in found[-MOST_MARKS:])
+    if form in ("auto", "tags"):
+        for tag in deque(_TAG.finditer(text), MOST_MARKS):
+            yield Mark("tags", tag.start(), tag.end(), tag["text"])
+    patterns: tuple[tuple[Literal["hashes", "answer_is"], re.Pattern[str]], ...]
+    patterns = ("hashes", _HASHES), ("answer_is", _SAID)
+    for kind, pattern in patterns:
+        for mark in deque(pattern.finditer(text), MOST_MARKS) if form in ("auto", kind) else ():
+            if not _HEDGE.search(mark[0]) and not any(box.start < mark.start() < box.end for box in found):
+                yield _of_line(kind, mark.start(), mark.end(), text)
+
+
+def _of_line(kind: Literal["hashes", "answer_is"], start: int, begin: int, text: str) -> Mark:
+    """Return a mark with the rest of its line, the next line, or a formula on lines of its own."""
+    between = _BETWEEN.match(text, begin)
+    begin = between.end() if between else begin
+    closing = {"$$": "$$", "\\[": "\\]"}.get(text[begin : begin + 2], "\n")
+    end = text.find(closing, begin + 2)
+    end = len(text) if end < 0 else end
+    line = text[begin:end] if closing == "\n" else text[begin + 2 : end]
+    return Mark(kind, start, end, line)
+
+
+def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
+    """Return the answer of a mark; None: it has none, as it stands in a sentence about something else."""
+    mark = marks[place]
+    is_heading = place > 0 and text[mark.end :].strip() and not re.search(r"[\d$\\]", mark.text)
+    if mark.kind == "hashes" and (is_heading or not mark.text.strip() or _STEP.match(mark.text)):
         return None
-    start = places[-1]
-    check_before(re.sub(r"(?:<answer>\s*)?#+\Z", "", text[:start]))
-    earlier = [place for place in places[:-1] if text.find("\n", place, start) < 0]
-    if earlier and are_alternatives(text[earlier[-1] : start].strip("# ")):
-        raise Unreadable("two answers on one line")
-    start = _after(r"[\s:]*+", text, start)
-    start = _after(_HEADING, text, start)
-    if _STEP.match(text[start : _line_end(text, start)]):
-        raise Unreadable("a heading with a number")
-    found = _cleaned(text, start, _line_end(text, start))
-    _check_rest(text[found.end :], found.text)
-    return found
+    if _NOT.search(text[max(0, mark.start - 60) : mark.start]) or _WRONG.match(text[mark.end : mark.end + 40]):
+        raise Unreadable("the words next to the answer deny it")
+    for other in marks[:place]:
+        between = text[other.end : mark.start]
+        rival = other.kind == mark.kind and mark.kind != "answer_is" and other.text.strip() != mark.text.strip()
+        beside = not re.search(r"\w", between) or ("\n" not in between and not _SENTENCE.search(between))
+        if rival and beside and other.text.strip(" #"):
+            raise Unreadable("two different answers side by side")
+    if mark.kind == "boxed":
+        return in_context(text, Found(mark.text, mark.start, mark.end))
+    if mark.kind == "tags" and re.match(r"[^\W_]", text[mark.end :]):
+        raise Unreadable("the answer goes on after its tag")
+    if mark.kind == "tags":
+        return _value(mark.text, fits) if groups(mark.text) else mark.text
+    answer = _value(mark.text, fits)
+    place_after = text.find(answer, mark.start) + len(answer)
+    if place_after >= len(answer) and _WRONG.match(text[place_after : place_after + 40]):
+        raise Unreadable("the words after the answer take it back")
+    after_box = any(other.kind != "answer_is" for other in marks[:place]) and answer[:1].islower()
+    about = place > 0 and not re.search(r"[\d$\\]", answer) and (after_box or not fits(answer))
+    return None if about else answer
 
 
-def _after(pattern: str | re.Pattern[str], text: str, place: int) -> int:
-    """Return the place after what the pattern matches here."""
-    found = re.compile(pattern).match(text, place)
-    return found.end() if found else place
+def _value(line: str, fits: Fits) -> str:
+    """Return the answer that a line begins with: as much of its first sentence as fits."""
+    if found := groups(line):
+        return in_context(line, found[-1])
+    line = _plain(line)
+    if line.lower().strip(" .*$_[]<>") in _BLANKS:
+        raise Unreadable("the answer is left blank")
+    line = line[list(_SAID.finditer(line))[-1].end() :] if _SAID.search(line) else line
+    first = _SENTENCE.split(line[: LONGEST + 1])[0].strip()
+    if fits(first):
+        return first
+    for cut in _cuts(first):
+        head, rest = first[:cut], first[cut:]
+        if _REST.match(rest) and not _HEDGE.search(_OTHER.sub(" ", rest, count=1)) and fits(head):
+            return head
+    return first
 
 
-def _tags(text: str) -> Found | None:
-    end = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, max(end, 0))
-    if start < 0:
-        return None
-    inner = text[start + len("<answer>") : end]
-    box = boxed(inner)
-    check_before(text[:start])
-    before, after = text[:start].rpartition("</answer>"), text[end + len("</answer>") :]
-    if before[1] and "\n" not in before[2] and are_alternatives(before[2]):
-        raise Unreadable("two answers on one line")
-    if re.match(r"[^\n]*[\w?]", after) or "<answer>" in after:
-        raise Unreadable("more after the tag")
-    check_after(after, inner)
-    return Found(box.text if box else inner, start, end + len("</answer>"))
+def _plain(line: str) -> str:
+    """Return a line without markdown, and without signs of joy and of an end after it."""
+    line = _ENDING.sub("", line.strip()).replace("`", "")
+    line = line.replace("**", "") if line.count("**") % 2 == 0 else line
+    end = len(line)
+    while end and line[end - 1] != "°" and unicodedata.category(line[end - 1]) in ("So", "Cf", "Mn", "Sk", "Zs"):
+        end -= 1
+    line = line[:end]
+    return re.sub(r"[*_]+([.!。]?)\Z|(?<=\$)!\Z", r"\1", line.strip("*_ \t"))
 
 
-def _answer_is(text: str, begin: int = 0) -> Found | None:
-    """Return what follows the last `answer is`, from a place on."""
-    backwards = _REVERSED.search(text, max(begin, len(text) - SHORT))
-    if backwards:
-        check_before(backwards["value"])
-        value = re.split(r"\b(?:so|hence|thus|therefore)\b,?", backwards["value"])[-1]
-        return Found(value_of(value), backwards.start("value"), len(text))
-    marks = list(ANSWER.finditer(text, begin))
-    if not marks:
-        return None
-    check_opening(text[max(0, marks[-1].start() - 120) : marks[-1].start()])
-    start = _after(_LEAD, text, marks[-1].end())
-    start = _after(_NOT_BUT, text, start)
-    end = _line_end(text, start)
-    for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
-        if text[start:end].strip() == opening:  # a formula on lines of its own
-            stop = text.find(closing, end)
-            end = stop + len(closing) if stop > 0 else end
-    found = _cleaned(text, start, end)
-    _check_rest(text[found.end :], found.text)
-    return replace(found, text=with_unit(marks[-1][0], found.text))
+def _cuts(text: str) -> list[int]:
+    """Return the last places between words or before signs, outside of formulas and brackets."""
+    places, level, formula = [], 0, False
+    for place, sign in enumerate(text):
+        if sign == "$":
+            formula = not formula
+        level += (sign in "({[") - (sign in ")}]")
+        if place and level - (sign in "({[") <= 0 and not (formula and sign != "$") and sign in " ,;:(—–。，、":
+            places.append(place)
+    return places[: -MOST_CUTS - 1 : -1]
 
 
-def _check_rest(rest: str, answer: str) -> None:
-    """Refuse an answer that what follows takes back, and one of several numbers on lines of their own."""
-    check_after(rest, answer)
-    if any(_BARE.fullmatch(splitline) for splitline in rest[:2000].splitlines()):
-        raise Unreadable("another number on a line of its own after the answer")
+def _last_value(text: str, fits: Fits) -> str:
+    """Return the value that the last sentence ends with, or its only number."""
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
+    sentence = _SENTENCE.split(lines[-1][-LONGEST:])[-1].strip() if lines else ""
+    if _HEDGE.search(sentence):
+        raise Unreadable("a last sentence with words of doubt")
+    starts = [0, *(space.end() for space in re.finditer(r"[\s:=]\s*", sentence))][-MOST_CUTS:]
+    values = [sentence[sentence.rfind("=") + 1 :], *(sentence[start:] for start in starts)]
+    values = [_plain(value) for value in values]
+    found = [value for value in values if re.search(r"[\d\\$]", value)], [_only_number(sentence)], values[1:]
+    for value in (value for some in found for value in some):
+        if value and fits(value):
+            return value
+    raise Unreadable("it has no mark, and its last sentence ends with no value")
 
 
-def _line_end(text: str, start: int) -> int:
-    end = text.find("\n", start)
-    return len(text) if end < 0 else end
-
-
-def _cleaned(text: str, start: int, end: int) -> Found:
-    """Return the answer at the beginning of a line, without remarks after it."""
-    line = text[start:end]
-    if box := boxed(line):
-        return Found(box.text, start + box.start, start + box.end)
-    begin = start + len(line) - len(line.lstrip())
-    if text[:start].rstrip(" *_#").endswith("\n") and re.match(r"[*_\s]*\d{1,2}[.)]\s+[*_]*[A-Za-z]{2}", line):
-        raise Unreadable("a list of steps")
-    first, stop = first_sentence(line.strip())
-    return Found(value_of(first), begin, begin + stop)
-
-
-def _last_line(text: str) -> Found | None:
-    """Return the last line: an answer alone, or the end of a sentence that says what it is."""
-    lines = [splitline for splitline in text.splitlines() if splitline.strip() and not _FENCE.fullmatch(splitline)]
-    if not lines or len(lines[-1]) > SHORT:
-        return None
-    line = lines[-1].strip()
-    bullet = _BULLET.match(line)
-    if bullet and len(lines) > 1:
-        line = line[bullet.end() :]
-        if not re.search(r"[A-Za-z]{2,} [A-Za-z]{2,}", line):
-            raise Unreadable("the last line is one of a list")
-    if _BARE.fullmatch(line) and any(_BARE.fullmatch(splitline) for splitline in lines[-30:-1]):
-        raise Unreadable("several lines with a number alone")
-    if len(lines) > 1 and words(line) <= 3:
-        check_line_before(lines[-2])
-    last_two = lines[-2:]
-    if len(last_two) == 2 and any(map(_BARE.fullmatch, last_two)) and any(map(_ASSIGNED.fullmatch, last_two)):
-        raise Unreadable("two lines with values")
-    names = [_ASSIGNED.fullmatch(splitline) for splitline in lines[-2:]]
-    if len({name[1] for name in names if name}) > 1:
-        raise Unreadable("values of several variables")
-    return Found(value_after_verb(last_sentence(line)), len(text) - 1, len(text))
-
-
-def _whole(text: str) -> Found | None:
-    return Found(text, 0, len(text)) if len(text) <= SHORT * 4 else None
-
-
-FORMS: dict[Form, Callable[[str], Found | None]] = {
-    "auto": _auto,
-    "boxed": boxed,
-    "hashes": _hashes,
-    "answer_is": _answer_is,
-    "tags": _tags,
-    "whole": _whole,
-}
+def _only_number(sentence: str) -> str | None:
+    """Return the number of a sentence of several words that has one only."""
+    numbers = re.findall(r"(?<![\w.,/^])-?\$?\d(?:[\d,]*\d)?(?:\.\d+)?%?(?![\w/^]|[.,]\d)", sentence)
+    plain = len(numbers) == 1 and not re.search(r"[\\=<>+*^/?]|\d.*[^\d,.]\d", sentence) and not _HEDGE.search(sentence)
+    return numbers[0] if plain and len(re.findall(r"[^\W\d]{2,}", sentence)) > 2 else None

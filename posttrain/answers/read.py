@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 from posttrain.answers.intervals import complement, intersection, reals_of, union
 from posttrain.answers.matrices import matrix_of
@@ -15,6 +16,7 @@ from posttrain.answers.nodes import (
     Equation,
     Items,
     Named,
+    Num,
     Quantity,
     Reals,
     Span,
@@ -36,7 +38,7 @@ from posttrain.answers.token_runs import (
     without_commas,
     without_label,
 )
-from posttrain.answers.tokens import Token, tokens
+from posttrain.answers.tokens import FULL_WIDTH, Token, tokens
 
 _FENCES = {("(", ")"), ("[", "]"), ("(", "]"), ("[", ")"), ("\\{", "\\}"), ("\\langle", "\\rangle"), ("{", "}")}
 _REALS = {
@@ -50,16 +52,18 @@ _OF_WHAT = re.compile(
     r"(?: (?!half|third|quarter|fifth|tenth|hundred|thousand|million|dozen|percent|sum|square|number)[a-z]+){0,3}\Z"
 )
 """What a share is of: 3/8 of the pizza."""
+MODULUS = re.compile(r"\s*(?:\\pmod|\(\s*\\?b?mod\b)\s*(\{?\w{1,12}\}?)\s*\)?\s*\$?\Z")
+"""Of a congruence; it stands at the end of an answer."""
 
 
 def read(text: str, *, units: bool = True) -> Answer:
     """Return the answer that a text is, all of it; `units`: letters after a number and a space may be units."""
-    trimmed = _trimmed(text)
+    trimmed = MODULUS.sub("", _trimmed(text))
     bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
     if (matrix := matrix_of(bare)) is not None:
         return matrix
     words = re.sub(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}\\]*)\}", r"\1", trimmed).strip(" $*_`\"'.")
-    words = re.sub(r"\s+", " ", words)
+    words = re.sub(r"(?:\s|\\[,;: !]|~)+", " ", words.replace("\\!", "").replace("{:}", ":").translate(FULL_WIDTH))
     if (said := phrase(words)) is not None:
         return said
     numbers = described(words, lambda value: whole(tokens(value)))
@@ -178,7 +182,8 @@ class Reader:
         if 1 < len(ratio) <= 6:
             return Items(":", tuple(Quantity(whole(part)) for part in ratio))
         if based := re.fullmatch(r"([0-9A-F]+)_\{?(?:\(?)(\d{1,2})(?:\)?)\}?", texts):
-            return Based(based[1], int(based[2]))
+            ten = based[2] == "10" and based[1].isdigit()
+            return Quantity(Num(Fraction(based[1]))) if ten else Based(based[1], int(based[2]))
         if len(split(found, "\\over")) == 2:
             return quantity([Token("sign", "{", gap=False), *found, Token("sign", "}", gap=False)], units=self._units)
         return quantity(found, units=self._units)

@@ -40,6 +40,8 @@ def relation(found: Run, sets: Sets) -> Answer:
     if set(signs) & {"<", ">", "\\le", "\\ge", "\\ne"}:
         return _inequality(parts, signs)
     name = name_of(parts[0])
+    if name is None and found[0].kind == "command":
+        name = _function_name(parts[0])
     rounded = signs[0] == "\\approx" and (not parts[0] or name is not None)
     if not parts[0] or name is not None:
         parts, signs = parts[1:], signs[1:]
@@ -60,6 +62,15 @@ def relation(found: Run, sets: Sets) -> Answer:
     if isinstance(value, Quantity) and len(name) == 1 and name in variables(value.value):
         return Equation(Var(name), value.value)
     return Named(name, value)
+
+
+def _function_name(found: Run) -> str | None:
+    r"""Return what is named by functions that are not known: \min, \gcd(48, 40); None: it is an expression."""
+    try:
+        whole(found)
+    except Unreadable:
+        return " ".join(token.text for token in found)
+    return None
 
 
 def _chain(parts: Sequence[Run], signs: Sequence[str], sets: Sets) -> Answer:

@@ -33,7 +33,9 @@ _SIGNS = {
     "\u2159": r"\frac{1}{6}", "\u215a": r"\frac{5}{6}", "\u215b": r"\frac{1}{8}", "\u215c": r"\frac{3}{8}",
     "\u215d": r"\frac{5}{8}", "\u215e": r"\frac{7}{8}", "\u221b": r"\cbrt ",
 }  # fmt: skip
-_TABLE = str.maketrans(_SIGNS)
+FULL_WIDTH = {place: place - 0xFEE0 for place in range(0xFF01, 0xFF5F)} | {0x3000: " ", 0x3002: ".", 0x3001: ","}
+"""Digits, letters and signs as Chinese and Japanese texts have them."""
+_TABLE = FULL_WIDTH | str.maketrans(_SIGNS)
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿˣ", "0123456789-+nx", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _WRAPS = (
@@ -54,7 +56,7 @@ _COMMAS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?(?![\d.]|,\d)")
 _SPACES = re.compile(r"[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?(?![\d.,]|[ \t]*[/\\]|[ \t]+\d)")
 _POWER_OF_TEN = re.compile(r"[eE]([+-]?\d{1,4})(?![\w.])")
 _REPEATED = re.compile(r"(\d*\.\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
-_WORD = re.compile(r"[A-Za-z]+")
+_WORD = re.compile(r"[A-Za-z]+|[\u4e00-\u9fff]+")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}|\\%$&#_])")
 _LONG_SIGN = re.compile(r"<=|>=|!=|==|\*\*")
 _ALIASES = {"\\%": "%", "\\lbrace": "\\{", "\\rbrace": "\\}", "**": "^", "==": "=", "<=": "\\le", ">=": "\\ge",
@@ -62,7 +64,7 @@ _ALIASES = {"\\%": "%", "\\lbrace": "\\{", "\\rbrace": "\\}", "**": "^", "==": "
             "\\leqslant": "\\le", "\\geqslant": "\\ge", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac",
             "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\bigcup": "\\cup", "\\mid": "|",
             "\\simeq": "\\approx", "\\vert": "|", "\\lvert": "|", "\\rvert": "|", "\\ast": "*", "\\times": "*",
-            "\\cdot": "*", "\\div": "/", "\\colon": ":", "\\varnothing": "\\emptyset", "\\rarr": "\\to",
+            "\\equiv": "=", "\\cdot": "*", "\\div": "/", "\\colon": ":", "\\varnothing": "\\emptyset", "\\rarr": "\\to",
             "\\dbinom": "\\binom", "\\tbinom": "\\binom", "\\infin": "\\infty", "\\lbrack": "[", "\\rbrack": "]",
             "\\backslash": "\\setminus", "\\varphi": "\\phi", "\\rightarrow": "\\to"}  # fmt: skip
 

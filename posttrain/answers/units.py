@@ -87,7 +87,7 @@ mph L1T-1 0.44704
 kph|kmh|kmph L1T-1 5/18
 knot L1T-1 463/900
 mpg L-2 1609.344/0.003785411784
-degree|deg|\\degree|° angle 1
+degree|deg|\\degree|°|度 angle 1
 arcminute angle 1/60
 arcsecond angle 1/3600
 revolution|turn angle 360
@@ -255,6 +255,8 @@ def _nouns(words: Sequence[Token], place: int, power: int) -> tuple[Unit, int, i
     if power != 1 or end >= len(words) or end - place > 2:
         raise Unreadable("an unknown unit")
     noun = words[end].text.lower()
+    if not noun.isascii() and noun not in "十百千万亿":
+        return Unit(((f"W:{noun}", 1),), ONE), 1, end + 1
     if words[end].kind != "word" or not words[end].gap or not words[place].gap:
         raise Unreadable("an unknown unit")
     unit = _known(words[end])

@@ -116,9 +116,10 @@ def _cannot_score_by_one(prompt: Prompt, options: MilestoneOptions) -> str | Non
 
 
 def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
-    """Return those of the first reward, which comes first for every completion."""
+    """Return the right ones of the first reward; a wrong one that it cannot read is passed on."""
     name, term = next(iter(options.of.items()))
-    return term.reward.examples(prompt, term.options_for(load_task(prompt.task).reward_options.get(name, {})))
+    given = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
+    return Examples(term.reward.examples(prompt, given).right)
 
 
 REWARDS = {

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.answers.choice import chosen
-from posttrain.answers.extract import Form, after_mark, final_answer, gold_answer
 from posttrain.answers.nodes import Unreadable
 from posttrain.errors import excerpt
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number, missing_number, why_no_number
@@ -19,10 +16,14 @@ from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
 
 Answer = Literal["numeric", "math", "choice", "exact", "regex"]
+Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
 MAY_TAKE_LONG: tuple[Answer, ...] = ("math", "choice", "regex")
 """What runs in worker processes: the user's own patterns, and texts of a model under many patterns."""
 OTHER_NUMBER = "987654321"
-"""In wrong examples of answers that are no numbers."""
+"""In wrong examples."""
+LONGEST_ECHO = 300
+MARKED = re.compile(r"\\(?:boxed|fbox)\b|####")
+"""What a gold answer has that is a whole solution."""
 
 
 class CorrectOptions(NumericOptions):
@@ -38,11 +39,15 @@ class CorrectOptions(NumericOptions):
         description="math, choice: where the answer is: boxed, hashes (####), answer_is ('the answer is'), tags "
         "(<answer>), whole (nothing else); auto: the last of these. A form other than auto goes before `after`",
     )
+    unmarked: bool = Field(
+        False,
+        description="math, choice: true: with form auto, the last sentence of a completion without a mark is read",
+    )
     choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters, two or more")
     pairs: Literal["unsure", "points", "intervals"] = Field(
         "unsure",
         description="math: what (1, 2) is in the prompts' answers; points: `x = 1, y = 2` is right as well; "
-        "intervals: `1 < x < 2` is; unsure: neither",
+        "intervals: `1 < x < 2` is; unsure: both are",
     )
     pattern: str | None = Field(
         None,
@@ -54,6 +59,7 @@ class CorrectOptions(NumericOptions):
     def _belong_together(self) -> CorrectOptions:
         for name, kinds in (
             ("form", ("math", "choice")),
+            ("unmarked", ("math", "choice")),
             ("pairs", ("math",)),
             ("choices", ("choice",)),
             ("pattern", ("regex",)),
@@ -90,17 +96,20 @@ def _cannot_score(prompt: Prompt, options: CorrectOptions) -> str | None:
     gold = _marked(prompt, options)
     if not gold:
         return "empty"
-    if options.answer == "choice" and _letter(gold) not in tuple(options.choices):
+    if options.answer == "choice" and _letters(gold, options.choices) is None:
         return f"none of the choices {options.choices}"
     return _why_unreadable(gold) if options.answer == "math" else None
 
 
-def _letter(gold: str) -> str:
-    return gold.strip("()[]. ").upper()
+def _letters(gold: str, choices: str) -> str | None:
+    """Return the letters of a gold answer, `B` or `A, C`; None: it has others."""
+    found = re.sub(r"[\W_]", "", gold).upper()
+    return "".join(sorted(found)) if found and set(found) <= set(choices) else None
 
 
 def _why_unreadable(gold: str) -> str | None:
     from posttrain.answers.equal import why_unreadable  # the parser is for the runs that name it
+    from posttrain.answers.extract import gold_answer
 
     try:
         return why_unreadable(gold_answer(gold))
@@ -119,17 +128,18 @@ def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
 
 
 def _math(rollout: Rollout, options: CorrectOptions) -> Score:
-    from posttrain.answers.echo import is_echo
+    from posttrain.answers.echo import why_refused
     from posttrain.answers.equal import same_answer
+    from posttrain.answers.extract import after_mark, final_answer, gold_answer
 
     if options.form == "auto" and options.after is not None:
         found = after_mark(rollout.text, options.after)
     else:
-        found = final_answer(rollout.text, options.form, truncated=rollout.truncated)
+        found = final_answer(rollout.text, options.form, truncated=rollout.truncated, unmarked=options.unmarked)
     gold = gold_answer(_marked(rollout.prompt, options))
     right = same_answer(gold, found, options.pairs)
-    if right and is_echo(_question(rollout.prompt), found, gold):
-        return Score(0.0, reason="it repeats an expression of the prompt")
+    if right and (reason := why_refused(_question(rollout.prompt), found, gold)):
+        return Score(0.0, reason=reason)
     return Score(float(right))
 
 
@@ -139,11 +149,14 @@ def _question(prompt: Prompt) -> str:
 
 
 def _choice(rollout: Rollout, options: CorrectOptions) -> Score:
-    text, form = rollout.text, options.form
-    if form == "auto" and options.after is not None:
-        text, form = after_mark(text, options.after), "whole"
-    letter = chosen(text, options.choices, form, truncated=rollout.truncated)
-    return Score(float(letter == _letter(_marked(rollout.prompt, options))))
+    from posttrain.answers.choice import chosen, chosen_after
+
+    if options.form == "auto" and options.after is not None:
+        letter = chosen_after(rollout.text, options.after, options.choices)
+    else:
+        given = {"truncated": rollout.truncated, "unmarked": options.unmarked}
+        letter = chosen(rollout.text, options.choices, options.form, **given)
+    return Score(float(letter == _letters(_marked(rollout.prompt, options), options.choices)))
 
 
 def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -176,22 +189,43 @@ SCORE_FNS: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
 
 
 def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
-    """Return the prompt's answer as a completion, and other answers in the same form."""
+    """Return the gold answer's own text as a completion; and it with one digit changed or a part missing, and echoes.
+
+    They are made of the text alone, not by the code that finds and reads answers, so they check it.
+    """
     if _cannot_score(prompt, options) is not None or options.answer == "regex":
         return Examples()
-    gold = gold_answer(_marked(prompt, options)) if options.answer == "math" else _marked(prompt, options)
+    gold = _marked(prompt, options)
     if options.answer == "choice":
-        letter = _letter(gold)
-        wrong = [choice for choice in options.choices if choice != letter]
+        wrong = [letter for letter in options.choices if letter not in gold.upper()]
     elif options.answer == "exact":
-        letter, wrong = gold, [gold + "x"]
-    elif options.answer == "math":
-        letter, wrong = gold, [OTHER_NUMBER, f"{gold} or {OTHER_NUMBER}"]
+        wrong = [gold + "x"]
     else:
-        number = expected_number(prompt.answer, options.after)
-        assert number is not None
-        letter, wrong = f"{number:f}", [f"{number + Decimal(1):f}"]
-    return Examples([_written(letter, options)], [_written(answer, options) for answer in wrong])
+        wrong = [re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), gold, count=1)]
+    if options.answer != "math":
+        return Examples([_written(gold, options)], [_written(answer, options) for answer in wrong if answer != gold])
+    if MARKED.search(gold):
+        right, wrong = [gold] if options.form == "auto" and options.after is None else [], [OTHER_NUMBER]
+    else:
+        right = [_written(gold, options)]
+        wrong += [OTHER_NUMBER, f"{gold} or {OTHER_NUMBER}", *_parts(gold), *_echoes(prompt, gold)]
+    return Examples(right, [_written(answer, options) for answer in dict.fromkeys(wrong) if answer != gold])
+
+
+def _parts(gold: str) -> list[str]:
+    """Return the gold answer without its last part, if it has several."""
+    several = re.match(r"(.*\S)\s*(?:[,;](?!\d{3})|\\cup\b|\b(?:or|and)\b)(.+)", gold)
+    return [several[1].rstrip(" ,;")] if several and several[2].strip() not in several[1] else []
+
+
+def _echoes(prompt: Prompt, gold: str) -> list[str]:
+    """Return the question, if it is short, and its formulas; not those with the gold answer's digits."""
+    question = _question(prompt)
+    if len(question) > LONGEST_ECHO or "\n" in question:
+        return []
+    formulas = [formula for formula in re.findall(r"\$([^$]+)\$", question) if re.search(r"[\^!+/\\]", formula)]
+    digits = re.findall(r"\d+", gold)
+    return [text for text in (question, *formulas) if text.strip() and re.findall(r"\d+", text) != digits]
 
 
 def _written(answer: str, options: CorrectOptions) -> str:
@@ -211,6 +245,10 @@ def correct(rollout: Rollout, options: CorrectOptions) -> Score:
         return SCORE_FNS[options.answer](rollout, options)
     except Unreadable as reason:
         return Score(0.0, "unparseable", str(reason))
+    except Exception as error:  # whatever a completion causes in a parser of ours: it is no right answer
+        if options.answer == "regex":
+            raise
+        return Score(0.0, "unparseable", f"reading it raised {type(error).__name__}")
 
 
 REWARDS = {"correct": correct}

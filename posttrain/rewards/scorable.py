@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,9 @@ from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import Examples, WeightedReward, weights
 from posttrain.rollout import Prompt, Rollout
 from posttrain.tasks.task import load_task
+
+MOST_UNREAD = 0.3
+"""Share of completions that a reward cannot read from which on it is said."""
 
 
 def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
@@ -72,9 +76,14 @@ def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedRe
 def check_scorable(
     terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout], where: str, count: int | None = None
 ) -> None:
-    """Refuse completions (`count` in all) that no reward can read; if only some rewards cannot, print which."""
+    """Refuse completions (`count` in all) that no reward can read; if some rewards cannot, or not all, print which."""
     counted = weights(terms)
-    unread = [name for name in counted if all(rollout.scores[name].status == "unparseable" for rollout in rollouts)]
+    reasons = {name: _unread(name, rollouts) for name in counted}
+    unread = [name for name in counted if len(reasons[name]) == len(rollouts)]
+    for name in counted:
+        if name not in unread and len(reasons[name]) >= MOST_UNREAD * len(rollouts):
+            what = f"'{name}' cannot read {len(reasons[name])} of {len(rollouts)} completions, which score 0"
+            print(f"{where}: {what}: {Counter(reasons[name]).most_common(1)[0][0]}", file=sys.stderr)
     if not rollouts or not unread:
         return
     named = " and ".join(f"'{name}'" for name in sorted(unread))
@@ -88,3 +97,8 @@ def check_scorable(
     if len(unread) == len(counted):
         raise DataError(what=what, where=where, fix=fix)
     print(f"{where}: {what}. {fix}", file=sys.stderr)
+
+
+def _unread(name: str, rollouts: Sequence[Rollout]) -> list[str]:
+    """Return why a reward cannot read completions, of each one that it cannot."""
+    return [rollout.scores[name].reason for rollout in rollouts if rollout.scores[name].status == "unparseable"]

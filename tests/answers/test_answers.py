@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -69,6 +70,14 @@ SAME = [
     (r"\{(1,6),(6,1)\}", r"(x,y) \in \{(1,6),(6,1)\}"),
     (r"\{1,4\}, \{2,3\}", "{3, 2}, {4, 1}"),
     ("1/4", "2^{-2}"),
+    ("-18.5", "－１８．５"),
+    ("300千米", "300 千米"),
+    ("3:45 PM", r"3\!:\!45\text{ p.m.}"),
+    ("12 remainder 3", r"12 \text{ R } 3"),
+    ("no solution", r"\emptyset"),
+    ("72", "seventy-two"),
+    ("8", r"\gcd(48, 40) = 8"),
+    ("11", "11_{10}"),
 ]
 OTHER = [
     ("1/3", "0.333"),
@@ -100,7 +109,6 @@ OTHER = [
     ("180", "180 (or 181)"),
     ("(3,4)", "(y,x) = (3,4)"),
     (r"\{1,2\}", "x = 1, y = 2"),
-    ("18", "１８"),
     ("18", "half = 18"),
     (r"\{1, 2\}", r"\{\{1, 2\}\}"),
     ("x > 2", "x > 2, where x is an integer"),
@@ -110,6 +118,10 @@ OTHER = [
     ("5 cm", "5 cm = 0.5 m"),
     ("(2,7)", "y = 2, x = 7"),
     ("18", "18,"),
+    ("3:45 PM", "3:45 AM"),
+    ("12 remainder 3", "12 remainder 4"),
+    ("300千米", "300米"),
+    ("72", "seventy-three"),
 ]
 
 
@@ -131,8 +143,9 @@ def test_other_answers_are_not_right(gold: str, found: str) -> None:
 
 
 def test_what_a_pair_is_says_the_option() -> None:
-    assert right("(1, 5)", "1 < x < 5", "intervals") and not right("(1, 5)", "1 < x < 5")
-    assert right("(1, 5)", "x = 1, y = 5", "points") and not right("(1, 5)", "x = 1, y = 5", "intervals")
+    assert right("(1, 5)", "1 < x < 5", "intervals") and right("(1, 5)", "1 < x < 5")
+    assert right("(1, 5)", "x = 1, y = 5", "points") and right("(1, 5)", "x = 1, y = 5")
+    assert not right("(1, 5)", "1 < x < 5", "points") and not right("(1, 5)", "x = 1, y = 5", "intervals")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +159,24 @@ def test_what_a_pair_is_says_the_option() -> None:
         ("The answer is 18, because 9 + 9 is 18.", "auto", "18"),
         ("17?</think>The answer is 18", "auto", "18"),
         ("I add.\n<answer>18</answer>", "auto", "18"),
-        ("First 9.\n\nSo the total is 18 apples.", "auto", "18 apples"),
+        (r"$x \in \boxed{[1, 2]}$", "auto", "[1, 2]"),
+        (r"$N \equiv \boxed{9} \pmod{1000}$", "auto", "9"),
+        (r"$A = \boxed{9\pi} \approx 28.27$", "auto", r"9\pi"),
+        (r"\boxed{3} \quad \text{and} \quad \boxed{4}", "auto", "3, 4"),
+        (r"$x = \boxed{3}$, $y = \boxed{4}$", "auto", "x = 3, y = 4"),
+        (r"The side is $\boxed{7}$ cm.", "auto", "7 cm"),
+        ("First \\boxed{3}.\n\nNo, it is \\boxed{4}", "auto", "4"),
+        ("#### 18\n#### Explanation\nI add.", "auto", "18"),
+        ("18", "auto", "18"),
+        ("因此，答案是：18。", "auto", "18"),
+        ("よって、答えは 18 です。", "auto", "18"),
+        ("따라서 답은 18입니다.", "auto", "18"),
+        ("Also ist die **Antwort: 18**", "auto", "18"),
+        ("La bonne réponse est 18.", "auto", "18"),
+        ("La respuesta final es 18.", "auto", "18"),
+        ("La risposta è 18.", "auto", "18"),
+        ("A resposta é 18.", "auto", "18"),
+        ("Ответ: 18", "auto", "18"),
     ],
 )
 def test_the_final_answer_is_found(text: str, form: Form, answer: str) -> None:
@@ -158,10 +188,17 @@ def test_the_final_answer_is_found(text: str, form: Form, answer: str) -> None:
     [
         r"The answer is not \boxed{18}",
         r"\boxed{18} is wrong, take \boxed{}",
-        "If x > 0 the answer is 18; otherwise 20",
+        "First 9.\n\nSo the total is 18 apples.",
+        "答案不是18。",
+        r"答案不是 \boxed{18}。",
+        r"\boxed{18} is wrong.",
+        "The answer is 18. Wait, no.",
+        r"\boxed{18}, so we take \boxed{19}",
+        r"\boxed{18}?",
+        "<answer>18</answer>5",
+        "#### ",
         "I doubt that the answer is 18.",
         "#### 18 #### 19",
-        "16\n17\n18",
         r"\boxed{18",
         r"\boxed{18} \times 2",
         "<think> The answer is 18",
@@ -177,6 +214,25 @@ def test_a_truncated_answer_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="truncated"):
         final_answer("The answer is 18", truncated=True)
     assert final_answer(r"\boxed{18}", truncated=True) == "18"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("First 9.\n\nSo the total is 18 apples.", "18 apples"),
+        ("So Janet makes $18 every day at the market.", "$18"),
+        ("16\n17\n18", "18"),
+        ("9 + 9 = 18", "9 + 9 = 18"),
+    ],
+)
+def test_text_without_a_mark_is_read_on_request(text: str, answer: str) -> None:
+    assert final_answer(text, unmarked=True).rstrip(".") == answer
+
+
+def test_text_of_doubt_without_a_mark_is_unreadable() -> None:
+    for text in ("I don't think that it is 18", "It is 18 or 19", "We add.\n####"):
+        with pytest.raises(Unreadable):
+            final_answer(text, unmarked=True)
 
 
 BIG = 10_000_000
@@ -203,16 +259,23 @@ def test_hostile_answers_cost_little_and_are_never_right(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["a", "(", "*", "\\", "$", "\n", "answer is ", "####", "\\boxed{", "so ", "if you ", "~", "😀", "🎉 "]
+    "unit",
+    (
+        "a|(|*|\\|$|\n|answer is |####|\\boxed{|so |if you |~|😀|🎉 |<answer>|<answer><|the answer is a, b|"
+        "#### 1 a\n|\\boxed{1}a |"
+        f"1 a |답은 |not |= |é|，|the answer is {' ' * 15_000}z"
+    ).split("|"),
 )
 def test_completions_of_ten_megabytes_cost_little(unit: str) -> None:
     text = unit * (BIG // len(unit)) + ("" if unit.isascii() else "x")
     start = time.process_time()
     for form in ("auto", "boxed", "answer_is", "hashes", "whole"):
-        with pytest.raises(Unreadable):
-            same_answer("18", final_answer(text, form))
-    with pytest.raises(Unreadable):
-        chosen(text, "ABCD")
+        with suppress(Unreadable):
+            assert not same_answer("18", final_answer(text, form))
+    with suppress(Unreadable):
+        assert not same_answer("18", final_answer(text, unmarked=True))
+    with suppress(Unreadable):
+        assert chosen(text, "ABCD", unmarked=True) != "B"
     assert time.process_time() - start < 5
 
 

@@ -12,8 +12,11 @@ import pytest
 
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params.params import Params
+from posttrain.params.params import check as params_check
 from posttrain.params.user_code import load_object
 from posttrain.rewards.canaries import check_canaries
+from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, WeightedReward, rule
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
@@ -37,6 +40,17 @@ def check(reward: Reward[Any]) -> None:
 def test_a_reward_that_scores_known_answers_right_may_start() -> None:
     checked(lambda rollout, options: float(rollout.text == f"it is {rollout.prompt.answer}"))
     checked(lambda rollout, options: Score(0.0, "unparseable") if "unk" in rollout.text else 1.0)
+
+
+def test_a_cascade_passes_on_what_its_first_reward_cannot_read() -> None:
+    class Settings(Params):
+        reward: Rewards
+
+    of = {"correct": {"answer": "math"}, "length": {"limit": 500}}
+    terms = params_check(Settings, {"reward": {"cascade": {"of": of}}}, where="online.runs.a").reward
+    question = "What is $17^2$, and is it odd?"
+    prompts = [Prompt("p", [{"role": "user", "content": question}], [1], gold) for gold in ("289", "no solution")]
+    check_canaries(RewardSum(terms, Context(Runtime(DeviceParams()), "test")), prompts, "online.runs.a")
 
 
 @pytest.mark.parametrize(

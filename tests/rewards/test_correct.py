@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +64,13 @@ def test_examples_score_what_they_promise(given: dict[str, Any], answer: str) ->
         ({"answer": "regex", "pattern": r"[0-9]+"}, "1 then 22", "22", 1.0, "ok"),
         ({"answer": "choice"}, "The answer is (B).", "B", 1.0, "ok"),
         ({"answer": "choice"}, "A or B", "B", 0.0, "unparseable"),
+        ({"answer": "choice"}, "The answer is B. However, C is close, but too large.", "B", 1.0, "ok"),
+        ({"answer": "choice"}, r"\boxed{C}, \boxed{A}", "A, C", 1.0, "ok"),
+        ({"answer": "choice"}, "The answer is A.", "A, C", 0.0, "ok"),
+        ({"answer": "choice"}, "So it must be B", "B", 0.0, "unparseable"),
+        ({"answer": "choice", "unmarked": True}, "So it must be B", "B", 1.0, "ok"),
+        ({"answer": "math"}, "So it is 1/2", "1/2", 0.0, "unparseable"),
+        ({"answer": "math", "unmarked": True}, "So it is 1/2", "1/2", 1.0, "ok"),
         ({"answer": "math"}, r"\boxed{0.5}", "1/2", 1.0, "ok"),
         ({"answer": "math"}, r"\boxed{0.6}", "1/2", 0.0, "ok"),
         ({"answer": "math"}, r"\boxed{\int x}", "1/2", 0.0, "unparseable"),
@@ -104,6 +114,7 @@ def test_answers_that_it_cannot_read_are_named(given: dict[str, Any], answer: st
         ({"answer": "regex"}, "needs a pattern"),
         ({"answer": "regex", "pattern": "("}, "no regular expression"),
         ({"answer": "regex", "pattern": "(a)(b)"}, "has 2 groups"),
+        ({"unmarked": True}, "unmarked is an option of answer: math and choice"),
         ({"form": "boxed"}, "form is an option of answer: math and choice"),
         ({"answer": "math", "choices": "AB"}, "choices is an option of answer: choice"),
         ({"answer": "math", "forms": "boxed"}, "correct.forms: unknown key"),
@@ -113,6 +124,35 @@ def test_wrong_options_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ParamsError) as caught:
         check(Settings, {"reward": {"correct": given}}, where="online.runs.a")
     assert said in str(caught.value)
+
+
+def test_examples_are_made_of_the_gold_answers_own_text() -> None:
+    question = "Solve $x^2 - 9 = 0$."
+    prompt = Prompt("p", [{"role": "user", "content": question}], [], "3, -3")
+    examples = correct.examples(prompt, CorrectOptions(answer="math"))
+    assert examples.right == [r"\boxed{3, -3}"]
+    answers = ["4, -3", "987654321", "3, -3 or 987654321", "3", question, "x^2 - 9 = 0"]
+    assert examples.wrong == [rf"\boxed{{{answer}}}" for answer in answers]
+    solution = "9 + 9 = 18\n#### 18"
+    examples = correct.examples(replace(prompt, answer=solution), CorrectOptions(answer="math"))
+    assert (examples.right, examples.wrong) == ([solution], [r"\boxed{987654321}"])
+
+
+def test_what_a_completion_causes_in_the_parser_is_wrong_and_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> bool:
+        raise RecursionError
+
+    monkeypatch.setattr("posttrain.answers.equal.same_answer", failing)
+    found = score(CorrectOptions(answer="math"), r"\boxed{1}", "1")
+    assert found == Score(0.0, "unparseable", "reading it raised RecursionError")
+
+
+def test_the_parser_is_loaded_by_the_runs_that_use_it() -> None:
+    code = (
+        "import sys, posttrain.rewards.correct; print(*(n for n in sys.modules if n.startswith('posttrain.answers.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["posttrain.answers.nodes"]
 
 
 def test_it_runs_where_it_can_be_stopped() -> None:

@@ -28,6 +28,17 @@ ECHOES = [
     (r"Simplify $\sqrt{50}$", r"\sqrt{50}", r"5\sqrt{2}"),
     ("Write 50% as a fraction.", r"50\%", "1/2"),
     (r"Simplify $\frac{2x+4}{2}$.", "(2x+4)/2", "x+2"),
+    ("Expand (x+2)(x-3).", "(x-3)(x+2)", "x^2-x-6"),
+    ("Factor x^2-x-6.", "-6-x+x^2", "(x+2)(x-3)"),
+    ("What is 17 squared?", "17^2", "289"),
+    ("What is the square root of 144?", r"\sqrt{144}", "12"),
+    ("What is 360 divided by 24?", "360/24", "15"),
+    ("Solve x^2 = 49.", r"\pm\sqrt{49}", r"\pm 7"),
+    ("What is 7! / 5!?", r"\frac{7!}{5!}", "42"),
+    ("How many cm are 2.5 meters?", r"2.5\text{ m}", "250 cm"),
+    ("How many cm are 2.5 m?", r"250\text{ m}", "250"),
+    ("How many metres per second is 72 km/h?", r"20\text{ km/h}", "20"),
+    ("Solve for $x$: $3x + 12 = 6$.", "y = -2", "-2"),
 ]
 ANSWERS = [
     ("Which is larger, 5 or 3?", "5.00", "5"),
@@ -37,6 +48,10 @@ ANSWERS = [
     ("Which of the points (1,2) and (3,4) is nearer to 0?", "(1, 2)", "(1,2)"),
     (r"Which is larger, $\frac{1}{2}$ or 1/3?", r"\frac12", r"\frac{1}{2}"),
     ("Which is larger, 1,000 or 2?", "1000", "1,000"),
+    ("How many ways are there for 10 switches with 2 states?", "1024", "2^{10}"),
+    ("How many ways are there for ten switches?", "2^{10}", "1024"),
+    ("How many cm are 2.5 m?", r"250\text{ cm}", "250"),
+    ("Solve for $x$: $3x + 12 = 6$.", "x = -2", "-2"),
     ("Write one half of 1.5 as a fraction.", r"\frac{3}{4}", "0.75"),
 ]
 

@@ -154,6 +154,8 @@ def test_completions_none_of_which_can_be_read_are_refused(capsys: pytest.Captur
     with pytest.raises(DataError, match=r"2 of 2 are truncated: raise sampling\.max_tokens"):
         checked(terms(format=1.0), "7 and", "8 and", truncated=True)
     checked(terms(correct=1.0), *unread, "#### 8")
+    assert "pairs: 'correct' cannot read 2 of 3 completions, which score 0: it does not" in capsys.readouterr().err
+    checked(terms(correct=1.0), unread[0], *["#### 8"] * 3)
     checked(terms(model=1.0, correct=0.0), *unread)
     assert capsys.readouterr().err == ""
     checked(terms(model=1.0, correct=1.0), *unread)
