@@ -23,6 +23,8 @@ _BEFORE = re.compile(
     rf"|(?<!\w)\\(?!(?:{_PLAIN})\b)[A-Za-z]+\s*(?:\[[^\]]*\])?(?:\{{[^{{}}]*\}})*\s*\{{?\s*|[\^_]\{{?)\Z"
 )
 """Directly before a box, what makes it a part of another value: a factor, a sign, a digit, a fraction, a root."""
+_NEGATED = re.compile(r"(?:\\not\s*(?:\\[A-Za-z]+|=)|\\neq?|\\nequiv|≠|!=)[\s$({]*\Z")
+"""Directly before a box, a relation that it does not have."""
 _BULLET = re.compile(r"(?:\A|\n)[ \t>]*[-+*][ \t]+\Z|[A-Za-z}.:]\s*-+\s\Z|[=-]>\s*\Z")
 _SPACE = re.compile(r"\\[,;:! ]|~(?!~)(?<!~~)")
 _SPACES = re.compile(rf"{_SPACE.pattern}|\\q?quad(?![A-Za-z])|\\\\(?=\s*[-+=])")
@@ -141,4 +143,4 @@ def touches(before: str, after: str) -> bool:
     matrix = before.rfind("matrix}", max(0, (begun := before.rfind("\\begin{")))) > begun > before.rfind("\\end{")
     if factorial or prime or matrix or (_BEFORE.search(before) and not _BULLET.search(before)):
         return True
-    return bool(_MEMBER.search(before) or _AFTER.match(after))
+    return bool(_NEGATED.search(before) or _MEMBER.search(before) or _AFTER.match(after))
