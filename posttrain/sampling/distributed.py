@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from posttrain.models.files.text import context_of
 from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.engines import Engine, SampledModel
 from posttrain.sampling.sampler import (
     VLLM_CAN,
     Capability,
@@ -135,3 +137,11 @@ def _completions(shape: torch.Tensor, ids: torch.Tensor, logps: torch.Tensor) ->
     lengths, finishes = shape.view(-1, 2).T.tolist() if shape.numel() else ([], [])
     rows = zip(torch.split(ids, lengths), torch.split(logps, lengths), finishes, strict=True) if lengths else ()
     return [Completion(row_ids.tolist(), logp.tolist(), FINISHES[finish]) for row_ids, logp, finish in rows]
+
+
+@contextmanager
+def _opened(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> Iterator[Sampler]:  # noqa: ARG001
+    yield DistributedSampler(LocalSampler(model.policy, model.text.stops, model.runtime, section=f"{where}.sampling"))
+
+
+ENGINES = {"builtin": Engine(LocalSampler.can, _opened)}

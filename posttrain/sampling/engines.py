@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -11,9 +11,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from pydantic import Field
 
 from posttrain.models.device import Runtime
-from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.distributed import DistributedSampler
-from posttrain.sampling.sampler import VLLM_CAN, Capability, Sampler, SamplingParams
+from posttrain.params.listing import Listing
+from posttrain.sampling.sampler import Capability, Sampler, SamplingParams
 from posttrain.text.chat import ChatText
 
 EngineName = Literal["builtin", "vllm"]
@@ -52,31 +51,12 @@ class Engine:
     def refuse(self, name: str, needs: Mapping[str, Capability]) -> None:
         """Raise where a setting needs what the engine cannot; `needs`: what asks for it -> the ability."""
         if reason := next((text for text, ability in needs.items() if ability not in self.can), ""):
-            able = " or ".join(other for other, engine in ENGINES.items() if set(needs.values()) <= engine.can)
-            raise ValueError(f"engine {name} cannot have {reason}. Change it, or use engine {able}")
+            able = ", or use engine builtin" if set(needs.values()) <= ENGINES["builtin"].can else ""
+            raise ValueError(f"engine {name} cannot have {reason}. Change it{able}")
 
 
-@contextmanager
-def _builtin(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> Iterator[Sampler]:  # noqa: ARG001
-    yield DistributedSampler(LocalSampler(model.policy, model.text.stops, model.runtime, section=f"{where}.sampling"))
-
-
-def _vllm(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> AbstractContextManager[Sampler]:
-    from posttrain.sampling.vllm.engine import opened  # httpx is needed where the engine is named
-
-    return opened(model, sampling, longest, where)
-
-
-def _check_vllm() -> None:
-    from posttrain.sampling.vllm.process import engine_command
-
-    engine_command()
-
-
-ENGINES: Final[Mapping[EngineName, Engine]] = {
-    "builtin": Engine(LocalSampler.can, _builtin),
-    "vllm": Engine(VLLM_CAN, _vllm, _check_vllm),
-}
+ENGINES: Final[Listing[Engine]] = Listing("posttrain.sampling", "ENGINES")
+"""Name -> engine; a run imports the file of the one that it names."""
 
 
 def refuse_sampling(name: EngineName, sampling: SamplingParams) -> None:

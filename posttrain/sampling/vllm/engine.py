@@ -13,11 +13,11 @@ from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.sampling.distributed import RankZeroSampler
-from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.sampler import Sampler, SamplingParams
+from posttrain.sampling.engines import Engine, SampledModel
+from posttrain.sampling.sampler import VLLM_CAN, Sampler, SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
-from posttrain.sampling.vllm.process import EngineProcess
+from posttrain.sampling.vllm.process import EngineProcess, engine_command
 
 OWN_BYTES = 2e9
 """Memory that vLLM takes on a GPU apart from weights, keys and values."""
@@ -69,3 +69,6 @@ def _options(sampling: SamplingParams, policy: Any, longest: int, runtime: Runti
         "CUDA_VISIBLE_DEVICES": "",
     }
     return [*options, "--enforce-eager"], environment
+
+
+ENGINES = {"vllm": Engine(VLLM_CAN, opened, engine_command)}
