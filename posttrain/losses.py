@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.algorithms import advantages as formulas
+from posttrain.algorithms.objective import part_columns
 from posttrain.algorithms.padded import check_arguments, entry, flat, padded, padded_loss, settings_of
 from posttrain.algorithms.policy import ppo
 from posttrain.algorithms.policy_config import POLICY_ROWS
@@ -202,12 +203,19 @@ def group_advantages(
         groups = torch.arange(count, device=rewards.device) // groups
     rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
     zeros = rewards.new_zeros(count)
-    step = Ragged(
-        torch.ones_like(groups, dtype=torch.long), {"group": groups, "reward_parts": rewards}, {"logp": zeros}
-    )
-    outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {}, tuple(weights))
+    columns = _parts(rewards, weights) if knobs.advantage_entry.by_part else {}
+    step = Ragged(torch.ones_like(groups, dtype=torch.long), {"group": groups, **columns}, {"logp": zeros})
+    outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {})
     advantages: Tensor = knobs.advantage_entry.columns(outcome, knobs.advantage)["advantage"]
     return advantages
+
+
+def _parts(rewards: Tensor, weights: Sequence[float]) -> dict[str, Tensor]:
+    """Return the columns of the parts of rewards [B, K]."""
+    if rewards.dim() != 2 or len(weights) != rewards.shape[1]:
+        what, fix = f"rewards of shape {[*rewards.shape]} and {len(weights)} weights", "Give rewards [B, K], K weights"
+        raise ParamsError(what=what, where="weights", fix=fix)
+    return part_columns({str(k): pair for k, pair in enumerate(zip(rewards.unbind(1), weights, strict=True))})
 
 
 def gae(

@@ -71,8 +71,6 @@ class Rewards:
     kl_penalty_B: Tensor
     """Of each row."""
     state: State
-    weights: tuple[float, ...]
-    """The weights of the columns of `reward_parts`."""
 
     @property
     def penalised(self) -> Tensor:

@@ -16,7 +16,8 @@ An objective names the columns that it needs in `needs`, and the training loop a
     ref_logp        [N]       under the frozen reference
     step_start_logp [N]       under the policy at the start of the optimizer step
     reward          [B]       the outcome reward of each row
-    reward_parts    [B, K]    each reward, unweighted: the objective knows the weights
+    part.NAME       [B]       the score of the reward NAME (needed as `reward_parts`)
+    weight.NAME     [B]       its weight in the sum
     group           [B]       the number of the row's prompt
     sample_key      [B]       int64 key of the prompt and sample, for random numbers and ties that no order changes
     opponent        [B]       whether the row is only compared with, not trained on
@@ -42,6 +43,9 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.params.choices import merge_settings
 from posttrain.params.params import Params
 
+REWARD_PARTS = "reward_parts"
+"""What an objective needs that reads the rewards one by one; their columns have the rewards' names."""
+
 State = dict[str, float]
 """The state of an objective between optimizer steps (adaptive coefficients, baselines), saved in checkpoints."""
 
@@ -51,7 +55,7 @@ GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "kl_old", "te
 
 ROW_COLUMNS = frozenset(
     {
-        "score", "reward", "reward_parts", "group", "sample_key", "opponent", "truncated", "age", "pretrain", "side",
+        "score", "reward", "group", "sample_key", "opponent", "truncated", "age", "pretrain", "side",
         "rank", "margin", "label",
     }
 )  # fmt: skip
@@ -140,7 +144,8 @@ def columns_before_prepare(needs: frozenset[str]) -> frozenset[str]:
 
 def require_columns(step: Ragged, columns: frozenset[str] | set[str], name: str) -> None:
     """Refuse a step without a column that the objective needs."""
-    missing = sorted(columns - set(step.rows) - set(step.tokens))
+    present = {*step.rows, *step.tokens} | ({REWARD_PARTS} if parts_of(step.rows) else set())
+    missing = sorted(columns - present)
     if missing:
         raise KeyError(f"objective '{name}' needs the columns {missing}; there are {[*step.rows, *step.tokens]}")
 
@@ -188,3 +193,18 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def part_columns(parts: Mapping[str, tuple[Tensor, float]]) -> dict[str, Tensor]:
+    """Return the row columns of rewards: the scores and the weight of each, by its name."""
+    columns: dict[str, Tensor] = {}
+    for name, (score_B, weight) in parts.items():
+        columns[f"part.{name}"] = score_B
+        columns[f"weight.{name}"] = torch.full(score_B.shape, weight, dtype=torch.float64)
+    return columns
+
+
+def parts_of(rows: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, float]]:
+    """Return the scores and the weight of each reward from the columns that `part_columns` returned."""
+    names = [column.removeprefix("part.") for column in rows if column.startswith("part.")]
+    return {name: (rows[f"part.{name}"], float(rows[f"weight.{name}"][0])) for name in names}

@@ -13,6 +13,7 @@ from posttrain.algorithms.advantages import Advantage, CriticOptions, MovingAver
 from posttrain.algorithms.corrections import correction_weights
 from posttrain.algorithms.objective import (
     GRADIENT_COLUMNS,
+    REWARD_PARTS,
     Loss,
     Prepared,
     State,
@@ -37,8 +38,6 @@ class PolicyObjective:
 
     knobs: PolicyConfig
     max_length: int
-    reward_weights: tuple[float, ...] = ()
-    """The weights of the columns of `reward_parts`, for an advantage that compares each reward."""
 
     @cached_property
     def surrogate(self) -> Surrogate:
@@ -60,7 +59,7 @@ class PolicyObjective:
         knobs = self.knobs
         needs = {"reward", "truncated", "old_logp", "entropy"} | self.surrogate.needs
         needs |= {"group"} if self.advantage.grouped else set()
-        needs |= {"reward_parts"} if self.advantage.by_part else set()
+        needs |= {REWARD_PARTS} if self.advantage.by_part else set()
         needs |= {"opponent"} if knobs.advantage.type == "win_rate" else set()
         needs |= {"value"} if self.advantage.valued else set()
         needs |= {"ref_logp"} if knobs.kl.type != "none" else set()
@@ -172,7 +171,7 @@ class PolicyObjective:
             )
         mean = isinstance(kl, SequenceKlOptions) and kl.reduce == "mean"
         kl_penalty_B = step.mean_rows(kl_penalty_N) if mean else step.sum_rows(kl_penalty_N)
-        rewards = Rewards(step, step.rows["reward"].to(dtype), kl_penalty_N, kl_penalty_B, state, self.reward_weights)
+        rewards = Rewards(step, step.rows["reward"].to(dtype), kl_penalty_N, kl_penalty_B, state)
         columns = self.advantage.columns(rewards, self.knobs.advantage)
         return step.with_rows(penalised_reward=rewards.penalised).with_tokens(**columns)
 

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import (
     GRADIENT_COLUMNS,
+    REWARD_PARTS,
     Objective,
     State,
     add_metrics,
+    part_columns,
     step_metrics,
     with_gradient,
 )
@@ -153,7 +155,8 @@ def _rows(objective: Objective, shape: Shape, draw: torch.Generator) -> tuple[di
     if isinstance(objective, PolicyObjective):
         if objective.advantage.nonnegative:
             rows["reward"] = rows["reward"].abs()
-        rows["reward_parts"] = torch.randn(count, len(objective.reward_weights), generator=draw, dtype=torch.float64)
+        parts_BK = torch.randn(count, 2, generator=draw, dtype=torch.float64)
+        rows |= part_columns({"first": (parts_BK[:, 0], 1.0), "second": (parts_BK[:, 1], 0.5)})
         rows["sample_key"] = torch.randint(-(2**62), 2**62, (count,), generator=draw)
     rows["truncated"][0] = False
     if "pretrain" in needs:
@@ -162,4 +165,6 @@ def _rows(objective: Objective, shape: Shape, draw: torch.Generator) -> tuple[di
         extra["pretrain"] = torch.arange(count + 2) >= count
         rows, count = extra, count + 2
     order = torch.randperm(count, generator=draw)
-    return {name: part[order] for name, part in rows.items() if name in needs}, torch.arange(count)
+    parts = tuple(f"{kind}." for kind in ("part", "weight") if REWARD_PARTS in needs)
+    kept = (name for name in rows if name in needs or name.startswith(parts))
+    return {name: rows[name][order] for name in kept}, torch.arange(count)

@@ -111,7 +111,8 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
         case = build(objective, shape)
         uncentred = kind.valued or (kind.token_rewards and not whitened)
         case = _with(case, "reward", 0.0 if uncentred else 0.7)
-        case = _with(case, "reward_parts", 0.7) if kind.by_part else case
+        for name in (name for name in case.step.rows if name.startswith("part.")):
+            case = _with(case, name, 0.7)
         case = _with(case, "old_value", 0.0) if kind.valued else case
         return _largest(run(case).gradients["logp"])
     if isinstance(objective, PreferenceObjective) and isinstance(objective.loss_entry, PairLoss):

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.objective import REWARD_PARTS, part_columns
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
@@ -115,8 +116,9 @@ class Collect:
         return make_batch([rollout.row for rollout in group], columns, tokens)
 
     def _parts(self, group: Sequence[Rollout]) -> dict[str, Tensor]:
-        """Return the score of each reward, where the objective compares rewards one by one."""
-        if "reward_parts" not in self.needs:
+        """Return the score and the weight of each reward, where the objective compares rewards one by one."""
+        if REWARD_PARTS not in self.needs:
             return {}
-        parts = [[rollout.scores[name].value for name in self.rewards.terms] for rollout in group]
-        return {"reward_parts": torch.tensor(parts)}
+        terms = self.rewards.terms.items()
+        scores = {name: torch.tensor([rollout.scores[name].value for rollout in group]) for name, _ in terms}
+        return part_columns({name: (scores[name], term.counted) for name, term in terms})

@@ -15,6 +15,7 @@ import polars as pl
 import torch
 from pydantic import Field, model_validator
 
+from posttrain.algorithms.objective import REWARD_PARTS
 from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, truncation_refusal
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import DataError, ParamsError
@@ -31,7 +32,7 @@ from posttrain.train.step import Batch, make_batch
 CORRECTED: Final = "recomputed_logp"
 """The column that an objective needs if it corrects for the policy that sampled."""
 UNKNOWN: Final = {
-    "reward_parts": "an advantage over each reward needs the weights of the rewards",
+    REWARD_PARTS: "an advantage over each reward needs the weights of the rewards",
     "opponent": "an advantage over opponents needs samples of a mixture",
     "kl_old": "a KL to the sampling policy needs its weights",
     "step_start_logp": "a penalty that follows the KL to the sampling policy needs its weights",

@@ -236,8 +236,7 @@ class PolicyRun(OnlineParams, PolicyConfig):
 
     def objective(self) -> Objective:
         """Return the row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
-        weights = tuple(term.counted for term in self.terms.values())
-        return PolicyObjective(self, self.rollout.sampling.max_tokens, weights)
+        return PolicyObjective(self, self.rollout.sampling.max_tokens)
 
     @property
     def tries(self) -> int:

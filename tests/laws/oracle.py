@@ -35,26 +35,22 @@ def estimate(kind: str, logp: float, ref: float) -> float:
     return {"k1": d, "k2": d * d / 2, "k3": math.exp(-d) + d - 1}[kind]
 
 
-def policy(
-    knobs: Any, longest: int, weights: tuple[float, ...], rows: Rows, state: dict[str, float], still: Rows
-) -> float:
+def policy(knobs: Any, longest: int, rows: Rows, state: dict[str, float], still: Rows) -> float:
     """The loss of a policy row."""
     acted = [(row, old) for row, old in zip(rows, still, strict=True) if not (knobs.ptx and row["pretrain"])]
     text = [row for row in rows if knobs.ptx and row["pretrain"]]
-    total = _policy_term(knobs, longest, weights, [a for a, _ in acted], [b for _, b in acted], state)
+    total = _policy_term(knobs, longest, [a for a, _ in acted], [b for _, b in acted], state)
     if text:
         tokens = [x for row in text for x in row["logp"]]
         total += knobs.ptx * -mean(tokens)
     return total
 
 
-def _policy_term(
-    knobs: Any, longest: int, weights: tuple[float, ...], rows: Rows, still: Rows, state: dict[str, float]
-) -> float:
+def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[str, float]) -> float:
     sampled = "old_logp" if knobs.correction.type == "none" else "recomputed_logp"
     advantages, returns = _advantages(knobs, rows, state["beta"], sampled, state)
     if knobs.advantage.type == "gdpo":
-        advantages = _decoupled(rows, weights)
+        advantages = _decoupled(rows)
     counted = [not (knobs.truncated == "mask" and row["truncated"]) and not row.get("opponent") for row in rows]
     if knobs.whiten:
         advantages = _whitened(advantages, counted)
@@ -306,12 +302,12 @@ def _zscore(x: float, mine: list[float]) -> float:
     return (x - mean(mine)) / (deviation + 1e-4)
 
 
-def _decoupled(rows: Rows, weights: tuple[float, ...]) -> list[list[float]]:
+def _decoupled(rows: Rows) -> list[list[float]]:
     totals = [0.0] * len(rows)
-    for k, weight in enumerate(weights):
+    for part in [name for name in rows[0] if name.startswith("part.")]:
         for i, row in enumerate(rows):
-            mine = [other["reward_parts"][k] for other in rows if other["group"] == row["group"]]
-            totals[i] += weight * _zscore(row["reward_parts"][k], mine)
+            mine = [other[part] for other in rows if other["group"] == row["group"]]
+            totals[i] += row[part.replace("part.", "weight.")] * _zscore(row[part], mine)
     whole = _whitened([[total] for total in totals], [True] * len(rows))
     return [whole[i] * len(row["logp"]) for i, row in enumerate(rows)]
 

@@ -61,7 +61,6 @@ def plain(case: Case, leaves: dict[str, Tensor], still: dict[str, Tensor]) -> fl
             return oracle.policy(
                 objective.knobs,
                 objective.max_length,
-                objective.reward_weights,
                 rows,
                 case.state,
                 _as_rows(case.step, still),

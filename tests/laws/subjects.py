@@ -70,7 +70,7 @@ def subjects() -> dict[str, Callable[[], Objective]]:
     """Every row of the tables as it is now, the named variants, and the objectives that are no rows."""
 
     def policy(name: str, over: dict[str, object]) -> Callable[[], Objective]:
-        return lambda: PolicyObjective(POLICY_ROWS[name].settings(**over), LONGEST, (1.0, 0.5))
+        return lambda: PolicyObjective(POLICY_ROWS[name].settings(**over), LONGEST)
 
     def preference(name: str, over: dict[str, object]) -> Callable[[], Objective]:
         return lambda: PreferenceObjective(PREFERENCE_ROWS[name].settings(**over))

@@ -93,7 +93,7 @@ def compare(padded: Padded, loss: Tensor, theirs: tuple[Prepared, Loss, dict[str
 def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape: Shape) -> None:
     knobs = POLICY_ROWS[name].settings(**settings)
     torch.manual_seed(shape.seed)
-    case = build(PolicyObjective(knobs, LONGEST, (1.0, 0.5)), shape)
+    case = build(PolicyObjective(knobs, LONGEST), shape)
     if "sample_key" in case.step.rows:
         drawn = torch.randint(2**62, (len(case.step),))
         case = Case(case.objective, case.step.with_rows(sample_key=drawn), case.leaves, case.state)
@@ -170,14 +170,16 @@ def test_reward_loss_is_the_pipelines(margins: str, weight: float, shape: Shape)
 def test_advantages_are_the_pipelines(name: str, shape: Shape) -> None:
     """Built from the parts: the KL penalty on the reward, the comparison, and whitening."""
     knobs = POLICY_ROWS[name].settings()
-    case = build(PolicyObjective(knobs, LONGEST, (1.0, 0.5)), shape)
+    case = build(PolicyObjective(knobs, LONGEST), shape)
     prepared, padded, rows = pipeline(case)[0], Padded(case), case.step.rows
     mask, rewards = padded.mask, rows["reward"]
     penalty = torch.zeros(mask.shape, dtype=torch.float64)
     if knobs.kl.type.startswith("reward"):
         penalty = knobs.kl.beta * kl_estimate(padded.tokens["old_logp"], padded.tokens["ref_logp"], "k1") * mask
     if knobs.advantage_entry.grouped:
-        given = rows["reward_parts"] if name == "gdpo" else rewards - penalty.sum(1)
+        given = (
+            torch.stack([rows["part.first"], rows["part.second"]], 1) if name == "gdpo" else rewards - penalty.sum(1)
+        )
         numbered = group_advantages(name, given, rows["group"], weights=(1.0, 0.5))
         found = numbered[:, None] * mask
     else:

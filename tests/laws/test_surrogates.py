@@ -22,6 +22,7 @@ from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Case, Shape, build, run, with_gradient
+from posttrain.losses import group_advantages
 from tests.laws import oracle
 from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects
@@ -150,20 +151,20 @@ def test_clip_cov_leaves_terms_of_zero_in_the_denominator() -> None:
 def test_gdpo_whitens_the_weighted_scores_over_rows() -> None:
     parts = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     group = torch.arange(12) // 4
-    found = decoupled(parts, (1.0, 0.25), group)
+    found = decoupled([(parts[:, 0], 1.0), (parts[:, 1], 0.25)], group)
     raw = group_zscore(parts[:, 0], group) + 0.25 * group_zscore(parts[:, 1], group)
     assert_close(found, (raw - raw.mean()) / (raw.var() + 1e-8).sqrt())
-    assert_close(decoupled(parts * t(1, 100), (1.0, 0.25), group), found, rtol=1e-3, atol=1e-3)
+    assert_close(decoupled([(parts[:, 0], 1.0), (100 * parts[:, 1], 0.25)], group), found, rtol=1e-3, atol=1e-3)
 
 
 def test_gdpo_is_0_where_no_part_differs() -> None:
-    parts = torch.ones(6, 2, dtype=torch.float64)
-    assert bool((decoupled(parts, (1.0, 1.0), torch.arange(6) // 3) == 0).all())
+    part = torch.ones(6, dtype=torch.float64)
+    assert bool((decoupled([(part, 1.0), (part, 1.0)], torch.arange(6) // 3) == 0).all())
 
 
 def test_gdpo_refuses_weights_that_are_not_those_of_the_parts() -> None:
-    with pytest.raises(ValueError, match="2 reward parts and 1 weights"):
-        decoupled(torch.ones(6, 2), (1.0,), torch.arange(6) // 3)
+    with pytest.raises(ParamsError, match=r"rewards of shape \[6, 2\] and 1 weights"):
+        group_advantages("gdpo", torch.ones(6, 2), 3, weights=(1.0,))
 
 
 def test_maxrl_by_hand() -> None:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from posttrain.algorithms.advantages import Advantage, Rewards, per_row, whiten
-from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.objective import AlgorithmRow, parts_of
 from posttrain.algorithms.policy.grpo import group_zscore
 from posttrain.params.choices import Options
 
 
-def decoupled(parts_BK: Tensor, weights: Sequence[float], group_B: Tensor, eps: float = 1e-8) -> Tensor:
+def decoupled(parts: Collection[tuple[Tensor, float]], group_B: Tensor, eps: float = 1e-8) -> Tensor:
     """Each part's z-score in its group, summed by weight, then whitened over the step's rows (Liu 2026)."""
-    if len(weights) != parts_BK.shape[1]:
-        raise ValueError(f"{parts_BK.shape[1]} reward parts and {len(weights)} weights")
-    total_B = torch.zeros_like(parts_BK[:, 0])
-    for weight, part_B in zip(weights, parts_BK.unbind(1), strict=True):
+    total_B = torch.zeros_like(next(part_B for part_B, _ in parts))
+    for part_B, weight in parts:
         total_B = total_B + weight * group_zscore(part_B, group_B)
     return whiten(total_B, torch.ones_like(total_B), eps)
 
 
 def _decoupled(rewards: Rewards, _: Options) -> Tensor:
-    rows = rewards.step.rows
-    return decoupled(rows["reward_parts"].to(rewards.reward_B.dtype), rewards.weights, rows["group"])
+    rows, dtype = rewards.step.rows, rewards.reward_B.dtype
+    return decoupled([(part_B.to(dtype), weight) for part_B, weight in parts_of(rows).values()], rows["group"])
 
 
 ADVANTAGES = {
