@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import httpx
@@ -21,9 +21,11 @@ from posttrain.rewards.judge.prompts import (
     Form,
     Mode,
     check_template,
+    group_form,
+    in_order,
     number_form,
     question,
-    read_verdict,
+    read_verdicts,
     template_of,
 )
 from posttrain.rewards.judge.rubrics import rubric_of
@@ -40,7 +42,11 @@ class JudgeOptions(EndpointParams):
     prompt: str | None = Field(
         None, min_length=1, description="the template: a text, or a file such as custom/judge.txt"
     )
-    mode: Mode = Field("score", description="score: each completion by itself; pairwise: compared with another text")
+    mode: Mode = Field(
+        "score",
+        description="score: each completion by itself; pairwise: compared with another text; "
+        "group: all samples of a prompt in one request",
+    )
     scale: list[float] = Field([1.0, 10.0], min_length=2, max_length=2, description="worst and best number of a score")
     rubric: dict[str, float] | Literal["info"] | None = Field(
         None,
@@ -63,8 +69,8 @@ class JudgeOptions(EndpointParams):
                 raise ValueError("rubric: a weight is not above 0. Ask the question the other way round")
         unread = {
             "scale": self.rubric is not None or self.mode == "pairwise",
-            "rubric": self.mode == "pairwise",
-            "against": self.mode == "score",
+            "rubric": self.mode != "score",
+            "against": self.mode != "pairwise",
         }
         ignored = [name for name, is_unread in unread.items() if is_unread and name in self.model_fields_set]
         if ignored:
@@ -82,7 +88,7 @@ class LanguageJudge:
         self._options, self._endpoint = options, Endpoint(options, where)
         self._cache = VerdictCache(cache_folder() / "judge") if options.cache else None
         # Next to the answer as one of two replies, a reference answer would give away which one it is.
-        shown = options.mode == "score" or options.against == "group"
+        shown = options.mode != "pairwise" or options.against == "group"
         self._templates = [
             template_of(options.prompt, options.mode, answered=answered and shown) for answered in (False, True)
         ]
@@ -107,6 +113,8 @@ class LanguageJudge:
         options = self._options
         if options.mode == "pairwise":
             return await self._compared(rollouts, duels_of(rollouts, options.against))
+        if options.mode == "group":
+            return await self._together(rollouts)
         form = YES_NO if options.rubric else number_form(*options.scale)
         rubrics = [self._rubric(rollout.prompt) for rollout in rollouts]
         asked = [
@@ -160,32 +168,56 @@ class LanguageJudge:
             for place in range(len(rollouts))
         ]
 
+    async def _together(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the scores of groups, one request each; equal texts of a group have one number."""
+        texts_of: dict[str, list[str]] = defaultdict(list)
+        for rollout in rollouts:
+            texts_of[rollout.prompt.id].append(said(rollout))
+        replies_of = {key: in_order(texts) for key, texts in texts_of.items()}
+        asked: dict[str, tuple[str, Form]] = {}
+        for prompt in {rollout.prompt.id: rollout.prompt for rollout in rollouts}.values():
+            replies = replies_of[prompt.id]
+            texts = {"question": asked_of(prompt), "answer": prompt.answer, "completions": replies}
+            form = group_form(len(replies), *self._options.scale)
+            asked[prompt.id] = question(self._template(prompt), texts, form), form
+        found = await self._replies(dict(asked.values()))
+        scores = {}
+        for key, replies in replies_of.items():
+            verdicts = found[asked[key][0]]
+            for nth, text in enumerate(replies):
+                scores[key, text] = verdicts if isinstance(verdicts, Score) else Score(verdicts[nth])
+        return [scores[rollout.prompt.id, said(rollout)] for rollout in rollouts]
+
     async def _verdicts(self, questions: Sequence[str], form: Form) -> dict[str, Verdict]:
         """Return the verdict on each question; equal ones are asked once."""
-        different = list(dict.fromkeys(questions))
+        found = await self._replies(dict.fromkeys(questions, form))
+        return {text: verdicts if isinstance(verdicts, Score) else verdicts[0] for text, verdicts in found.items()}
+
+    async def _replies(self, forms: Mapping[str, Form]) -> dict[str, tuple[float, ...] | Score]:
+        """Return the verdicts on each question, which are in the question's form."""
         async with self._endpoint.opened() as client:
             if self._cache is not None:
                 self._weights = self._cache.weights(connection(self._options), await self._endpoint.weights(client))
-            found = await asyncio.gather(*(self._verdict(client, text, form) for text in different))
-        return dict(zip(different, found, strict=True))
+            found = await asyncio.gather(*(self._reply(client, text, form) for text, form in forms.items()))
+        return dict(zip(forms, found, strict=True))
 
-    async def _verdict(self, client: httpx.AsyncClient, text: str, form: Form) -> Verdict:
+    async def _reply(self, client: httpx.AsyncClient, text: str, form: Form) -> tuple[float, ...] | Score:
         served = {"weights": self._weights} if self._weights else {}
         asked = {**connection(self._options), **served, "question": text}
-        if self._cache is not None and (known := self._cache.read(asked)) is not None:
+        if self._cache is not None and (known := self._cache.read(asked, form.count or 1)) is not None:
             self._cached += 1
             return known
         messages = [{"role": "user", "content": text}]
         try:
             for _ in range(2):
                 reply = await self._endpoint.ask(client, messages)
-                found = None if reply.cut else read_verdict(reply.text, form)
+                found = None if reply.cut else read_verdicts(reply.text, form)
                 if found is not None:
                     if self._cache is not None:
                         self._cache.write(asked, found)
                     return found
                 if reply.text.strip():
-                    again = {"role": "user", "content": f"End your reply with one line: {form.hint}"}
+                    again = {"role": "user", "content": form.ending}
                     messages += [{"role": "assistant", "content": reply.text}, again]
         except NoReply as error:
             return Score(0.0, error.status, error.reason)

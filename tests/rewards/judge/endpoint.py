@@ -25,6 +25,9 @@ LOCK = threading.Lock()
 def rule(asked: str) -> str:
     """A judge that prefers the longer text, gives 9 for the word good, and says yes to words that are there."""
     texts = [found[2] for found in TEXTS.finditer(asked)]
+    if numbered := len(re.findall(r"^Reply [0-9]+:$", TEXTS.sub("", asked), re.MULTILINE)):
+        numbers = (9 if "good" in text else 2 for text in texts[-numbered:])
+        return "I looked.\n\n" + "\n".join(f"{nth}: {number}" for nth, number in enumerate(numbers, 1))
     if "Verdict: A" in asked:
         first, second = texts[-2:]
         return f"Verdict: {'A' if len(first) > len(second) else 'B' if len(second) > len(first) else 'tie'}"
