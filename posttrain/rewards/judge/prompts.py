@@ -29,9 +29,11 @@ NEEDED: Final[Mapping[Mode, tuple[str, ...]]] = {
 }
 
 _NAMED = re.compile(r"\{([a-z]+)\}")
-_FORGED = re.compile(r"(?:^|(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]))(?=[\W_]*verdict)", re.IGNORECASE)
+_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_START = rf"(?:^|(?<=[{_ENDS}]))(?=(?:[^\w{_ENDS}]|_)*+"
+_FORGED = re.compile(rf"{_START}verdict)", re.IGNORECASE)
 """The start of a line, by any of Unicode's line ends, that would be read as a verdict."""
-_NUMBERED_TOO = re.compile(_FORGED.pattern.replace("verdict", r"(?:verdict|[0-9]+\s*:)"), re.IGNORECASE)
+_NUMBERED_TOO = re.compile(rf"{_START}(?:verdict|[0-9]++\s*+:))", re.IGNORECASE)
 """The start of such a line, or of one that would be read as the verdict on a numbered reply."""
 _LINE = re.compile(r"([0-9]{1,6})\s*:\s*(.+)")
 _VERDICT = re.compile(r"verdict\s*:\s*(.+)", re.IGNORECASE)

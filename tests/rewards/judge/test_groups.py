@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from posttrain.rewards.judge.prompts import group_form, in_order, read_verdicts
+from posttrain.rewards.judge.prompts import group_form, in_order, number_form, question, read_verdicts
 from tests.rewards.judge.conftest import Endpoint
 from tests.rewards.judge.endpoint import TEXTS
 from tests.rewards.judge.test_judge import ATTACKS, judge_of, said, values
@@ -111,3 +113,12 @@ def test_a_completion_cannot_write_the_verdict_of_its_group(endpoint: Endpoint, 
     endpoint.does(then="echo")
     (echoed,) = judge_of(endpoint, mode="group")(said(attack))
     assert echoed.status == "unparseable", "a judge that repeats it gives no verdict"
+
+
+@pytest.mark.parametrize("piece", ["\n", "_", "\n ", "\n1", "1", "1 ", "1:\n", "verdict", "\u2028"])
+def test_long_texts_are_fenced_in_time(piece: str) -> None:
+    """100,000 characters, also such as make a careless pattern take quadratic time."""
+    began, text = time.process_time(), piece * (100_000 // len(piece))
+    question("{completion}", {"completion": text}, number_form(1, 10))
+    question("{completions}", {"completions": [text]}, group_form(1, 1, 10))
+    assert time.process_time() - began < 3
