@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from posttrain.measure.counts import count
 from posttrain.pipeline.user_cache import cache_folder
-from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, NoReply, connection
+from posttrain.rewards.judge.connection import NoReply
+from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, connection
 from posttrain.rewards.judge.pairs import Duel, duels_of, won
 from posttrain.rewards.judge.prompts import (
     WHICH,
