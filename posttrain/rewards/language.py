@@ -1,13 +1,14 @@
-"""Language consistency (DeepSeek-R1): the share of words in the target language, judged by their script."""
+"""Language consistency (DeepSeek-R1): the share of a text in the target language, by its script or by a detector."""
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
 import regex
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from posttrain.params.params import Params, did_you_mean
+from posttrain.rewards.detector import share_in
 from posttrain.rewards.format import as_tuple
 from posttrain.rewards.reward import rule
 from posttrain.rewards.words import UNSPACED
@@ -36,24 +37,41 @@ def _scripts(names: tuple[str, ...]) -> tuple[str, ...]:
             raise ValueError(
                 f"'{name:.40}' is not a script, which are e.g. latin, cyrillic, han. {did_you_mean(name, KNOWN)}"
             )
-    if not names:
-        raise ValueError("script is empty. Name at least one, e.g. latin")
     return names
 
 
 class LanguageOptions(Params):
-    """The target language, by the letters that it is written in."""
+    """The target language, by the letters that it is written in, or by its code."""
 
     script: Annotated[
         tuple[str, ...],
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else as_tuple(value)),
         AfterValidator(_scripts),
-    ] = Field(description="its script, e.g. latin, cyrillic or han, or a list such as [han, hiragana, katakana]")
+    ] = Field((), description="its script, e.g. latin, cyrillic or han, or a list such as [han, hiragana, katakana]")
+    detect: str | None = Field(
+        None,
+        pattern="^[a-z]{2,3}$",
+        description="its ISO 639 code in place of the script, e.g. fr: the package py3langid detects it",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> LanguageOptions:
+        if not self.script and "script" in self.model_fields_set:
+            raise ValueError("script is empty. Name at least one, e.g. latin")
+        if bool(self.script) == bool(self.detect):
+            raise ValueError("give either script, e.g. latin, or detect, e.g. fr")
+        return self
 
 
 @rule(LanguageOptions, shaping=True)
 def in_language(rollout: Rollout, options: LanguageOptions) -> Score:
-    """The share of words whose letters are all of the script; code, LaTeX commands, tags and numbers do not count."""
+    """The share of words whose letters are all of the script; code, LaTeX commands, tags and numbers do not count.
+
+    With `detect`: the share of letters in passages that the detector takes for the language.
+    """
+    if options.detect:
+        share = share_in(options.detect, _SKIPPED.sub(" ", rollout.text))
+        return Score(0.0, "unparseable", "it has too few words to tell the language") if share is None else Score(share)
     letters = "".join(rf"\p{{Script={name}}}" for name in options.script)
     target = regex.compile(rf"[{letters}\p{{M}}]+")
     runs = [run for run in _RUNS.findall(_SKIPPED.sub(" ", rollout.text)) if not _SINGLE.fullmatch(run)]

@@ -1,96 +1,28 @@
-"""An OpenAI-compatible chat endpoint as a judge asks it: retries, a rate limit, bounded concurrency and cost."""
+"""An OpenAI-compatible chat endpoint as a judge asks it."""
 
 from __future__ import annotations
 
-import asyncio
-import email.utils
 import json
-import os
-import random
-import time
-import warnings
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from posttrain.errors import RewardError
-from posttrain.params.params import Params
-from posttrain.rollout import Status
-
-warnings.filterwarnings("ignore", "coroutine 'connect_tcp", RuntimeWarning)  # anyio's, where a request is cancelled
-
-LARGEST: Final = 2**20
-"""Bytes of a reply."""
-LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-BUSY: Final = (408, 425, 429)
-"""Statuses, next to 5xx, after which it is asked again."""
-UNREADABLE: Final = (400, 413, 422)
-"""Statuses of a request that the endpoint can never answer, such as a text longer than the model's context."""
-SLOWEST_BACKOFF_S: Final = 30.0
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, TryAgainError
 
 
-class EndpointParams(Params):
+class EndpointParams(ConnectionParams):
     """The endpoint, and how patiently and at what price it is asked."""
 
-    url: str = Field(description="the endpoint, e.g. http://127.0.0.1:8000/v1")
-    model: str = Field(min_length=1, description="the model's name there")
-    key: str | None = Field(None, description="the NAME of the environment variable that holds the secret")
     max_tokens: int = Field(256, ge=1, description="longest reply of the judge; raise it for judges that reason first")
     body: dict[str, Any] = Field(
         default_factory=dict,
         description="further keys of the request; null leaves one out: {max_tokens: null, max_completion_tokens: 2000}",
     )
-    timeout: float = Field(60.0, gt=0, description="seconds that one request may take")
-    retries: int = Field(4, ge=0, le=20, description="further tries after a failure (429, 5xx, time out, hang up)")
-    give_up_after: float = Field(
-        300.0, gt=0, description="seconds without any reply after which the rest of a round is given up"
-    )
-    concurrency: int = Field(8, ge=1, le=256, description="requests at a time")
-    per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: not limited")
     price_in: float = Field(0.0, ge=0, description="price of a million tokens that are sent")
     price_out: float = Field(0.0, ge=0, description="price of a million tokens of replies")
-
-    @field_validator("key", mode="before")
-    @classmethod
-    def _names_a_variable(cls, key: object) -> object:
-        if key is not None and not (isinstance(key, str) and key.isidentifier() and key.isascii() and key.isupper()):
-            raise ValueError("give the NAME of an environment variable in capitals, never the secret itself")
-        return key
-
-    @field_validator("url", mode="before")
-    @classmethod
-    def _is_plain(cls, url: object) -> object:
-        try:
-            parts = urlsplit(url) if isinstance(url, str) else None
-            plain = parts is not None and parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
-        except ValueError:
-            plain = False
-        if not plain or parts is None or parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("give http(s)://HOST[:PORT]/PATH without login and '?'; a secret is named by `key`")
-        return url
-
-
-class NoReply(Exception):  # noqa: N818  a result, not a defect
-    """The endpoint gave no reply that can be used, after all tries."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status: Status = status
-        self.reason = reason
-
-
-class _TryAgainError(Exception):
-    """One try failed; `wait` is what the endpoint asks for, in seconds."""
-
-    def __init__(self, reason: str, wait: float = 0.0) -> None:
-        super().__init__(reason)
-        self.wait = wait
 
 
 @dataclass(frozen=True)
@@ -102,28 +34,12 @@ class Reply:
     """Whether it was cut at `max_tokens`."""
 
 
-class Endpoint:
-    """Asks one endpoint; its counts are those of this process."""
+class Endpoint(Connection):
+    """Asks one judge."""
 
     def __init__(self, params: EndpointParams, where: str) -> None:
-        self._params, self._where = params, where
-        self._headers = {"Accept-Encoding": "identity"}
-        if params.key is not None:
-            self._headers["Authorization"] = f"Bearer {_secret(params.key, where)}"
-        self._next_start = self._paused_until = 0.0
-        self.counts: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[httpx.AsyncClient]:
-        """The connections of one round of questions; no redirect is followed, as it might take the secret elsewhere."""
-        local = urlsplit(self._params.url).hostname in LOOPBACK
-        self._replied = time.monotonic()
-        self._slots = asyncio.Semaphore(self._params.concurrency)
-        limits = httpx.Limits(max_connections=self._params.concurrency)
-        async with httpx.AsyncClient(
-            headers=self._headers, timeout=self._params.timeout, limits=limits, trust_env=not local
-        ) as client:
-            yield client
+        super().__init__(params, where)
+        self._judge = params
 
     async def weights(self, client: httpx.AsyncClient) -> str | None:
         """Return the digest of the served model's weights, as `posttrain serve` names it; None where nobody answers."""
@@ -138,66 +54,9 @@ class Endpoint:
 
     async def ask(self, client: httpx.AsyncClient, messages: Sequence[Mapping[str, str]]) -> Reply:
         """Return the reply at temperature 0, or NoReply; a request that is refused as a whole raises RewardError."""
-        async with self._slots:
-            for number in range(self._params.retries + 1):
-                await self._turn()
-                try:
-                    reply = await self._try(client, messages)
-                except _TryAgainError as error:
-                    failed, wait = str(error), max(error.wait, _backoff(number))
-                else:
-                    self._replied = time.monotonic()
-                    return reply
-                silent = time.monotonic() - self._replied
-                if silent + wait > self._params.give_up_after:
-                    raise NoReply("infrastructure", f"{failed}; given up after {silent:.0f} s without any reply")
-                if number < self._params.retries:
-                    await asyncio.sleep(wait)
-            raise NoReply("infrastructure", f"{failed} (tries: {self._params.retries + 1})")
-
-    async def _turn(self) -> None:
-        """Wait for the rate limit, and for as long as the endpoint has asked all to wait."""
-        start = max(time.monotonic(), self._next_start)
-        self._next_start = start + (60.0 / self._params.per_minute if self._params.per_minute else 0.0)
-        while (wait := max(start, self._paused_until) - time.monotonic()) > 0:
-            await asyncio.sleep(wait)
-
-    async def _try(self, client: httpx.AsyncClient, messages: Sequence[Mapping[str, str]]) -> Reply:
-        params = self._params
+        params = self._judge
         body = {"model": params.model, "messages": messages, "temperature": 0, "max_tokens": params.max_tokens}
-        body = {name: value for name, value in {**body, **params.body}.items() if value is not None}
-        self.counts["requests"] += 1
-        try:
-            async with (
-                asyncio.timeout(params.timeout),
-                client.stream("POST", f"{params.url.rstrip('/')}/chat/completions", json=body) as response,
-            ):
-                content = await _limited(response)
-        except TimeoutError as error:
-            raise _TryAgainError(f"no reply within {params.timeout:g} s") from error
-        except httpx.TimeoutException as error:
-            raise _TryAgainError(f"no reply within {params.timeout:g} s") from error
-        except httpx.RequestError as error:
-            raise _TryAgainError(f"the connection failed ({type(error).__name__})") from error
-        if response.status_code == 200:
-            return self._read(content)
-        return self._refused(response, content)
-
-    def _refused(self, response: httpx.Response, content: bytes) -> Reply:
-        status = response.status_code
-        if status in BUSY or status >= 500:
-            wait = _retry_after(response.headers.get("retry-after", ""))
-            self._paused_until = max(self._paused_until, time.monotonic() + min(wait, self._params.give_up_after))
-            raise _TryAgainError(f"HTTP {status}", wait)
-        if status in UNREADABLE:
-            raise NoReply("error", f"HTTP {status}: {self._message(content)}")
-        what, fix = f"{self._params.url} answers HTTP {status}", "Check url and model"
-        if response.is_redirect:
-            fix = "It redirects, which is not followed: give the final address as url"
-        elif status in (401, 403):
-            name = self._params.key
-            fix = f"Put a valid key into ${name}" if name else "Name the environment variable with its key: `key`"
-        raise RewardError(what=what, where=self._where, fix=fix)
+        return await self.post(client, f"{params.url.rstrip('/')}/chat/completions", body, self._read)
 
     def _read(self, content: bytes) -> Reply:
         """Return the first choice of a completion, with its tokens counted."""
@@ -208,64 +67,17 @@ class Endpoint:
             usage = data.get("usage") or {}
             sent, received = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise _TryAgainError("the reply is no chat completion") from error
+            raise TryAgainError("the reply is no chat completion") from error
         if not isinstance(text, str | None):
-            raise _TryAgainError("the reply is no chat completion")
+            raise TryAgainError("the reply is no chat completion")
         self.counts.update(tokens_in=max(sent, 0), tokens_out=max(received, 0))
         return Reply(text or "", choice.get("finish_reason") == "length")
-
-    def _message(self, content: bytes) -> str:
-        """Return the endpoint's own words in one line, without the secret."""
-        try:
-            text = str(json.loads(content)["error"]["message"])
-        except (ValueError, LookupError, TypeError, RecursionError):
-            text = content.decode(errors="replace")
-        secret = self._headers.get("Authorization", "").removeprefix("Bearer ")
-        return " ".join((text.replace(secret, "***") if secret else text).split())[:200]
 
     @property
     def cost(self) -> float:
         """What the counted tokens cost."""
-        params = self._params
+        params = self._judge
         return (self.counts["tokens_in"] * params.price_in + self.counts["tokens_out"] * params.price_out) / 1e6
-
-
-def _secret(name: str, where: str) -> str:
-    """Return the secret in an environment variable; its value is in no message."""
-    secret = os.environ.get(name, "").strip()
-    if not secret:
-        what, fix = f"the environment variable {name} is not set", f"Run with {name}=... in the environment"
-        raise RewardError(what=what, where=where, fix=fix)
-    if not (secret.isascii() and secret.isprintable() and " " not in secret):
-        what = f"the value of the environment variable {name} cannot be a key: it has spaces or odd characters"
-        raise RewardError(what=what, where=where, fix="Set it to the key alone")
-    return secret
-
-
-async def _limited(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_bytes(65_536):
-        content += chunk
-        if len(content) > LARGEST:
-            raise _TryAgainError(f"the reply is larger than {LARGEST // 2**20} MiB")
-    return bytes(content)
-
-
-def _backoff(number: int) -> float:
-    """0.5 s, doubled with each try, and up to half of it less so that not all come at once."""
-    return min(0.5 * 2.0**number, SLOWEST_BACKOFF_S) * random.uniform(0.5, 1.0)
-
-
-def _retry_after(value: str) -> float:
-    """Seconds of a Retry-After header: a number or a date; 0 if there is none."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return max(seconds, 0.0) if seconds < float("inf") else 0.0
 
 
 def connection(params: EndpointParams) -> dict[str, Any]:

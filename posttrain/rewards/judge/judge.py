@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import httpx
@@ -13,24 +13,28 @@ from pydantic import Field, model_validator
 
 from posttrain.measure.counts import count
 from posttrain.pipeline.user_cache import cache_folder
-from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, NoReply, connection
+from posttrain.rewards.judge.connection import NoReply
+from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, connection
+from posttrain.rewards.judge.pairs import Duel, duels_of, won
 from posttrain.rewards.judge.prompts import (
     WHICH,
     YES_NO,
     Form,
     Mode,
     check_template,
+    group_form,
+    in_order,
     number_form,
     question,
-    read_verdict,
+    read_verdicts,
     template_of,
 )
+from posttrain.rewards.judge.rubrics import rubric_of
+from posttrain.rewards.judge.texts import asked_of, said
 from posttrain.rewards.judge.verdict_cache import VerdictCache
+from posttrain.rewards.judge.verdicts import Verdict, weighted
 from posttrain.rewards.reward import Context, Reward, ScoreFn
-from posttrain.rollout import FAILED, Message, Prompt, Rollout, Score
-
-Verdict = float | Score
-"""A number in [0, 1], or why there is none."""
+from posttrain.rollout import Prompt, Rollout, Score
 
 
 class JudgeOptions(EndpointParams):
@@ -39,12 +43,16 @@ class JudgeOptions(EndpointParams):
     prompt: str | None = Field(
         None, min_length=1, description="the template: a text, or a file such as custom/judge.txt"
     )
-    mode: Mode = Field("score", description="score: each completion by itself; pairwise: compared with another text")
+    mode: Mode = Field(
+        "score",
+        description="score: each completion by itself; pairwise: compared with another text; "
+        "group: all samples of a prompt in one request",
+    )
     scale: list[float] = Field([1.0, 10.0], min_length=2, max_length=2, description="worst and best number of a score")
-    rubric: dict[str, float] | None = Field(
+    rubric: dict[str, float] | Literal["info"] | None = Field(
         None,
-        min_length=1,
-        description="yes/no questions with weights in place of a scale: the score is the share of yes",
+        description="yes/no questions with weights in place of a scale: the score is the share of yes; "
+        "info: those of each prompt, `rubric` in its info",
     )
     against: Literal["group", "answer"] = Field(
         "group", description="pairwise: against the samples of the same prompt, or the prompt's answer"
@@ -55,12 +63,15 @@ class JudgeOptions(EndpointParams):
     def _consistent(self) -> JudgeOptions:
         if self.scale[0] >= self.scale[1]:
             raise ValueError(f"scale: {self.scale} does not rise. Give the worst and the best number, e.g. [1, 10]")
-        if self.rubric is not None and any(weight <= 0 for weight in self.rubric.values()):
-            raise ValueError("rubric: a weight is not above 0. Ask the question the other way round")
+        if isinstance(self.rubric, dict):
+            if not self.rubric:
+                raise ValueError("rubric: it has no questions. Write {QUESTION: WEIGHT}, or leave it out")
+            if not all(0 < weight < math.inf for weight in self.rubric.values()):
+                raise ValueError("rubric: a weight is not above 0. Ask the question the other way round")
         unread = {
             "scale": self.rubric is not None or self.mode == "pairwise",
-            "rubric": self.mode == "pairwise",
-            "against": self.mode == "score",
+            "rubric": self.mode != "score",
+            "against": self.mode != "pairwise",
         }
         ignored = [name for name, is_unread in unread.items() if is_unread and name in self.model_fields_set]
         if ignored:
@@ -78,7 +89,7 @@ class LanguageJudge:
         self._options, self._endpoint = options, Endpoint(options, where)
         self._cache = VerdictCache(cache_folder() / "judge") if options.cache else None
         # Next to the answer as one of two replies, a reference answer would give away which one it is.
-        shown = options.mode == "score" or options.against == "group"
+        shown = options.mode != "pairwise" or options.against == "group"
         self._templates = [
             template_of(options.prompt, options.mode, answered=answered and shown) for answered in (False, True)
         ]
@@ -102,16 +113,33 @@ class LanguageJudge:
     async def _scores(self, rollouts: Sequence[Rollout]) -> list[Score]:
         options = self._options
         if options.mode == "pairwise":
-            return await self._compared(rollouts, _duels(rollouts, options.against))
-        rubric = options.rubric or {"": 1.0}
+            return await self._compared(rollouts, duels_of(rollouts, options.against))
+        if options.mode == "group":
+            return await self._together(rollouts)
         form = YES_NO if options.rubric else number_form(*options.scale)
-        asked = [[self._question(rollout, form, criterion) for criterion in rubric] for rollout in rollouts]
+        rubrics = [self._rubric(rollout.prompt) for rollout in rollouts]
+        asked = [
+            [] if isinstance(rubric, Score) else [self._question(rollout, form, criterion) for criterion in rubric]
+            for rollout, rubric in zip(rollouts, rubrics, strict=True)
+        ]
         found = await self._verdicts([text for texts in asked for text in texts], form)
-        return [_weighted([found[text] for text in texts], list(rubric.values())) for texts in asked]
+        return [
+            rubric if isinstance(rubric, Score) else weighted([found[text] for text in texts], list(rubric.values()))
+            for texts, rubric in zip(asked, rubrics, strict=True)
+        ]
+
+    def _rubric(self, prompt: Prompt) -> dict[str, float] | Score:
+        """Return the questions about a prompt's replies with their weights, or why there are none."""
+        if self._options.rubric != "info":
+            return self._options.rubric or {"": 1.0}
+        try:
+            return rubric_of(prompt.info)
+        except ValueError as error:
+            return Score(0.0, "unparseable", f"it does not judge this prompt: {error}")
 
     def _question(self, rollout: Rollout, form: Form, criterion: str) -> str:
         prompt = rollout.prompt
-        texts = {"question": _asked(prompt), "answer": prompt.answer, "completion": said(rollout)}
+        texts = {"question": asked_of(prompt), "answer": prompt.answer, "completion": said(rollout)}
         return question(self._template(prompt), texts, form, criterion)
 
     def _template(self, prompt: Prompt) -> str:
@@ -122,7 +150,7 @@ class LanguageJudge:
         asked: dict[Duel, list[str]] = {}
         for duel in duels:
             prompt = rollouts[duel.mine].prompt
-            shared, orders = {"question": _asked(prompt), "answer": prompt.answer}, (duel.texts, duel.texts[::-1])
+            shared, orders = {"question": asked_of(prompt), "answer": prompt.answer}, (duel.texts, duel.texts[::-1])
             asked[duel] = [
                 question(self._template(prompt), {**shared, "first": first, "second": second}, WHICH)
                 for first, second in orders
@@ -131,42 +159,66 @@ class LanguageJudge:
         found = await self._verdicts([text for texts in asked.values() for text in texts], WHICH)
         results: dict[int, list[Verdict]] = defaultdict(list)
         for duel, texts in asked.items():
-            won = _won([found[text] for text in texts])
-            results[duel.mine].append(won)
+            result = won([found[text] for text in texts])
+            results[duel.mine].append(result)
             if duel.theirs is not None:
-                results[duel.theirs].append(won if isinstance(won, Score) else 1 - won)
+                results[duel.theirs].append(result if isinstance(result, Score) else 1 - result)
         alone = Score(0.5, "unparseable", "the prompt has no other completion to compare it with")
         return [
-            _weighted(results[place], [1.0] * len(results[place])) if place in results else alone
+            weighted(results[place], [1.0] * len(results[place])) if place in results else alone
             for place in range(len(rollouts))
         ]
 
+    async def _together(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the scores of groups, one request each; equal texts of a group have one number."""
+        texts_of: dict[str, list[str]] = defaultdict(list)
+        for rollout in rollouts:
+            texts_of[rollout.prompt.id].append(said(rollout))
+        replies_of = {key: in_order(texts) for key, texts in texts_of.items()}
+        asked: dict[str, tuple[str, Form]] = {}
+        for prompt in {rollout.prompt.id: rollout.prompt for rollout in rollouts}.values():
+            replies = replies_of[prompt.id]
+            texts = {"question": asked_of(prompt), "answer": prompt.answer, "completions": replies}
+            form = group_form(len(replies), *self._options.scale)
+            asked[prompt.id] = question(self._template(prompt), texts, form), form
+        found = await self._replies(dict(asked.values()))
+        scores = {}
+        for key, replies in replies_of.items():
+            verdicts = found[asked[key][0]]
+            for nth, text in enumerate(replies):
+                scores[key, text] = verdicts if isinstance(verdicts, Score) else Score(verdicts[nth])
+        return [scores[rollout.prompt.id, said(rollout)] for rollout in rollouts]
+
     async def _verdicts(self, questions: Sequence[str], form: Form) -> dict[str, Verdict]:
         """Return the verdict on each question; equal ones are asked once."""
-        different = list(dict.fromkeys(questions))
+        found = await self._replies(dict.fromkeys(questions, form))
+        return {text: verdicts if isinstance(verdicts, Score) else verdicts[0] for text, verdicts in found.items()}
+
+    async def _replies(self, forms: Mapping[str, Form]) -> dict[str, tuple[float, ...] | Score]:
+        """Return the verdicts on each question, which are in the question's form."""
         async with self._endpoint.opened() as client:
             if self._cache is not None:
                 self._weights = self._cache.weights(connection(self._options), await self._endpoint.weights(client))
-            found = await asyncio.gather(*(self._verdict(client, text, form) for text in different))
-        return dict(zip(different, found, strict=True))
+            found = await asyncio.gather(*(self._reply(client, text, form) for text, form in forms.items()))
+        return dict(zip(forms, found, strict=True))
 
-    async def _verdict(self, client: httpx.AsyncClient, text: str, form: Form) -> Verdict:
+    async def _reply(self, client: httpx.AsyncClient, text: str, form: Form) -> tuple[float, ...] | Score:
         served = {"weights": self._weights} if self._weights else {}
         asked = {**connection(self._options), **served, "question": text}
-        if self._cache is not None and (known := self._cache.read(asked)) is not None:
+        if self._cache is not None and (known := self._cache.read(asked, form.count or 1)) is not None:
             self._cached += 1
             return known
         messages = [{"role": "user", "content": text}]
         try:
             for _ in range(2):
                 reply = await self._endpoint.ask(client, messages)
-                found = None if reply.cut else read_verdict(reply.text, form)
+                found = None if reply.cut else read_verdicts(reply.text, form)
                 if found is not None:
                     if self._cache is not None:
                         self._cache.write(asked, found)
                     return found
                 if reply.text.strip():
-                    again = {"role": "user", "content": f"End your reply with one line: {form.hint}"}
+                    again = {"role": "user", "content": form.ending}
                     messages += [{"role": "assistant", "content": reply.text}, again]
         except NoReply as error:
             return Score(0.0, error.status, error.reason)
@@ -175,71 +227,13 @@ class LanguageJudge:
         return Score(0.0, "unparseable", f"the judge gave no verdict, its reply ends with {reply.text[-60:]!r}")
 
 
-@dataclass(frozen=True)
-class Duel:
-    """Two replies to compare, by their places among the rollouts; None: the prompt's answer."""
-
-    mine: int
-    theirs: int | None
-    texts: tuple[str, str]
-
-
-def _duels(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -> list[Duel]:
-    """Return each rollout with its prompt's answer, or with the next one of its group, which is a ring."""
-    if against == "answer":
-        return [Duel(place, None, (said(rollout), rollout.prompt.answer)) for place, rollout in enumerate(rollouts)]
-    groups: dict[str, list[int]] = defaultdict(list)
-    for place, rollout in enumerate(rollouts):
-        groups[rollout.prompt.id].append(place)
-    pairs = [
-        (place, group[(nth + 1) % len(group)])
-        for group in groups.values()
-        for nth, place in enumerate(group[: len(group) if len(group) > 2 else len(group) - 1])
-    ]
-    return [Duel(mine, theirs, (said(rollouts[mine]), said(rollouts[theirs]))) for mine, theirs in pairs]
-
-
-def _won(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return whether the first text won in both orders; no verdicts: the texts are the same."""
-    failed = _failed(verdicts)
-    if failed is not None:
-        return failed
-    if not verdicts:
-        return 0.5
-    forth, back = (verdict for verdict in verdicts if not isinstance(verdict, Score))
-    return forth if forth == 1 - back else 0.5
-
-
-def _weighted(verdicts: Sequence[Verdict], weights: Sequence[float]) -> Score:
-    """sum_k weight_k verdict_k / sum_k weight_k; one verdict that is missing makes the score unknown."""
-    failed = _failed(verdicts)
-    if failed is not None:
-        return failed
-    numbers = [verdict for verdict in verdicts if not isinstance(verdict, Score)]
-    return Score(sum(weight * number for weight, number in zip(weights, numbers, strict=True)) / sum(weights))
-
-
-def _failed(verdicts: Sequence[Verdict]) -> Score | None:
-    """Return the first failure; one of the endpoint before one that only this completion has."""
-    failures = [verdict for verdict in verdicts if isinstance(verdict, Score)]
-    return next((failure for failure in failures if failure.status in FAILED), failures[0] if failures else None)
-
-
-def said(rollout: Rollout) -> str:
-    """Return the completion; all turns of an episode of several."""
-    return rollout.text if len(rollout.turns) < 2 else _talk(rollout.turns)
-
-
-def _asked(prompt: Prompt) -> str:
-    return prompt.messages[0]["content"] if len(prompt.messages) == 1 else _talk(prompt.messages)
-
-
-def _talk(turns: Sequence[Message]) -> str:
-    return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
-
-
 def _cannot_score(prompt: Prompt, options: JudgeOptions) -> str | None:
     reads = options.prompt is not None and "{answer}" in template_of(options.prompt, options.mode, answered=True)
+    if options.rubric == "info":
+        try:
+            rubric_of(prompt.info)
+        except ValueError as error:
+            return str(error)
     compares = options.mode == "pairwise" and options.against == "answer"
     return "empty" if (reads or compares) and not prompt.answer.strip() else None
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ class VerdictCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, asked: Mapping[str, Any]) -> float | None:
-        """Return the verdict on what was asked, if it is known."""
-        value = self._known(asked, "verdict")
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    def read(self, asked: Mapping[str, Any], count: int = 1) -> tuple[float, ...] | None:
+        """Return the verdicts on what was asked, if all are known."""
+        known = self._known(asked, "verdict")
+        values = known if isinstance(known, list) else [known]
+        finite = all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+        return tuple(map(float, values)) if finite and len(values) == count else None
 
-    def write(self, asked: Mapping[str, Any], verdict: float) -> None:
-        """Remember a verdict."""
-        self._remember(asked, {"verdict": verdict})
+    def write(self, asked: Mapping[str, Any], verdicts: Sequence[float]) -> None:
+        """Remember verdicts; one alone is a plain number."""
+        self._remember(asked, {"verdict": verdicts[0] if len(verdicts) == 1 else list(verdicts)})
 
     def weights(self, connection: Mapping[str, Any], served: str | None) -> str:
         """Return the weights of the served model, those of the last time where nobody answers (None)."""

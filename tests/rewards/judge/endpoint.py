@@ -3,7 +3,8 @@
 POST /control {"script": [...], "then": BEHAVIOUR} sets what the next requests get and what all later ones get, and
 empties the log; GET /log returns every request with its time, headers and body. Behaviours: `say TEXT`, `rule` (a judge
 with a mind), `echo` (the completion alone), `hang up`, `cut`, `empty`, `429 SECONDS`, `slow SECONDS`, `drip`, `huge`,
-`html`, `no choices`, `bad content`, `redirect URL`, `leak` (401 with the key in its words), or a status.
+`html`, `no choices`, `bad content`, `redirect URL`, `leak` (401 with the key in its words), or a status. A POST to
+/classify gets them of a reward model: `say NUMBER` or `say LIST` are its outputs, `rule` is 1.5 for the word good.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ LOCK = threading.Lock()
 def rule(asked: str) -> str:
     """A judge that prefers the longer text, gives 9 for the word good, and says yes to words that are there."""
     texts = [found[2] for found in TEXTS.finditer(asked)]
+    if numbered := len(re.findall(r"^Reply [0-9]+:$", TEXTS.sub("", asked), re.MULTILINE)):
+        numbers = (9 if "good" in text else 2 for text in texts[-numbered:])
+        return "I looked.\n\n" + "\n".join(f"{nth}: {number}" for nth, number in enumerate(numbers, 1))
     if "Verdict: A" in asked:
         first, second = texts[-2:]
         return f"Verdict: {'A' if len(first) > len(second) else 'B' if len(second) > len(first) else 'tie'}"
@@ -55,7 +59,10 @@ class Handler(BaseHTTPRequestHandler):
         with LOCK:
             STATE["log"].append({"time": time.time(), "headers": dict(self.headers), "body": json.loads(body)})
             does = STATE["script"].pop(0) if STATE["script"] else STATE["then"]
-        self.behave(does, json.loads(body)["messages"][0]["content"])
+        first, last = (json.loads(body)["messages"][place]["content"] for place in (0, -1))
+        if self.path == "/classify" and does == "rule":
+            does = f"say {1.5 if 'good' in last else -0.5}"
+        self.behave(does, first)
 
     def behave(self, does: str, asked: str) -> None:
         name, _, what = does.partition(" ")
@@ -97,7 +104,20 @@ class Handler(BaseHTTPRequestHandler):
             case _:
                 self.send(int(name), "out of order")
 
+    def classify(self, text: str) -> None:
+        try:
+            found = json.loads(text.removeprefix("Verdict: "))
+        except ValueError:
+            found = text
+        outputs = found if isinstance(found, list) else [found]
+        data = [{"index": 0, "label": "LABEL_0", "probs": outputs, "num_classes": len(outputs)}]
+        usage = {"prompt_tokens": 100, "total_tokens": 100, "completion_tokens": 0}
+        self.send(200, json.dumps({"object": "list", "model": "m", "data": data, "usage": usage}))
+
     def complete(self, text: str | None, finish: str = "stop") -> None:
+        if self.path == "/classify":
+            self.classify(text or "[]")
+            return
         message = {"role": "assistant", "content": text}
         usage = {"prompt_tokens": 100, "completion_tokens": 10}
         self.send(200, json.dumps({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}))

@@ -211,9 +211,14 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"scale": [10, 1]}, "does not rise"),
     ({"scale": [1, 5], "rubric": {"Is it short?": 1}}, "scale: has no effect with mode: score with a rubric"),
     ({"rubric": {"Is it short?": 1}, "mode": "pairwise"}, "rubric: has no effect with mode: pairwise"),
+    ({"rubric": {"Is it short?": 1}, "mode": "group"}, "rubric: has no effect with mode: group"),
+    ({"against": "answer", "mode": "group"}, "against: has no effect with mode: group"),
+    ({"prompt": "{completion}", "mode": "group"}, r"no \{completions\}, for mode: group"),
     ({"against": "answer"}, "against: has no effect with mode: score"),
     ({"rubric": {"Is it rude?": -1}}, "Ask the question the other way round"),
-    ({"rubric": {}}, "rubric"),
+    ({"rubric": {}}, "rubric: it has no questions"),
+    ({"rubric": "infos"}, "rubric"),
+    ({"rubric": "info", "mode": "pairwise"}, "rubric: has no effect"),
     ({"modle": "x"}, "Did you mean 'mod"),
     ({"key": SECRET}, "give the NAME of an environment variable"),
     ({"key": "SKCANARY-51E2"}, "give the NAME"),
@@ -379,8 +384,8 @@ cache = VerdictCache(Path(sys.argv[1]))
 for nth in range(300):
     asked = {"nth": nth % 20}
     found = cache.read(asked)
-    assert found in (None, nth % 20), found
-    cache.write(asked, nth % 20)
+    assert found in (None, (nth % 20,)), found
+    cache.write(asked, [nth % 20])
 """
 
 

@@ -169,3 +169,35 @@ def test_the_template_and_the_address_are_inputs_of_the_run(project: Path) -> No
     text = Path("params.yaml").read_text().replace("judge: {", "format: {")
     Path("params.yaml").write_text(text)
     assert not [name for name in Library().code("online@judged", read_yaml(PARAMS_FILE))["files"] if "judge" in name]
+
+
+@pytest.mark.slow
+def test_a_served_reward_model_trains_a_policy_and_its_key_is_written_nowhere(
+    project: Path, tmp_path: Path, endpoint: Endpoint
+) -> None:
+    write_params(endpoint.url.replace("/v1", "/classify"), "m", "concurrency: 1")
+    text = Path("params.yaml").read_text().replace("judge: {", "endpoint: {").replace("price_out: 10.0, ", "")
+    Path("params.yaml").write_text(text)
+    endpoint.does("say 2.5", "hang up", "say -3", *["500"] * 2, then="rule")
+    trained = ran("online", "judged")
+    assert trained.returncode == 0, trained.stderr
+    assert "(infrastructure: HTTP 500" in trained.stderr
+    counts = json.loads((project / "timings/online/judged.json").read_text())["counts"]
+    assert counts["endpoint requests"] == len(endpoint.log) and counts["endpoint tokens in"] > 0
+    assert all(one["headers"]["Authorization"] == f"Bearer {SECRET}" for one in endpoint.log)
+    files = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert len(files) > 10 and not [one for one in files if SECRET.encode() in one.read_bytes()]
+    assert SECRET not in trained.stdout + trained.stderr
+    code = Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]
+    assert {"posttrain/rewards/endpoint.py", "posttrain/rewards/judge/connection.py"} <= code.keys()
+    assert "posttrain/rewards/judge/judge.py" not in code
+
+
+@pytest.mark.slow
+def test_groups_train_a_policy_with_a_request_each(project: Path, endpoint: Endpoint) -> None:
+    write_params(endpoint.url, "m", "mode: group")
+    endpoint.does(then="rule")
+    trained = ran("online", "judged")
+    assert trained.returncode == 0, trained.stderr
+    counts = json.loads((project / "timings/online/judged.json").read_text())["counts"]
+    assert counts["judge requests"] == len(endpoint.log) <= 16, "2 rounds of 8 prompts, with 8 samples each"

@@ -1,0 +1,91 @@
+"""The reward `endpoint`: a reward model that a server holds scores completions, in the form of vLLM's /classify."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+
+import httpx
+from pydantic import Field
+
+from posttrain.errors import RewardError
+from posttrain.measure.counts import count
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError
+from posttrain.rewards.reward import Context, Reward, ScoreFn
+from posttrain.rollout import Rollout, Score
+
+
+class ServedModelOptions(ConnectionParams):
+    """The served reward model, and how patiently it is asked."""
+
+    url: str = Field(description="what conversations are posted to, e.g. http://127.0.0.1:8000/classify")
+    label: int | None = Field(None, ge=0, description="which output is the score, from 0; null: the model has one")
+
+
+class ServedModel(Connection):
+    """Asks for the scores of all conversations at once; equal ones are asked once."""
+
+    def __init__(self, options: ServedModelOptions, where: str) -> None:
+        super().__init__(options, where)
+        self._options = options
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the score of each rollout."""
+        before = self.counts.copy()
+        try:
+            return asyncio.run(self._scores(rollouts))
+        finally:
+            count({f"endpoint {name}": self.counts[key] - before[key] for name, key in COUNTED.items()})
+
+    async def _scores(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        talks = [_conversation(rollout) for rollout in rollouts]
+        different = list(dict.fromkeys(talks))
+        async with self.opened() as client:
+            found = await asyncio.gather(*(self._score(client, talk) for talk in different))
+        score_of = dict(zip(different, found, strict=True))
+        return [score_of[talk] for talk in talks]
+
+    async def _score(self, client: httpx.AsyncClient, talk: str) -> Score:
+        body = {"model": self._options.model, "messages": json.loads(talk), "use_activation": False}
+        try:
+            return Score(await self.post(client, self._options.url, body, self._read))
+        except NoReply as error:
+            return Score(0.0, error.status, error.reason)
+
+    def _read(self, content: bytes) -> float:
+        """Return the output that is the score, with the tokens counted."""
+        try:
+            data = json.loads(content)
+            outputs = [float(value) for value in data["data"][0]["probs"] if not isinstance(value, bool | str)]
+            complete = len(outputs) == len(data["data"][0]["probs"]) > 0
+            self.counts["tokens_in"] += max(int((data.get("usage") or {}).get("prompt_tokens", 0)), 0)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise TryAgainError("the reply is no classification") from error
+        if not complete:
+            raise TryAgainError("the reply is no classification")
+        label = self._options.label
+        if len(outputs) > 1 if label is None else label >= len(outputs):
+            fix = f"Set label to the output that is the score, 0 to {len(outputs) - 1}"
+            what = f"label = {'null' if label is None else label}, and the model gives {len(outputs)} outputs"
+            raise RewardError(what=what, where=self._where, fix="Remove label" if len(outputs) == 1 else fix)
+        if not math.isfinite(outputs[label or 0]):
+            raise NoReply("error", f"the score {outputs[label or 0]} is not finite")
+        return outputs[label or 0]
+
+
+COUNTED = {"requests": "requests", "tokens in": "tokens_in"}
+
+
+def _conversation(rollout: Rollout) -> str:
+    """Return the prompt's messages and all turns as JSON."""
+    turns = rollout.turns or [{"role": "assistant", "content": rollout.text}]
+    return json.dumps([dict(turn) for turn in (*rollout.prompt.messages, *turns)], ensure_ascii=True)
+
+
+def _served(options: ServedModelOptions, context: Context) -> ScoreFn:
+    return ServedModel(options, f"{context.where}.reward.endpoint")
+
+
+REWARDS = {"endpoint": Reward(_served, ServedModelOptions)}

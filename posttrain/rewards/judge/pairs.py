@@ -1,0 +1,47 @@
+"""Pairs of replies that the judge compares, and who won."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from posttrain.rewards.judge.texts import said
+from posttrain.rewards.judge.verdicts import Verdict, first_failure
+from posttrain.rollout import Rollout, Score
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Two replies to compare, by their places among the rollouts; None: the prompt's answer."""
+
+    mine: int
+    theirs: int | None
+    texts: tuple[str, str]
+
+
+def duels_of(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -> list[Duel]:
+    """Return each rollout with its prompt's answer, or with the next one of its group, which is a ring."""
+    if against == "answer":
+        return [Duel(place, None, (said(rollout), rollout.prompt.answer)) for place, rollout in enumerate(rollouts)]
+    groups: dict[str, list[int]] = defaultdict(list)
+    for place, rollout in enumerate(rollouts):
+        groups[rollout.prompt.id].append(place)
+    pairs = [
+        (place, group[(nth + 1) % len(group)])
+        for group in groups.values()
+        for nth, place in enumerate(group[: len(group) if len(group) > 2 else len(group) - 1])
+    ]
+    return [Duel(mine, theirs, (said(rollouts[mine]), said(rollouts[theirs]))) for mine, theirs in pairs]
+
+
+def won(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return whether the first text won in both orders; no verdicts: the texts are the same."""
+    failed = first_failure(verdicts)
+    if failed is not None:
+        return failed
+    if not verdicts:
+        return 0.5
+    forth, back = (verdict for verdict in verdicts if not isinstance(verdict, Score))
+    return forth if forth == 1 - back else 0.5
