@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -55,19 +56,16 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     prompts = encode_prompts(text, _prompts(params))
     count = len(prompts) * params.samples
     check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, "evaluate")
-    sampled_model = SampledModel(model, model_folder, text, runtime)
     progress = Progress(f"evaluate@{label}", count + len(prompts), "completion")
     with frozen_sampler(
-        params.engine, sampled_model, policy, params.sampling, prompts, params.device, "evaluate.settings",
-        keep=params.completions == "full",
+        params.engine, SampledModel(model, model_folder, text, runtime), policy, params.sampling, prompts,
+        params.device, "evaluate.settings", keep=params.completions == "full",
     ) as sampler:  # fmt: skip
+        draw = partial(generate_rollouts, sampler, text, prompts, params.sampling, params.seed)
         drawn = [
-            generate_rollouts(
-                sampler, text, prompts, params.sampling, params.seed,
-                samples=samples, greedy=greedy, advance=progress.advance,
-            )
+            draw(samples=samples, greedy=greedy, advance=progress.advance)
             for samples, greedy in ((params.samples, False), (1, True))
-        ]  # fmt: skip
+        ]
     progress.close()
     scorer = model_of(params.reward_model, "evaluate.settings.reward_model")
     reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", scorer, text, params.sampling.max_tokens))

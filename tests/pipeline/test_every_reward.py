@@ -14,6 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from posttrain.rewards.catalog import REWARDS
+from tests.rewards.judge.conftest import Endpoint, _endpoint, endpoint  # noqa: F401  fixtures
 from tests.rewards.judge.models import parrot_folder
 from tests.serve.served import Served
 from tests.workspace import dvc, run
@@ -52,6 +53,7 @@ RUNS: dict[str, dict[str, Any]] = {
         },
     },
     "judged": {"reward": {"correct": 1.0, "judge": {"weight": 0.5, "key": "JUDGE_KEY"}}},
+    "served": {"reward": {"correct": 1.0, "endpoint": {"weight": 0.5, "model": "m"}}},
     "steps": {
         "reward": {
             "milestones": {"of": {"format": 1.0, "correct": 1.0}, "credits": [0.2, 0.8]},
@@ -69,7 +71,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def write_project(workspace: Path, judge: dict[str, str]) -> None:
+def write_project(workspace: Path, judge: dict[str, str], classifier: str) -> None:
     """Add a table, a module and the runs."""
     (workspace / "custom/my_rewards.py").write_text(OWN, encoding="utf-8")
     (workspace / "my/data").mkdir(parents=True)
@@ -86,6 +88,7 @@ def write_project(workspace: Path, judge: dict[str, str]) -> None:
     params["data"]["files"] = {"mine": {"path": "my/data", "prompts": quiz}}
     runs: dict[str, Any] = {name: {**RUN, **json.loads(json.dumps(one))} for name, one in RUNS.items()}
     runs["judged"]["reward"]["judge"] |= judge
+    runs["served"]["reward"]["endpoint"]["url"] = classifier
     params["online"]["runs"] = runs
     params["evaluate"]["policies"] = {name: f"online/{name}" for name in RUNS}
     file.write_text(json.dumps(params), encoding="utf-8")
@@ -110,10 +113,13 @@ def used() -> set[str]:
 
 @pytest.mark.slow
 def test_every_reward_trains_a_policy_by_dvc_and_as_a_flow(
-    own_workspace: Path, tmp_path: Path, judge: dict[str, str]
+    own_workspace: Path,
+    tmp_path: Path,
+    judge: dict[str, str],
+    endpoint: Endpoint,  # noqa: F811
 ) -> None:
     assert used() >= set(REWARDS)
-    write_project(own_workspace, judge)
+    write_project(own_workspace, judge, endpoint.url.replace("/v1", "/classify"))
     flowing = tmp_path / "flowing"
     shutil.copytree(own_workspace, flowing, symlinks=True)
     for folder, command in ((own_workspace, ("dvc", "repro")), (flowing, ("flows.pipeline",))):
