@@ -34,7 +34,8 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
     ids = {name: {prompt.id for prompt, _ in pairs} for name, pairs in unscorable.items()}
     lost = set.intersection(*(ids.get(name, set()) for name in judging)).union(*(ids.get(name, ()) for name in gates))
     name, unreadable = next(iter(unscorable.items()))
-    if len(lost) == len(prompts) and {why for _, why in unreadable} == {"empty"}:
+    blank = not any(prompt.answer.strip() for prompt in prompts) and {why for _, why in unreadable} == {"empty"}
+    if len(lost) == len(prompts) and blank:
         what = f"reward '{name}' compares with the prompt's answer, and no prompt has one"
         raise DataError(what=what, where=where, fix="Add answers, or use rewards without them, e.g. {model: 1.0}")
     first, why = next(((prompt, why) for prompt, why in unreadable if prompt.answer.strip()), unreadable[0])
