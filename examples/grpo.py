@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
         model, tokenizer, PROMPTS, digits, args.algorithm,
         settings={
             "rollout": {"rounds": args.rounds, "prompts": 4, "group_size": 8, "sampling": {"max_tokens": 8}},
+            "patience": None,  # the tiny model never ends an answer
             "optimizer": {"lr": args.lr or (1e-6 if args.model else 1e-2)},
         },
         seed=args.seed,

@@ -75,7 +75,7 @@ def test_the_outcome_sits_on_the_last_action_token() -> None:
 def test_the_reward_of_a_turn_sits_on_the_last_token_of_the_turn() -> None:
     # Two turns of two tokens that earn 1 and 2, and an outcome of 2 more: the rewards by token are 0, 1, 0, 4.
     step = Ragged(torch.tensor([4]), tokens={"turn_reward": t(0, 1, 0, 2)})
-    rewards = Rewards(step, t(5), t(0, 0, 0, 0), t(0), {}, ())
+    rewards = Rewards(step, t(5), t(0, 0, 0, 0), t(0), {})
     entry = ADVANTAGES["return_to_go"]
     assert_close(entry.columns(rewards, entry.options(type="return_to_go"))["advantage"], t(5, 5, 4, 4))
     halved = entry.columns(rewards, entry.options(type="return_to_go", gamma=0.5))["advantage"]

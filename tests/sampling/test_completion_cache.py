@@ -126,5 +126,5 @@ def test_evaluating_again_samples_nothing(stage_server: Server, smoke_workspace:
         outputs.append(ended.output)
         found.append([(results / name).read_bytes() for name in ("rollouts.parquet", "metrics.json")])
     assert "from the cache" not in outputs[0]
-    assert all("evaluate sft: 40 completions from the cache" in one for one in outputs[1:])
+    assert all("evaluate.settings: 40 completions from the cache" in one for one in outputs[1:])
     assert found[0] == found[1] != found[2]
