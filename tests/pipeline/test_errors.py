@@ -47,7 +47,12 @@ def workspace(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -
             "start: ../sft\n      data: two_step/prompts",
             ["start", "../sft"],
         ),
-        ("preference dpo", "beta: 0.1", "desirable: 2.0", ["loss.desirable: not an option of type dpo", "belongs to type bco, kto"]),
+        (
+            "preference dpo",
+            "beta: 0.1",
+            "desirable: 2.0",
+            ["loss.desirable: not an option of type dpo", "type bco, kto"],
+        ),
         ("online grop", "", "", ["no section 'grop'", "Did you mean 'grpo'?"]),
         ("evaluate ../../etc", "", "", ["cannot name a run"]),
     ],
