@@ -76,7 +76,7 @@ def train_online(
     sampler: what samples the model, by default the built-in decoder (posttrain.sampling.sampler.Sampler).
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
-    arguments goes on where a killed one stopped. on_step: is called with the number of each step and its metrics.
+    arguments resumes a killed one. on_step: is called with the number of each step and its metrics.
     """
     given, model = model, own_model(model)
     params = _params(algorithm, reward, settings, seed).model_copy(update={"device": device_of(model)})

@@ -59,7 +59,7 @@ class NoCheckpoints(Checkpoints):
 
 
 class OutputCheckpoints(Checkpoints):
-    """Checkpoints in a folder of the user's: a call with the same arguments goes on where an earlier one was killed."""
+    """Checkpoints in a folder of the user's: a call with the same arguments resumes a killed one."""
 
     def __init__(self, run: TrainingRun, folder: Path, data: str) -> None:
         """`data`: the rows, as text."""
@@ -72,7 +72,7 @@ class OutputCheckpoints(Checkpoints):
     def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
         if changed := differences(saved.plain["maker"], self._maker):
             what = f"step {saved.step} was saved with other code or packages: {', '.join(changed[:5])}"
-            fix = "Go on with those, or remove the folder to start from step 0"
+            fix = "Use those again, or remove the folder to start from step 0"
             raise PipelineError(what=what, where=str(folder.parent), fix=fix)
         return []
 

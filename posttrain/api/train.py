@@ -63,7 +63,7 @@ def train_model(
 
     heldout: rows that are measured (`heldout_loss` and others) before the first step, every `evaluate_every` steps, and
     at the end, as a last row of the metrics. output: a folder for checkpoints, metrics.csv and model/, which
-    `load_model` reads; a call with the same arguments goes on where a killed one stopped. on_step: is called with the
+    `load_model` reads; a call with the same arguments resumes a killed one. on_step: is called with the
     number of each step and its metrics.
     """
     given, model = model, own_model(model)

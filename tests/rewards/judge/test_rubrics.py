@@ -79,8 +79,8 @@ def test_a_prompt_with_a_bad_rubric_is_left_out_and_why_is_said(
     terms = check(Settings, {"reward": {"judge": settings}}, where="x").reward
     prompts = [Prompt("good", [], [], info={"rubric": SUM}), Prompt("bad", [], [], info={"rubric": rubric})]
     assert [one.id for one in scorable_prompts(terms, prompts, "here")] == ["good"]
-    told = capsys.readouterr().err
-    assert str(caught.value) in told and "prompt bad" in told
+    printed = capsys.readouterr().err
+    assert str(caught.value) in printed and "prompt bad" in printed
 
 
 def test_a_question_of_several_lines_is_one_line() -> None:
