@@ -22,7 +22,8 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import HeldoutRows, rows_of
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, train_likelihood
+from posttrain.train.likelihood import save_likelihood
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import table_path
@@ -83,7 +84,7 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
     update = adamw(models.trained, params, source.steps)
     step_tokens = most_tokens(examples.tokens, params.batch)
     training = TrainingRun(name, params, [corpus], objective, source, models, update, step_tokens)
-    train_likelihood(training, examples, heldout, tokenizer=scratch)
+    save_likelihood(training, run_training(training), examples, heldout, scratch)
 
 
 if __name__ == "__main__":

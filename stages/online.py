@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from posttrain.evaluate.watch import run_watched
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import context_of, load_text
@@ -21,7 +20,7 @@ from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
-from posttrain.train.loop import run_training, share_run
+from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
 from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, table_path, write_json
@@ -63,12 +62,10 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
         )  # fmt: skip
         training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
         watch = heldout_watch(params, models, text, rewards, training.source.steps, section, sampler)
-        metrics = run_training(training if watch is None else replace(training, watch=watch))
+        metrics, watched = run_watched(training, watch)
     monitor.close()
 
-    if watch is not None:
-        metrics.rows.pop()  # the evaluation after the last step
-    steps, watched = len(metrics.rows), {} if watch is None else watch.finish()
+    steps = len(metrics.rows)
     policy = models.gather_on_rank_zero().policy
     log.finish(rollouts_path(name), metrics.rows)
     note(weights_version=f"{name} step {watched.get('kept_step', steps)}")

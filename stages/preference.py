@@ -9,6 +9,8 @@ from pydantic import Field
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.errors import ParamsError
+from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
+from posttrain.evaluate.watch import run_watched
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
@@ -20,7 +22,7 @@ from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training, share_run
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms, load_run
 from posttrain.train.tokenize_tables import comparisons, feedback
@@ -35,6 +37,7 @@ class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
     data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
     epochs: float = Field(1.0, gt=0, description="times through the data")
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
+    watch: TableWatch | None = WATCH
 
 
 PREFERENCE = Algorithms((PREFERENCE_ROWS, lambda _: PreferenceRun))
@@ -49,9 +52,10 @@ def main(run: str) -> None:
     objective, kind = PreferenceObjective(params), needed_kind(params, section)
 
     text = load_text(start, params.date)
-    frame = read_table(table, kind).filter(split="train")
+    frame = read_table(table, kind)
     tokenize = feedback if kind == "feedback" else comparisons
-    examples = tokenize(text, frame, params, str(table))
+    examples = tokenize(text, frame.filter(split="train"), params, str(table))
+    watched = heldout_rows(frame, params.watch, table)
     if params.parts > len(examples):
         what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
         raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
@@ -68,11 +72,15 @@ def main(run: str) -> None:
     update = adamw(models.trained, params, source.steps)
     step_tokens = most_tokens(examples.tokens, params.batch) * (2 if objective.mismatched else 1)
     shown = ("loss", "accuracy")
-    log = run_training(TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens, shown))
+    training = TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens, shown)
+    seen = tokenize(text, watched, params, str(table)) if params.watch else []
+    log, measured = run_watched(training, table_watch(training, objective, params.watch, seen))
 
     save_model(models.gather_on_rank_zero().policy, model_path(name), start, params.save_dtype)
     results: dict[str, float] = {key: log.tail(key, 10) for key in shown if key in log.rows[-1]}
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": source.steps, **rounded(results)})
+    write_json(
+        metrics_path(name), {"algorithm": params.algorithm, "steps": len(log.rows), **rounded(results), **measured}
+    )
 
 
 def preference_source(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
+from posttrain.evaluate.watch import run_watched
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.save_dtype import round_weights
@@ -20,7 +22,7 @@ from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training, share_run
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
@@ -37,6 +39,7 @@ class RewardRun(TrainingParams, RowLimit, HeldoutRows):
     batch: int = Field(16, ge=1, description="comparisons per step")
     shown: int = Field(500, ge=1, description="so many demonstrations are scored")
     objective: RewardConfig = Field(default_factory=RewardConfig)
+    watch: TableWatch | None = WATCH
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardRun:
@@ -66,6 +69,7 @@ def main(run: str) -> None:
     examples, heldout = (
         comparisons(text, rows_of(frame, split, params), params, str(pairs)) for split in ("train", "heldout")
     )
+    watched = heldout_rows(frame, params.watch, pairs)
     if judged:
         rows = read_table(judged, "feedback").filter(split="train")
         examples = rankings(text, rows, params, str(judged))
@@ -81,9 +85,10 @@ def main(run: str) -> None:
     inputs = [start, pairs, *(table for table in (judged, chat) if table)]
     update = adamw(models.trained, params, source.steps)
     step_tokens = most_tokens(examples.tokens, params.batch)
-    run_training(
-        TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, ("loss", "accuracy"))
-    )
+    shown_metrics = ("loss", "accuracy")
+    training = TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, shown_metrics)
+    seen = comparisons(text, watched, params, str(pairs)) if params.watch else []
+    log, kept = run_watched(training, table_watch(training, objective, params.watch, seen))
 
     models = models.gather_on_rank_zero()
     vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end
@@ -93,7 +98,7 @@ def main(run: str) -> None:
         measured["demonstrations_score"] = float(answer_scores(models, shown).mean())
         models.policy.config.reward_shift = measured["demonstrations_score"]
     save_model(models.policy, model_path(name), start, params.save_dtype)
-    write_json(metrics_path(name), {"steps": source.steps, "pairs": len(examples), **rounded(measured)})
+    write_json(metrics_path(name), {"steps": len(log.rows), "pairs": len(examples), **kept, **rounded(measured)})
     print(f"{name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(name)}")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.evaluate.table_watch import WATCH, DemonstrationWatch, demonstration_watch, heldout_rows
+from posttrain.evaluate.watch import run_watched
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import load_text
 from posttrain.params.params import load
@@ -16,7 +18,8 @@ from posttrain.train.batch_sources import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import HeldoutRows, rows_of
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run, train_likelihood
+from posttrain.train.likelihood import save_likelihood
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations
 from posttrain.workspace import table_path
@@ -31,6 +34,7 @@ class SftRun(TrainingParams, RowLimit, HeldoutRows):
     batch: int = Field(16, ge=1, description="demonstrations per step")
     turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
     objective: LikelihoodConfig = Field(default_factory=LikelihoodConfig)
+    watch: DemonstrationWatch | None = WATCH
 
 
 def main(run: str) -> None:
@@ -46,6 +50,7 @@ def main(run: str) -> None:
         demonstrations(text, rows_of(frame, split, params), params, str(chat), params.turns)
         for split in ("train", "heldout")
     )
+    rows = heldout_rows(frame, params.watch, chat)
     del frame  # training reads the rows from their file
 
     objective = LikelihoodObjective(params.objective)
@@ -55,7 +60,10 @@ def main(run: str) -> None:
     update = adamw(models.trained, params, source.steps)
     step_tokens = most_tokens(examples.tokens, params.batch)
     training = TrainingRun(name, params, [start, chat], objective, source, models, update, step_tokens)
-    train_likelihood(training, examples, heldout, tokenizer=start)
+    seen = demonstrations(text, rows, params, str(chat), params.turns) if params.watch else []
+    watch = demonstration_watch(training, objective, params.watch, seen, rows, text)
+    log, watched = run_watched(training, watch)
+    save_likelihood(training, log, examples, heldout, start, watched)
 
 
 if __name__ == "__main__":

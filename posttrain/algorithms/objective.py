@@ -83,6 +83,17 @@ class Loss:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class HeldoutItems:
+    """What is measured of each held-out item: its loss, its weight in the mean, and more figures of it."""
+
+    loss_I: Tensor
+    weight_I: Tensor
+    figures: Mapping[str, Tensor] = field(default_factory=dict)
+    logps_IK: Tensor | None = None
+    """The log-prob of each of an item's answers, where it is said of how many items all of them fall."""
+
+
 def add_metrics(totals: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
     """Add the metrics of a part to those of the step: `_min` and `_max` are extremes, all others add up."""
     for name, value in part.items():

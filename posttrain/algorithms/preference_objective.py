@@ -8,7 +8,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
+from posttrain.algorithms.objective import (
+    HeldoutItems,
+    Loss,
+    Objective,
+    Prepared,
+    State,
+    columns_before_prepare,
+    require_columns,
+)
 from posttrain.algorithms.preference_config import PreferenceConfig
 from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
 from posttrain.formulas.policy import k1
@@ -81,11 +89,8 @@ class PreferenceObjective(Objective):
         self, entry: PairLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         good_B = micro.rows["side"] > 0
-        # gathered by index: a mask would wait for the GPU
-        both = micro.items.argsort(stable=True).view(-1, 2)
-        weight, first = weight_B[both[:, 0]], good_B[both[:, 0]]
-        left, right = relative_B[both].unbind(1)
-        h, l = torch.where(first, left, right), torch.where(first, right, left)  # noqa: E741
+        chosen, rejected = _chosen_and_rejected(micro)
+        weight, h, l = weight_B[chosen], relative_B[chosen], relative_B[rejected]  # noqa: E741
         total = (weight * entry.loss(h, l, self.knobs.loss)).sum()
         metrics = {
             "accuracy": (weight * (h > l)).sum(),
@@ -94,6 +99,25 @@ class PreferenceObjective(Objective):
             "rejected": (weight * l).sum().detach(),
         }
         return good_B, total, metrics
+
+    def heldout(self, micro: Ragged) -> HeldoutItems:
+        """Return the loss of each pair, or of each answer with a shift of 0."""
+        logp, entry = micro.tokens["logp"], self.loss_entry
+        relative_B = self._relative(micro, logp)
+        if isinstance(entry, UnaryLoss):
+            label_B = micro.rows["label"]
+            loss_I = entry.loss(relative_B, label_B, relative_B.new_zeros(()), self.knobs.loss)
+            right_I, good = torch.where(label_B > 0, relative_B > 0, relative_B < 0), label_B > 0
+            logps_IK = None
+        else:
+            chosen, rejected = _chosen_and_rejected(micro)
+            h, l = relative_B[chosen], relative_B[rejected]  # noqa: E741
+            loss_I, right_I, good = entry.loss(h, l, self.knobs.loss), h > l, chosen
+            logps_IK = micro.sum_rows(logp)[torch.stack([chosen, rejected], 1)]
+        if self.knobs.nll:
+            nll_B = -micro.mean_rows(logp)
+            loss_I = loss_I + self.knobs.nll * (torch.where(good, nll_B, 0.0) if logps_IK is None else nll_B[good])
+        return HeldoutItems(loss_I, torch.ones_like(loss_I), {"accuracy": right_I}, logps_IK)
 
     def _feedback(
         self, entry: UnaryLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor, number: float
@@ -116,6 +140,13 @@ class PreferenceObjective(Objective):
         mean_B = weight_B * (0.5 if "side" in micro.rows else 1.0)
         shift_N = k1(micro.tokens["logp"], micro.tokens["ref_logp"])
         return {"logp_shift": (mean_B * micro.mean_rows(shift_N)).sum()}
+
+
+def _chosen_and_rejected(micro: Ragged) -> tuple[Tensor, Tensor]:
+    """Return the index of each pair's chosen row and of its rejected row; a mask would wait for the GPU."""
+    left, right = micro.items.argsort(stable=True).view(-1, 2).unbind(1)
+    first = micro.rows["side"][left] > 0
+    return torch.where(first, left, right), torch.where(first, right, left)
 
 
 def _check_pairs(step: Ragged) -> None:

@@ -9,7 +9,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, State, columns_before_prepare, require_columns
+from posttrain.algorithms.objective import (
+    HeldoutItems,
+    Loss,
+    Objective,
+    Prepared,
+    State,
+    columns_before_prepare,
+    require_columns,
+)
 from posttrain.formulas.ragged import Ragged
 from posttrain.formulas.reward import bradley_terry, centring, comparisons
 from posttrain.params.params import Params
@@ -67,6 +75,14 @@ class RewardObjective(Objective):
             total = total + self.knobs.centring * (weight * centring(better, worse)).sum()
         gap = better - worse
         return Loss(total, {"accuracy": (weight * (gap > 0)).sum(), "margin": (weight * gap).sum().detach()})
+
+    def heldout(self, micro: Ragged) -> HeldoutItems:
+        """Return the loss of each pair, without the margins that training asks for."""
+        score, side = micro.rows["score"].float(), micro.rows["side"]
+        won, lost = comparisons(-side, micro.items)
+        gap = score[won] - score[lost]
+        loss_I = bradley_terry(score[won], score[lost])
+        return HeldoutItems(loss_I, torch.ones_like(loss_I), {"accuracy": gap > 0, "margin": gap})
 
     def _rank(self, step: Ragged) -> Tensor:
         return step.rows["rank"] if self.knobs.compare == "ranks" else -step.rows["side"]

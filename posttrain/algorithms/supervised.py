@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.algorithms.objective import Loss, Objective, Prepared, State
+from posttrain.algorithms.objective import HeldoutItems, Loss, Objective, Prepared, State
 from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
 from posttrain.params.params import Params
 
@@ -46,6 +46,12 @@ class LikelihoodObjective(Objective):
         entropy = micro.tokens["entropy"].detach()
         mean_N = micro.tokens["token_mean_weight"].to(entropy.dtype)
         return Loss(-weighted_sum(micro, micro.tokens["logp"]), {"entropy": (mean_N * entropy).sum()})
+
+    def heldout(self, micro: Ragged) -> HeldoutItems:
+        """Return the mean loss of each row's tokens."""
+        by_row = self.knobs.aggregation == "sequence_mean"
+        tokens_B = micro.lengths_B.double()
+        return HeldoutItems(-micro.mean_rows(micro.tokens["logp"]), torch.ones_like(tokens_B) if by_row else tokens_B)
 
 
 def with_weights(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:

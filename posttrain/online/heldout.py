@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from posttrain.evaluate.intervals import Floats
-from posttrain.online.watch import HeldoutWatch
+from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
 from posttrain.params.slots import model_of
-from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.failures import MAX_FAILED, FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum, scored_by_first
@@ -32,7 +32,11 @@ from posttrain.train.model_set import ModelSet
 from posttrain.workspace import table_path
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from posttrain.evaluate.table_watch import DemonstrationWatch
     from posttrain.online.runs import OnlineParams
+    from posttrain.train.loop import TrainingRun
 
 
 def heldout_watch(
@@ -72,6 +76,34 @@ def heldout_watch(
     return HeldoutWatch(watch, measure, models.policy, steps, where)
 
 
+def sampled_demonstrations(
+    run: TrainingRun, params: DemonstrationWatch, loss: Measure, rows: pl.DataFrame, text: ChatText, where: str
+) -> Measure:
+    """Return what samples the prompts of demonstrations and scores the samples, next to the loss of the rows."""
+    shown = [
+        Prompt(row["id"], row["messages"][:-1], (), row["messages"][-1]["content"], problem=row["problem"])
+        for row in rows.iter_rows(named=True)
+    ]
+    table = str(run.inputs[1])
+    prompts = scorable_prompts(params.reward or {}, encode_prompts(text, shown), table)
+    sampling = SamplingParams(max_tokens=params.max_tokens)
+    check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * params.samples, sampling, where)
+    reward = RewardSum(params.reward or {}, Context(run.models.runtime, where, None, text, params.max_tokens))
+    sampler = DistributedSampler(LocalSampler(run.models.policy, text.stops, run.models.runtime, section=where))
+    sampled = HeldoutRewards(
+        sampler, run.models.policy, text, prompts, sampling,
+        samples=params.samples, seed=run.params.seed, rewards=(reward, reward), max_failed=MAX_FAILED, where=where,
+    )  # fmt: skip
+
+    def measure() -> Measured:
+        return sampled()._replace(proxy_P=(losses := loss()).proxy_P, figures=losses.figures)
+
+    return measure
+
+
+SAMPLED: Final = {"reward": sampled_demonstrations}
+
+
 class HeldoutRewards:
     """Samples the held-out prompts and scores them by the true reward and by the proxy.
 
@@ -98,7 +130,7 @@ class HeldoutRewards:
         self._samples, self._seed, self._rewards = samples, seed, rewards
         self._max_failed, self._where, self._evaluations = max_failed, where, 0
 
-    def __call__(self) -> tuple[Floats, Floats]:
+    def __call__(self) -> Measured:
         """Return the mean true and proxy reward of each prompt."""
         self._evaluations += 1
         self._sampler.sync(self._policy, f"{self._where} evaluation {self._evaluations}")
@@ -112,7 +144,8 @@ class HeldoutRewards:
             name="heldout",
         )
         true, proxy = self._rewards
-        return self._per_prompt(true, rollouts), self._per_prompt(proxy, rollouts)
+        scores = self._per_prompt(true, rollouts)
+        return Measured(scores, scores if proxy is true else self._per_prompt(proxy, rollouts))
 
     def _per_prompt(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> Floats:
         """Return the mean reward of each prompt's samples that could be scored; nan where there is none."""

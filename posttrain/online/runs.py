@@ -24,13 +24,13 @@ from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.sampled_config import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
 from posttrain.algorithms.supervised import LikelihoodObjective
+from posttrain.evaluate.watch import WatchRule
 from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.sources import FilteredSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.online.watch import WatchParams
 from posttrain.params.params import Params
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
@@ -47,8 +47,20 @@ from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import windows
 
+TRUE: Any = {"correct": 1.0}
+"""The true reward of `watch` where params.yaml says nothing."""
 OVERLONG = "overlong"
 """The reward that the setting `overlong` adds."""
+
+
+class WatchParams(WatchRule):
+    """Evaluation of the policy while it is trained, on prompts of the split `heldout` of the run's table."""
+
+    prompts: int = Field(64, ge=2, description="prompts, from the top of the split heldout")
+    samples: int = Field(1, ge=1, description="samples of each prompt, with rollout.sampling")
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+        TRUE, description="the true reward; the reward of the run is the proxy that it is compared with"
+    )
 
 
 class OnlineParams(TrainingParams):

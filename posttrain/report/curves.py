@@ -37,7 +37,8 @@ def curves(named: Iterable[tuple[str, str]], points: int) -> list[dict[str, Any]
     return found
 
 
-HELDOUT = ("heldout_true", "heldout_proxy")
+QUANTITIES = {"true": 1, "proxy": 1, "score": 1, "loss": -1}
+"""What `watch` measures, `heldout_` and this, what decides before what is learned from; -1: smaller is better."""
 STEPS = ("best_step", "kept_step", "over_optimised_step")
 
 
@@ -46,22 +47,21 @@ def evaluations(named: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     found = []
     for path, label in named:
         columns = read_curve(plot_path(path)) if plot_path(path).is_file() else {}
-        if HELDOUT[0] not in columns or not metrics_path(path).is_file():
+        names = [name for name in QUANTITIES if f"heldout_{name}_low" in columns]
+        if not names or not metrics_path(path).is_file():
             continue
-        points = {
-            name: [
-                {"x": step, "y": y, "low": low, "high": high}
-                for step, y, low, high in zip(
-                    columns["step"], columns[name], columns[f"{name}_low"], columns[f"{name}_high"], strict=True
-                )
-                if y is not None
-            ]
-            for name in HELDOUT
-        }
+        measured = [{"name": name, "sign": QUANTITIES[name], "points": _points(columns, name)} for name in names]
         metrics = json.loads(metrics_path(path).read_text(encoding="utf-8"))
         steps = {name: metrics[name] for name in STEPS if name in metrics}
-        found.append({"label": label, "path": path, **points, **steps})
+        found.append({"label": label, "path": path, "measured": measured, **steps})
     return found
+
+
+def _points(columns: dict[str, Column], name: str) -> list[dict[str, Any]]:
+    """Return the evaluations of one quantity, with their intervals."""
+    parts = (columns[key] for key in ("step", *(f"heldout_{name}{end}" for end in ("", "_low", "_high"))))
+    rows = zip(*parts, strict=True)
+    return [{"x": step, "y": y, "low": low, "high": high} for step, y, low, high in rows if y is not None]
 
 
 SHOWN = (
@@ -75,6 +75,10 @@ SHOWN = (
     "entropy",
     "heldout_true",
     "heldout_proxy",
+    "heldout_score",
+    "heldout_loss",
+    "heldout_accuracy",
+    "heldout_both_fell",
     "clip_fraction",
     "grad_norm",
 )

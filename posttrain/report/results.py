@@ -170,12 +170,15 @@ def _reward_note(summary: Mapping[str, Figures]) -> str:
 def _fallen(settings: Settings) -> Iterator[str]:
     """Yield what the report says of each run whose true reward on held-out prompts fell while it was trained."""
     for run in evaluations(labels(settings).items()):
-        points = {point["x"]: point for point in run["heldout_true"]}
+        first = run["measured"][0]
+        points = {point["x"]: point for point in first["points"]}
         best, kept = (points.get(run.get(name)) for name in ("best_step", "kept_step"))
         alarm = f" Over-optimised at step {run['over_optimised_step']}." if "over_optimised_step" in run else ""
-        if alarm or (best and kept and kept["high"] < best["low"]):
+        worse = best and kept and (kept["high"] < best["low"] if first["sign"] > 0 else kept["low"] > best["high"])
+        if alarm or worse:
+            what = {"true": "true reward"}.get(first["name"], first["name"])
             steps = f"was best at step {run['best_step']}; the model is that of step {run['kept_step']}"
-            yield f"{run['label']}: the true reward {steps}.{alarm}"
+            yield f"{run['label']}: the {what} {steps}.{alarm}"
 
 
 def _next() -> str:

@@ -28,12 +28,17 @@ class HeldoutRows(Params):
 
 
 def rows_of(frame: pl.DataFrame, split: str, params: HeldoutRows) -> pl.DataFrame:
-    """The rows of a split; of held-out rows at most `heldout_rows`, those with the smallest ids, which are hashes."""
+    """The rows of a split; of held-out rows at most `heldout_rows`."""
     rows = frame.filter(split=split)
     if split != "heldout" or rows.height <= params.heldout_rows:
         return rows
     print(f"measured on {params.heldout_rows:,} of {rows.height:,} held-out rows (heldout_rows)")
-    return rows.filter(pl.col("id").rank("ordinal") <= params.heldout_rows)
+    return first_by_id(rows, params.heldout_rows)
+
+
+def first_by_id(rows: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return at most so many rows, in their order: those with the smallest ids, which are hashes."""
+    return rows.filter(pl.col("id").rank("ordinal") <= most)
 
 
 @torch.no_grad()

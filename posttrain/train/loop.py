@@ -20,7 +20,6 @@ from posttrain.measure.timings import restore_timings, timings_state
 from posttrain.models.adapters import ADAPTER_CHOICE, AdapterChoice, Attach, attach_of
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.save_dtype import SaveDtype
-from posttrain.models.files.store import save_model
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.compiled import compiled
 from posttrain.models.master_weights import round_masters
@@ -34,14 +33,12 @@ from posttrain.train.batch_sources import BatchSource, prefixed
 from posttrain.train.callback import NO_WATCH, StepLog, Watch
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
-from posttrain.train.examples import Examples
-from posttrain.train.heldout import mean_loss
 from posttrain.train.limits import LimitParams, check_limits
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
-from posttrain.workspace import metrics_path, model_path, plot_path, rounded, write_json
+from posttrain.workspace import plot_path
 
 ADAPTER_RATE = 10
 """How many times the usual learning rate an adapter gets where none is given."""
@@ -241,18 +238,6 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, en
     for model in models.trained.values():
         model.eval()
     return log
-
-
-def train_likelihood(run: TrainingRun, examples: Examples, heldout: Examples, tokenizer: Path) -> None:
-    """Train on the likelihood of examples; writes the model, with the tokenizer of a folder, and its metrics."""
-    log = run_training(run)
-    models = run.models.gather_on_rank_zero()
-
-    save_model(models.policy, model_path(run.name), tokenizer, run.params.save_dtype)
-    losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
-    counts = {"steps": run.source.steps, "rows": len(examples), "tokens": examples.trained_tokens}
-    write_json(metrics_path(run.name), {**counts, **rounded(losses)})
-    print(f"{run.name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(run.name)}")
 
 
 def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> CheckpointData:

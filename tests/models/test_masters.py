@@ -19,13 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import posttrain
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
+from posttrain.evaluate.watch import HeldoutWatch, WatchParams
 from posttrain.models.device import FLOAT32_ONLY, DeviceParams, Runtime
 from posttrain.models.files.store import load_model, save_model
 from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.master_weights import computing, frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear
 from posttrain.models.self_check import verify_forward
-from posttrain.online.watch import HeldoutWatch, WatchParams
 from posttrain.params.params import check
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams

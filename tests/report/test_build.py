@@ -120,12 +120,14 @@ def test_page_data_holds_the_evaluations_of_a_watched_run(finished: Path) -> Non
     data = page_data(PAGE.read_text(encoding="utf-8"))
     (one,) = data["evaluations"]  # type: ignore[misc]
     assert (one["label"], one["best_step"], one["over_optimised_step"]) == ("grpo", 30, 60)
-    assert one["heldout_true"] == [
+    true, proxy = one["measured"]
+    assert (true["name"], proxy["name"]) == ("true", "proxy")
+    assert true["points"] == [
         {"x": 0, "y": 0.3, "low": 0.2, "high": 0.4},
         {"x": 30, "y": 0.6, "low": 0.5, "high": 0.7},
         {"x": 60, "y": 0.1, "low": 0.0, "high": 0.2},
     ], "steps without an evaluation are left out"
-    assert [point["y"] for point in one["heldout_proxy"]] == [0.1, 0.5, 0.9]
+    assert [point["y"] for point in proxy["points"]] == [0.1, 0.5, 0.9]
 
 
 def test_embedded_json_cannot_end_its_element() -> None:

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TrainingError
+from posttrain.evaluate.watch import HeldoutWatch, Measured
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online.heldout import HeldoutRewards, heldout_watch
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
-from posttrain.online.runs import ONLINE
-from posttrain.online.watch import HeldoutWatch, WatchParams
-from posttrain.online.watch_rules import Floats
+from posttrain.online.runs import ONLINE, WatchParams
 from posttrain.params.params import check
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.builtin import LocalSampler
@@ -79,10 +78,10 @@ def scripted(run: TrainingRun, params: WatchParams, true: dict[int, float], prox
     """A watch of every step whose evaluations are given, and the digest of the weights at each of them."""
     seen: dict[int, str] = {}
 
-    def measure() -> tuple[Floats, Floats]:
+    def measure() -> Measured:
         step = len(seen)
         seen[step] = digest(run)
-        return tuple((np.arange(PROMPTS) < curve[step] * PROMPTS).astype(float) for curve in (true, proxy))  # type: ignore[return-value]
+        return Measured(*((np.arange(PROMPTS) < curve[step] * PROMPTS).astype(float) for curve in (true, proxy)))
 
     watch = HeldoutWatch(params, measure, run.models.policy, run.source.steps, "watch")
     return replace(run, watch=watch), watch, seen
@@ -149,7 +148,7 @@ def test_a_run_that_gets_clearly_worse_ends(
         (WatchParams(every=1, patience=2), flat, 3, "the run ends at step 3"),
         (WatchParams(every=1, over_optimisation="stop"), rising, 4, "OVER-OPTIMISATION at step 4"),
         (WatchParams(every=1), rising, 6, "OVER-OPTIMISATION at step 4"),
-        (WatchParams(every=1), flat, 6, "best held-out reward at step 1 of 6"),
+        (WatchParams(every=1), flat, 6, "best held-out true reward at step 1 of 6"),
     ):
         monkeypatch.setenv("DVC_ROOT", str(tmp_path / f"{rows}-{said[:4]}-{params.over_optimisation}"))
         run, watch, _ = scripted(make_run(folder, "grpo", tmp_path), params, true, proxy)

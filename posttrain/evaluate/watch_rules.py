@@ -25,22 +25,13 @@ DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The weights before an optimizer step, measured on the held-out prompts."""
+    """The weights before an optimizer step, measured on held-out rows; larger is better."""
 
     step: int
     true_P: Floats
-    """The mean true reward of each prompt's samples; nan where none could be scored."""
+    """What decides, of each row, as the mean true reward of a prompt's samples; nan where it is unknown."""
     proxy_P: Floats
-    """The same of the reward that is learned from."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return both means with their 95 % intervals over prompts."""
-        found: dict[str, float] = {}
-        for name, values_P in (("heldout_true", self.true_P), ("heldout_proxy", self.proxy_P)):
-            known_P = values_P[np.isfinite(values_P)]
-            low, high = interval(known_P, seed=0)
-            found |= {name: float(known_P.mean()), f"{name}_low": low, f"{name}_high": high}
-        return found
+    """What is learned from; the same where there is nothing else."""
 
     @property
     def true(self) -> float:
@@ -56,8 +47,10 @@ class Change:
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+    def shown(self, sign: float = 1.0) -> str:
+        """Return it as text; `sign` -1: of the negative, as of a loss."""
+        low, high = sorted((sign * self.low, sign * self.high))
+        return f"{sign * self.mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 @dataclass(frozen=True)
@@ -123,6 +116,12 @@ class History:
         self.worse_in_a_row, self.over_optimised_in_a_row = tensors["in_a_row"].tolist()
         at = int(tensors["over_optimised_at"])
         self.over_optimised_at = None if at < 0 else at
+
+
+def mean_with_interval(values_P: Floats, sign: float = 1.0) -> tuple[float, float, float]:
+    """Return the mean over the rows that are known, times `sign`, with its 95 % interval."""
+    known_P = sign * values_P[np.isfinite(values_P)]
+    return float(known_P.mean()), *interval(known_P, seed=0)
 
 
 def change(before_P: Floats, after_P: Floats, level: float) -> Change:

@@ -1,0 +1,158 @@
+"""`watch` of runs that learn from a table: its held-out rows are measured while the model is trained."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol
+
+import polars as pl
+import torch
+from pydantic import AfterValidator, Field, field_validator
+
+from posttrain.algorithms.objective import HeldoutItems, Objective
+from posttrain.errors import DataError
+from posttrain.evaluate.watch import LOSS, HeldoutWatch, Measure, Measured, Quantity, WatchRule
+from posttrain.formulas.ragged import Ragged
+from posttrain.measure.phases import phase
+from posttrain.params.listing import Listing
+from posttrain.rewards.catalog import LEARNED, Rewards, need_a_weight
+from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import Example, collate
+from posttrain.train.heldout import first_by_id
+from posttrain.train.loop import TrainingRun
+from posttrain.train.model_set import ModelSet
+
+FELL = 0.5
+"""Share of held-out pairs both of whose answers have become less likely from which on a line says so."""
+
+
+class TableWatch(WatchRule):
+    """Evaluation of the model while it is trained, on rows of the split `heldout` of the run's table."""
+
+    rows: int = Field(256, ge=2, description="the most rows, the same ones each time, by their ids")
+
+
+class DemonstrationWatch(TableWatch):
+    """The same of demonstrations, whose prompts can be sampled too: the samples' reward then decides."""
+
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] | None = Field(
+        None,
+        description="the reward of samples for the rows' prompts, with the demonstration as the right answer; "
+        "null: nothing is sampled, the loss decides",
+    )
+    samples: int = Field(1, ge=1, description="samples of each prompt, where there is a reward")
+    max_tokens: int = Field(64, ge=1, description="the longest sample, stop token included")
+
+    @field_validator("reward", mode="after")
+    @classmethod
+    def _comparable(cls, reward: Rewards | None) -> Rewards | None:
+        for name, term in (reward or {}).items():
+            if name == LEARNED or term.normalise:
+                raise ValueError(f"reward '{name}' needs a reward model or normalise, which samples of sft do not have")
+        return reward
+
+
+WATCH: Any = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
+"""The setting `watch`."""
+
+
+class MeasuredObjective(Objective, Protocol):
+    """An objective that can be measured on held-out items."""
+
+    def heldout(self, micro: Ragged) -> HeldoutItems:
+        """Return what is measured of each item, from the columns that the objective needs."""
+        ...
+
+
+SAMPLED: Final[Listing[Callable[..., Measure]]] = Listing("posttrain.online.heldout", "SAMPLED")
+"""What samples prompts; a run without it does not depend on the code that samples."""
+
+
+def table_watch(
+    run: TrainingRun, objective: MeasuredObjective, params: TableWatch | None, examples: Sequence[Example]
+) -> HeldoutWatch | None:
+    """Return what evaluates the model on held-out examples; None where nothing does."""
+    if params is None:
+        return None
+    loss = HeldoutLoss(run.models, objective, examples, _where(run))
+    return HeldoutWatch(params, loss, run.models.policy, run.source.steps, _where(run), LOSS)
+
+
+def demonstration_watch(
+    run: TrainingRun, objective: MeasuredObjective, params: DemonstrationWatch | None, examples: Sequence[Example],
+    rows: pl.DataFrame, text: ChatText,
+) -> HeldoutWatch | None:  # fmt: skip
+    """Return the same of demonstrations, whose prompts are sampled where there is a reward; `rows`: those of them."""
+    if params is None or params.reward is None:
+        return table_watch(run, objective, params, examples)
+    where = _where(run)
+    loss = HeldoutLoss(run.models, objective, examples, where)
+    measure = SAMPLED["reward"](run, params, loss, rows, text, where)
+    quantities = (Quantity("score", "score"), *LOSS)
+    return HeldoutWatch(params, measure, run.models.policy, run.source.steps, where, quantities)
+
+
+def heldout_rows(frame: pl.DataFrame, params: TableWatch | None, table: Path) -> pl.DataFrame:
+    """Return the held-out rows that are watched; none where nothing is."""
+    rows = frame.filter(split="heldout")
+    if params is None:
+        return rows.clear()
+    if rows.height < 2:
+        what = f"it has {rows.height} held-out rows, and watch needs at least 2"
+        fix = "Give rows a column `split`, or raise heldout_share of the run that makes the table; or remove watch"
+        raise DataError(what=what, where=str(table), fix=fix)
+    return first_by_id(rows, params.rows)
+
+
+def _where(run: TrainingRun) -> str:
+    """Return the section of the settings: `sft@main` -> sft.runs.main.watch."""
+    return f"{run.name.replace('@', '.runs.')}.watch"
+
+
+class HeldoutLoss:
+    """Measures the loss of held-out items; made before the first step, with the start model's weights."""
+
+    def __init__(self, models: ModelSet, objective: MeasuredObjective, examples: Sequence[Example], where: str) -> None:
+        self._models, self._objective, self._where = models, objective, where
+        self._batch = models.add_scored_columns(collate(examples), objective.needs - {"step_start_logp"})
+        self._start_IK = self._measured().logps_IK
+        self._said = False
+
+    def __call__(self) -> Measured:
+        """Return the loss of each item, larger is better, so that their mean is the mean by weight."""
+        items = self._measured()
+        values_I = -items.loss_I * items.weight_I * len(items.weight_I) / items.weight_I.sum()
+        figures = {f"heldout_{name}": float(value_I.mean()) for name, value_I in items.figures.items()}
+        if items.logps_IK is not None and self._start_IK is not None:
+            fell = float((items.logps_IK < self._start_IK).all(dim=1).double().mean())
+            figures["heldout_both_fell"] = fell
+            if fell > FELL and not self._said:
+                what = f"of {fell:.0%} of the held-out pairs both answers are less likely than at the start"
+                fix = "Lower optimizer.lr, raise the loss's beta, or add nll: the probability goes to other answers"
+                print(f"{self._where}: {what}. {fix}", file=sys.stderr)
+                self._said = True
+        return Measured(values_I.numpy(), values_I.numpy(), figures)
+
+    @phase("reference")
+    @torch.no_grad()
+    def _measured(self) -> HeldoutItems:
+        for model in self._models.trained.values():
+            model.eval()  # without dropout
+        needs = self._objective.needs
+        parts = [
+            self._objective.heldout(self._models.forward(micro, needs))
+            for micro in self._models.micro_batches(self._batch)
+        ]
+
+        def joined(values: list[Any]) -> Any:
+            return None if values[0] is None else torch.cat(values).double().cpu()
+
+        names = parts[0].figures
+        return HeldoutItems(
+            joined([part.loss_I for part in parts]),
+            joined([part.weight_I for part in parts]),
+            {name: joined([part.figures[name] for part in parts]) for name in names},
+            joined([part.logps_IK for part in parts]),
+        )

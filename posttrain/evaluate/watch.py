@@ -1,0 +1,167 @@
+"""Evaluation of a model while it is trained, on held-out rows: the best weights are kept, and a run can end early."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from posttrain.evaluate.intervals import Floats
+from posttrain.evaluate.watch_rules import Evaluation, History, Verdict, mean_with_interval
+from posttrain.models.master_weights import master_of, round_masters
+from posttrain.models.sharding import as_divided, own_part
+from posttrain.params.params import Params
+from posttrain.train.loop import TrainingRun, run_training
+from posttrain.train.metrics import MetricsLog
+from posttrain.workspace import rounded
+
+
+class WatchRule(Params):
+    """When a model is evaluated while it is trained, and what follows."""
+
+    every: int = Field(
+        10, ge=1, description="optimizer steps between evaluations, with one at the start and the end; no watch: none"
+    )
+    keep: Literal["last", "best"] = Field(
+        "last", description="which weights become the model: the last, or those of the best evaluation"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="evaluations in a row clearly worse than the best that end the run; null: never"
+    )
+    over_optimisation: Literal["warn", "stop"] = Field(
+        "warn",
+        description="what happens where, twice in a row since the best evaluation, what is learned from has clearly "
+        "improved and a reward that decides has clearly fallen",
+    )
+
+
+class Quantity(NamedTuple):
+    """What is measured of each held-out row; in memory a larger value is better."""
+
+    metric: str
+    """`heldout_` and this, in the metrics."""
+    label: str
+    sign: float = 1.0
+    """-1: shown with the other sign, as a loss is."""
+
+
+class Measured(NamedTuple):
+    """The present weights on the held-out rows."""
+
+    true_P: Floats
+    """What decides, of each row; nan where it is unknown."""
+    proxy_P: Floats
+    """What is learned from; the same where there is nothing else."""
+    figures: Mapping[str, float] = {}
+    """More metrics of these weights."""
+
+
+Measure = Callable[[], Measured]
+REWARDS: Final = (Quantity("true", "true reward"), Quantity("proxy", "reward that is learned from"))
+LOSS: Final = (Quantity("loss", "loss", -1),)
+
+
+class HeldoutWatch:
+    """Evaluates a model before some steps, keeps the best weights, and says when to stop: a `Watch` of a run."""
+
+    def __init__(
+        self,
+        params: WatchRule,
+        measure: Measure,
+        policy: Any,
+        steps: int,
+        where: str,
+        quantities: tuple[Quantity, ...] = REWARDS,
+    ) -> None:
+        """`quantities`: what decides, and what is learned from if that is another."""
+        self._params, self._measure, self._policy, self._steps, self._where = params, measure, policy, steps, where
+        self._quantities = quantities
+        self.history, self.ended = History(), False
+        self._best = self._weights() if params.keep == "best" else {}
+
+    def look(self, step: int) -> dict[str, float]:
+        """Return the metrics of the weights before this step, where one is due."""
+        if step % self._params.every and step != self._steps:
+            return {}
+        measured = self._measure()
+        newest = Evaluation(step, measured.true_P, measured.proxy_P)
+        verdict = self.history.add(newest)
+        if self._best and self.history.best is newest:
+            self._best = self._weights()
+        metrics = self._metrics(newest)
+        shown = (
+            f"{label} {metrics[key]:.3f} [{metrics[f'{key}_low']:.3f}, {metrics[f'{key}_high']:.3f}]"
+            for key, label in ((f"heldout_{quantity.metric}", quantity.label) for quantity in self._quantities)
+        )
+        print(f"{self._where}: step {step}, held-out {', '.join(shown)}", file=sys.stderr)
+        if verdict is not None:
+            self._judge(step, verdict)
+        return {**metrics, **measured.figures}
+
+    def finish(self) -> dict[str, float]:
+        """Make the policy the one that is kept; which step that is, and what was measured of it, for the metrics."""
+        best, last = self.history.best, self.history.evaluations[-1]
+        kept = best if self._best else last
+        with torch.no_grad():
+            for name, parameter in self._policy.named_parameters():
+                if name in self._best:
+                    own_part(master_of(parameter)).copy_(own_part(self._best[name]))
+        round_masters(self._policy.parameters())
+        at = self.history.over_optimised_at
+        decides = self._quantities[0].label
+        line = f"best held-out {decides} at step {best.step} of {last.step}; the model is that of step {kept.step}"
+        print(f"{self._where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
+        figures = {name: value for name, value in self._metrics(kept).items() if not name.endswith(("_low", "_high"))}
+        found = {"best_step": best.step, "kept_step": kept.step, **rounded(figures)}
+        return found if at is None else {**found, "over_optimised_step": at}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the evaluations and the best weights, for a checkpoint."""
+        return {**self.history.state_dict(), **{f"best.{name}": part for name, part in self._best.items()}}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self.history.load_state_dict(tensors)
+        self._best = {name: as_divided(tensors[f"best.{name}"], part) for name, part in self._best.items()}
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Return a copy of the trained weights."""
+        named = self._policy.named_parameters()
+        return {name: master_of(part).detach().to("cpu", copy=True) for name, part in named if part.requires_grad}
+
+    def _metrics(self, evaluation: Evaluation) -> dict[str, float]:
+        """Return the mean of each quantity with its 95 % interval over rows."""
+        found: dict[str, float] = {}
+        for quantity, values_P in zip(self._quantities, (evaluation.true_P, evaluation.proxy_P), strict=False):
+            name, (mean, low, high) = f"heldout_{quantity.metric}", mean_with_interval(values_P, quantity.sign)
+            found |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+        return found
+
+    def _judge(self, step: int, verdict: Verdict) -> None:
+        """Warn of over-optimisation, and end the run where the settings say so."""
+        true, proxy = self._quantities[0], self._quantities[-1]
+        changed = verdict.true.shown(true.sign)
+        since = f"since step {verdict.best.step} the {true.label} of held-out rows changed by {changed}"
+        if self.history.over_optimised_at == step:  # said once
+            what = f"OVER-OPTIMISATION at step {step}: {since}, while the {proxy.label} changed by "
+            fix = "Set watch.keep: best, or learn less, or from something better (docs/reports/over-optimisation.md)"
+            print(f"{self._where}: {what}{verdict.proxy.shown(proxy.sign)}. {fix}", file=sys.stderr)
+            self.ended = self._params.over_optimisation == "stop"
+        patience = self._params.patience
+        if patience is not None and self.history.worse_in_a_row >= patience:
+            print(f"{self._where}: the run ends at step {step}: {since} (watch.patience = {patience})", file=sys.stderr)
+            self.ended = True
+
+
+def run_watched(run: TrainingRun, watch: HeldoutWatch | None) -> tuple[MetricsLog, dict[str, float]]:
+    """Train, and make the policy the one that is kept; the metrics of each step, and what was measured of the kept."""
+    if watch is None:
+        return run_training(run), {}
+    log = run_training(replace(run, watch=watch))
+    log.rows.pop()  # the evaluation after the last step
+    return log, watch.finish()
