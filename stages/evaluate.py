@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt
+from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.cache import frozen_sampler
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
@@ -43,23 +44,24 @@ def main(label: str) -> None:
         fix = did_you_mean(label, list(policies))
         raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
     with hide_quotes(params.completions):
-        _evaluate(label, policies[label], params)
+        evaluate(f"evaluate@{label}", policies[label], params, "evaluate.settings")
 
 
-def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
-    runtime = Runtime(params.device)
+def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> None:
+    """Sample a policy, score the samples and write the results of the stage `name`, whose settings are in `section`."""
+    runtime, label = Runtime(params.device), name.partition("@")[2]
     note(seed=params.seed)
-    model_folder = needed_model(policy, f"evaluate.policies.{label}")
-    reference = model_of(params.reference, "evaluate.settings.reference")
+    model_folder = needed_model(policy, name)
+    reference = model_of(params.reference, f"{section}.reference")
     text = load_text(model_folder, params.date)
     model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
-    prompts = encode_prompts(text, _prompts(params))
+    prompts = encode_prompts(text, _prompts(params, section))
     count = len(prompts) * params.samples
-    check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, "evaluate")
-    progress = Progress(f"evaluate@{label}", count + len(prompts), "completion")
+    check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, name)
+    progress = Progress(name, count + len(prompts), "completion")
     with frozen_sampler(
         params.engine, SampledModel(model, model_folder, text, runtime), policy, params.sampling, prompts,
-        params.device, "evaluate.settings", keep=params.completions == "full",
+        params.device, section, keep=params.completions == "full",
     ) as sampler:  # fmt: skip
         draw = partial(generate_rollouts, sampler, text, prompts, params.sampling, params.seed)
         drawn = [
@@ -67,37 +69,45 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
             for samples, greedy in ((params.samples, False), (1, True))
         ]
     progress.close()
-    scorer = model_of(params.reward_model, "evaluate.settings.reward_model")
-    reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", scorer, text, params.sampling.max_tokens))
+    scorer = model_of(params.reward_model, f"{section}.reward_model")
+    reward = RewardSum(params.reward, Context(runtime, section, scorer, text, params.sampling.max_tokens))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
-    FailureLimit(reward, params.max_failed, "evaluate.settings").check([*sampled, *greedy])
+    FailureLimit(reward, params.max_failed, section).check([*sampled, *greedy])
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
-    elif reference is not None and _comparable(text, reference, label):
+    elif reference is not None and _comparable(text, reference, name):
         some = [rollout for rollout in sampled if rollout.sample < (params.kl_samples or params.samples)]
         metrics |= kl_to_reference(model, reference, some, params.sampling.temperature, runtime)
+    write_results(label, [(sampled, False), (greedy, True)], metrics, params, reward)
+
+
+def write_results(
+    label: str, measured: Sequence[tuple[Sequence[Rollout], bool]], metrics: dict[str, float], params: EvaluateParams,
+    reward: RewardSum | None = None,
+) -> None:  # fmt: skip
+    """Write scored rollouts, each part greedy or not, and their metrics."""
     folder = Path("results") / label
-    tables = [rollouts_table(label, reward, sampled, greedy=False), rollouts_table(label, reward, greedy, greedy=True)]
+    tables = [rollouts_table(label, rollouts, reward, greedy=greedy) for rollouts, greedy in measured]
     rows = with_ids(select_text(pl.concat(tables), params.completions), "rollouts")
     write_table(rows, folder / "rollouts.parquet", "rollouts")
     write_json(folder / "metrics.json", figures := rounded(metrics, 5))
     write_json(folder / "headline.json", {label: figures["score"]} if metrics["parsed"] else {})
     if not metrics["parsed"]:
-        first = "" if params.completions == "none" else f"; the first is {excerpt(sampled[0].text, 100)}"
+        first = "" if params.completions == "none" else f"; the first is {excerpt(measured[0][0][0].text, 100)}"
         print(f"evaluate@{label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
     print(summary(label, metrics))
 
 
-def _comparable(text: ChatText, reference: Path, label: str) -> bool:
+def _comparable(text: ChatText, reference: Path, name: str) -> bool:
     """Return whether the reference can score the policy's tokens; a line says where it cannot."""
     if text.tokenizer.get_vocab() == load_tokenizer(reference).get_vocab():
         return True
-    print(f"evaluate@{label}: {reference} has another tokenizer, so the KL to it is not measured", file=sys.stderr)
+    print(f"{name}: {reference} has another tokenizer, so the KL to it is not measured", file=sys.stderr)
     return False
 
 
-def _prompts(params: EvaluateParams) -> list[Prompt]:
+def _prompts(params: EvaluateParams, section: str) -> list[Prompt]:
     """Return the first prompts of the split; if some have a readable answer, only those."""
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
@@ -112,7 +122,7 @@ def _prompts(params: EvaluateParams) -> list[Prompt]:
     check_enough_prompts(len(prompts), params.split, file)
     if len(prompts) < params.prompts and "prompts" in params.model_fields_set:
         known = f"{len(prompts)} prompts are all there are in split '{params.split}'"
-        print(f"evaluate: {known} (evaluate.settings.prompts: {params.prompts})", file=sys.stderr)
+        print(f"evaluate: {known} ({section}.prompts: {params.prompts})", file=sys.stderr)
     return prompts[: params.prompts]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.evaluate.intervals import calibration_error
 from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
 from posttrain.evaluate.watch import run_watched
 from posttrain.models.device import Runtime
@@ -106,7 +108,12 @@ def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]
     """Return how often the better answer scores higher, over comparisons without noise."""
     scores = answer_scores(models, examples)
     won = scores[0::2] - scores[1::2]
-    return {"heldout_accuracy": float((won > 0).float().mean()), "heldout_margin": float(won.mean())}
+    sure, right = torch.sigmoid(won.abs()).numpy(), (won > 0).double().numpy()
+    return {
+        "heldout_accuracy": float((won > 0).float().mean()),
+        "heldout_margin": float(won.mean()),
+        "heldout_calibration_error": calibration_error(sure, right),
+    }
 
 
 if __name__ == "__main__":

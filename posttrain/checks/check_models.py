@@ -63,6 +63,10 @@ def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | Evalua
     for name in group_of(settings, "data.samples"):
         params = load_settings("data.samples", name)
         yield f"data.samples.{name}", params.policy, params
+    for name in group_of(settings, "evaluate.runs"):
+        params = load_settings("evaluate.runs", name)
+        if params.by == "samples":
+            yield f"evaluate.runs.{name}", params.policy, params
     if group_of(settings, "evaluate.policies"):
         evaluated = load(EvaluateParams, "evaluate.settings")
         for model in load_policies().values():

@@ -95,7 +95,9 @@ def _own_rewards(settings: Settings) -> Iterator[_Named]:
 def _typed(settings: Settings) -> Iterator[tuple[str, Params]]:
     for stage in STAGES:
         for name in (
-            group_of(settings, stage.group) if stage.group in ("online.runs", "distill.runs", "data.samples") else ()
+            group_of(settings, stage.group)
+            if stage.group in ("online.runs", "distill.runs", "data.samples", "evaluate.runs")
+            else ()
         ):
             yield f"{stage.group}.{name}", load_settings(stage.group, name)
     if group_of(settings, "evaluate.policies"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posttrain.errors import DataError
 from posttrain.params.params import PARAMS_FILE, nearest, read
-from posttrain.params.stage_table import STAGES, Settings, policies
+from posttrain.params.stage_table import STAGES, Settings, evaluated
 from posttrain.tables.readers import READERS
 from posttrain.workspace import table_path
 
@@ -32,5 +32,5 @@ def _makers(settings: Settings) -> dict[str, str]:
 
     stages = {stage.group: stage.name for stage in STAGES}
     places = {table: where.rpartition(".") for table, where in RunOutputs(settings, {}, []).tables.items()}
-    evaluated = {f"results/{label}/rollouts.parquet": f"evaluate@{label}" for label in policies(settings)}
-    return {table: f"{stages[group]}@{run}" for table, (group, _, run) in places.items()} | evaluated
+    results = {f"results/{label}/rollouts.parquet": run.stage for label, run in evaluated(settings).items()}
+    return {table: f"{stages[group]}@{run}" for table, (group, _, run) in places.items()} | results

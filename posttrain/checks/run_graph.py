@@ -10,7 +10,7 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.params.params import did_you_mean
 from posttrain.params.slots import NONE, slots
-from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.params.stage_table import STAGES, Settings, evaluated, group_of
 from posttrain.pipeline.orphaned_outputs import Leftovers
 from posttrain.sampling.sample_preferences import DEFAULT_TABLES, SAMPLED
 from posttrain.tables.sources import USER_KINDS
@@ -52,14 +52,23 @@ class RunOutputs:
                 fix = did_you_mean(name, [model for model in self.models if model.startswith(("online/", "distill/"))])
                 yield f"{where}.{slot} = '{name}': no run samples these rollouts. {fix or 'Add a run of online.runs'}"
                 continue
-            yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=slot == "reward_model")
+            yield from self.fault(
+                f"{where}.{slot}", name, extra.get("kinds"), scores=extra.get("scores", slot == "reward_model")
+            )
 
-    def fault(self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool = False) -> Iterator[str]:
-        """Yield what is wrong with one name, if anything is; `kinds` are those of tables, None for a model."""
+    def fault(
+        self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool | None = False
+    ) -> Iterator[str]:
+        """Yield what is wrong with one name, if anything is; `kinds` are those of tables, None for a model.
+
+        `scores`: whether it must be a reward model; None: it may be one.
+        """
         if kinds is None:
             known, noun = self.models, "reward model" if scores else "model"
             fitting = [
-                model for model in known if self.scorers.get(model, model.startswith("reward/")) in (scores, None)
+                model
+                for model in known
+                if scores is None or self.scorers.get(model, model.startswith("reward/")) in (scores, None)
             ]
         else:
             known, noun = self.tables, "table"
@@ -147,14 +156,14 @@ def _helpers(settings: Settings) -> set[str]:
 
 def notes(settings: Settings, left: Leftovers) -> list[str]:
     """Return what is right and may still be a slip: models that are not evaluated, and what removed runs left."""
-    evaluated = set(group_of(settings, "evaluate.policies").values()) | _helpers(settings)
+    measured = {run.model for run in evaluated(settings).values()} | _helpers(settings)
     models = [
         stage.output(name)
         for stage in STAGES
         if stage.makes == "model" and stage.name != "reward"
         for name in group_of(settings, stage.group)
     ]
-    missing, runs = [model for model in models if model not in evaluated], list(left)
+    missing, runs = [model for model in models if model not in measured], list(left)
     found = []
     if missing:
         found.append(f"note: not evaluated: {', '.join(missing)}. Add LABEL: MODEL to evaluate.policies")

@@ -17,6 +17,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME", help=policy)
     parser.add_argument("--against", metavar="NAME", help="compare each with this one only; default: all pairs")
     parser.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
+    table = "without names: the policies that are evaluated on this table; default: that of evaluate.settings"
+    parser.add_argument("--table", metavar="NAME/KIND", help=table)
     parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
     add_json(parser)
 
@@ -31,5 +33,6 @@ def run(arguments: Namespace) -> str:
     from posttrain.compare.text import as_data, as_text
 
     score: Score = "greedy" if arguments.greedy else "sampled"
-    found = compare(select(arguments.names, arguments.policy, score, arguments.task), arguments.against)
+    chosen = select(arguments.names, arguments.policy, score, arguments.task, arguments.table)
+    found = compare(chosen, arguments.against)
     return json.dumps(as_data(found), indent=2) if arguments.json else as_text(found, score)

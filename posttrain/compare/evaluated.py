@@ -18,7 +18,7 @@ from posttrain.errors import DataError
 from posttrain.measure.timings import timings_path
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE, did_you_mean
-from posttrain.params.stage_table import policies, section_of, stage_of
+from posttrain.params.stage_table import evaluated, section_of, stage_of
 from posttrain.tables.curve import Column, read_curve
 from posttrain.tables.store import read_table
 from posttrain.workspace import plot_path
@@ -66,10 +66,11 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
     scores = prompt_scores(rollouts, score)
     settings = read_yaml(folder / PARAMS_FILE)
-    model = policies(settings).get(policy)
-    if model is None:
-        fix = f"It has {', '.join(policies(settings))}"
-        raise DataError(what=f"evaluate.policies has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
+    known_labels = evaluated(settings)
+    if policy not in known_labels:
+        fix = f"It has {', '.join(known_labels)}"
+        raise DataError(what=f"evaluate has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
+    model = known_labels[policy].model
     plot = folder / plot_path(model)
     return EvaluatedPolicy(
         name=name,

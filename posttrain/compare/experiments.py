@@ -11,7 +11,7 @@ from typing import Any
 from posttrain.errors import DataError
 from posttrain.params.formats import flattened
 from posttrain.params.params import PARAMS_FILE
-from posttrain.params.stage_table import policies
+from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.git import git, git_or_none
 from posttrain.workspace import plot_path
 
@@ -81,7 +81,7 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
     from dvc.api import DVCFileSystem
     from dvc.exceptions import DvcException
 
-    model = policies(_settings(experiment)).get(policy, "")
+    model = found.model if (found := evaluated(_settings(experiment)).get(policy)) else ""
     wanted = (Path(PARAMS_FILE), Path("results") / policy / "rollouts.parquet", plot_path(model))
     files: Any = DVCFileSystem(rev=experiment.commit)
     for path in wanted:

@@ -15,22 +15,25 @@ from posttrain.compare.settings import Flat, differing
 from posttrain.errors import PipelineError
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
-from posttrain.params.stage_table import STAGES, Settings, group_of, policies, section_of
+from posttrain.params.stage_table import STAGES, Evaluated, Settings, evaluated, group_of, section_of
 from posttrain.pipeline.graph import value_at
 
 WORKSPACE = "workspace"
 """The files of the workspace; `dvc metrics diff` has the same name for them."""
 
 
-def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = ()) -> list[EvaluatedPolicy]:
-    """Return the evaluated policies that the names stand for, each once; without names every policy of the workspace.
+def select(
+    names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
+) -> list[EvaluatedPolicy]:
+    """Return the evaluated policies that the names stand for, each once; without names those of a table.
 
-    `tasks`: only the prompts of these tasks count.
+    `tasks`: only the prompts of these tasks count; `table`: None for the one of `evaluate.settings`, or the first.
     """
     settings = read()
-    labels = policies(settings)
+    runs = evaluated(settings)
+    labels = {label: run.model for label, run in runs.items()}
     names, policy = [_label(name, labels) for name in names], policy and _label(policy, labels)
-    here = [name for name in names if name in labels] or ([] if names else list(labels))
+    here = [name for name in names if name in labels] or ([] if names else _of_table(runs, table))
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
     by_name = {
@@ -54,6 +57,18 @@ def select(names: Sequence[str], policy: str | None, score: Score, tasks: Sequen
     return measured
 
 
+def _of_table(runs: Mapping[str, Evaluated], table: str | None) -> list[str]:
+    """Return the labels that are evaluated on a table; a line says which others there are."""
+    tables = list(dict.fromkeys(run.table for run in runs.values()))
+    if table is not None and table not in tables:
+        fix = did_you_mean(table, tables) or f"There are {', '.join(tables)}"
+        raise PipelineError(what=f"no evaluation on '{table}'", where="compare --table", fix=fix)
+    chosen = table if table is not None else (tables or [""])[0]
+    if others := [name for name in tables if name != chosen and table is None]:
+        print(f"evaluated on {chosen}; also on {', '.join(others)} (--table NAME)", file=sys.stderr)
+    return [label for label, run in runs.items() if run.table == chosen]
+
+
 def _label(name: str, labels: Mapping[str, str]) -> str:
     """Return the label of a policy that is named by its model, e.g. grpo for online/grpo."""
     return next((label for label, model in labels.items() if model == name), name) if name not in labels else name
@@ -70,7 +85,7 @@ def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> 
 
 def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
     """The policy to compare: the one named beside the experiments, or of those that differ the last downstream."""
-    labels = policies(settings)
+    labels = {label: run.model for label, run in evaluated(settings).items()}
     if len(set(here)) == 1:
         return here[0]
     if len(labels) == 1:

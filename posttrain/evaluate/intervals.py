@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,8 @@ RESAMPLES = 2000
 SEED = 20_261_121
 """That of evaluations, where params.yaml names no other (`evaluate.settings.seed`)."""
 
+BINS = 10
+"""Of the calibration error."""
 Floats = NDArray[np.float64]
 
 
@@ -21,6 +25,24 @@ def interval(per_prompt: Floats, seed: int, level: float = 0.95, *, resamples: i
     return float(low), float(high)
 
 
+def sizes(samples: int) -> list[int]:
+    """Return the numbers of samples that figures are given for: 1, 2, 4, ... and all."""
+    return sorted({2**power for power in range(samples.bit_length())} | {samples})
+
+
+def best_of_k(chosen_by: Floats, scores: Floats, k: int) -> float:
+    """Return the mean score of the sample with the highest other score among k of them, over all choices of k.
+
+    sum_i C(n - i, k - 1) / C(n, k) score_i, i the rank from 1 by the other score; equal ones share their mean score.
+    """
+    order = np.argsort(-chosen_by, kind="stable")
+    ranked, by = scores[order], chosen_by[order]
+    for value in np.unique(by):
+        ranked[by == value] = ranked[by == value].mean()
+    n = len(scores)
+    return math.fsum(math.comb(n - rank, k - 1) * score for rank, score in enumerate(ranked, 1)) / math.comb(n, k)
+
+
 def pass_at_k(n: int, right: Floats, k: int) -> Floats:
     """1 - C(n - c, k) / C(n, k) for each prompt: unbiased pass@k from n samples of which c are right (Chen 2021)."""
     if k > n:
@@ -29,3 +51,10 @@ def pass_at_k(n: int, right: Floats, k: int) -> Floats:
     for i in range(k):
         misses *= np.clip(n - right - i, 0, None) / (n - i)
     return 1 - misses
+
+
+def calibration_error(sure_I: Floats, right_I: Floats) -> float:
+    """Return the expected calibration error of probabilities of being right (Naeini 2015), in bins of equal width."""
+    bins_I = np.minimum((sure_I * BINS).astype(int), BINS - 1)
+    apart = [abs(float((sure_I - right_I)[bins_I == number].sum())) for number in range(BINS)]
+    return math.fsum(apart) / len(sure_I)

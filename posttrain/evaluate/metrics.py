@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from posttrain.errors import DataError
-from posttrain.evaluate.intervals import Floats, interval, pass_at_k
+from posttrain.evaluate.intervals import Floats, best_of_k, interval, pass_at_k, sizes
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
@@ -21,7 +21,7 @@ from posttrain.models.master_weights import frozen_on
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Rollout
+from posttrain.rollout import FAILED, Rollout
 from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
@@ -46,9 +46,10 @@ def evaluation_metrics(
     low, high = interval(per_prompt, seed=seed)
     metrics = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
     if set(scores) <= {0.0, 1.0}:
-        for k in sorted({1, samples}):
+        for k in sizes(samples):
             rates = [pass_at_k(len(mine), np.array([sum(mine)]), k) for mine in known if len(mine) >= k]
             metrics[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
+    metrics |= _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count
     metrics["greedy"] = float(np.mean([reward.total(rollout) for rollout in greedy]))
@@ -61,6 +62,29 @@ def evaluation_metrics(
         "length": float(np.mean([len(rollout.logps) for rollout in sampled])),
         **_task_metrics(sampled, scores),
     }
+
+
+def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:
+    """Return the score of the best of k samples by each learned reward that does not count (`model: 0.0`)."""
+    found: dict[str, float] = {}
+    for name in (name for name, term in reward.terms.items() if not (term.counted or term.gate or term.judges_form)):
+        known = [
+            [rollout for rollout in mine if not reward.failure(rollout) and rollout.scores[name].status not in FAILED]
+            for mine in by_prompt
+        ]
+        for k in sizes(samples)[1:]:
+            best = [
+                best_of_k(
+                    np.array([rollout.scores[name].value for rollout in mine]),
+                    np.array([reward.total(rollout) for rollout in mine]),
+                    k,
+                )
+                for mine in known
+                if len(mine) >= k
+            ]
+            if best:
+                found[f"best_of_{k}_by_{name}"] = math.fsum(best) / len(best)
+    return found
 
 
 def status(reward: RewardSum, rollout: Rollout) -> str:
@@ -113,8 +137,8 @@ def kl_to_reference(
     return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}
 
 
-def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], *, greedy: bool) -> pl.DataFrame:
-    """Scored rollouts as a table without ids."""
+def rollouts_table(policy: str, rollouts: Sequence[Rollout], reward: RewardSum | None, *, greedy: bool) -> pl.DataFrame:
+    """Scored rollouts as a table without ids; without a reward each has one score, its own."""
     scores = [
         [{"name": name, "value": score.value, "status": score.status} for name, score in rollout.scores.items()]
         for rollout in rollouts
@@ -135,10 +159,10 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
                 [True] * len(rollout.row.rest) if rollout.row.mask is None else list(rollout.row.mask)
                 for rollout in rollouts
             ],
-            "logps": pl.Series([list(rollout.logps) for rollout in rollouts], dtype=pl.List(pl.Float32)),
+            "logps": pl.Series([list(rollout.logps) or None for rollout in rollouts], dtype=pl.List(pl.Float32)),
             "truncated": [rollout.truncated for rollout in rollouts],
-            "reward": [None if reward.failure(rollout) else float(reward.total(rollout)) for rollout in rollouts],
-            "status": [status(reward, rollout) for rollout in rollouts],
+            "reward": [_total(reward, rollout) for rollout in rollouts],
+            "status": ["ok" if reward is None else status(reward, rollout) for rollout in rollouts],
             "scores": pl.Series(scores, dtype=pl.List(SCORE)),
         }
     )
@@ -150,6 +174,13 @@ def rollouts_table(policy: str, reward: RewardSum, rollouts: Sequence[Rollout], 
     )
 
 
+def _total(reward: RewardSum | None, rollout: Rollout) -> float | None:
+    if reward is None:
+        (score,) = rollout.scores.values()
+        return score.value
+    return None if reward.failure(rollout) else float(reward.total(rollout))
+
+
 def summary(label: str, metrics: dict[str, float]) -> str:
     """Return the metrics as one printed line."""
     if not metrics["parsed"]:
@@ -157,7 +188,8 @@ def summary(label: str, metrics: dict[str, float]) -> str:
     name = "pass@1" if "pass_at_1" in metrics else "score"
     parts = [key for key in metrics if key.startswith(("score_", "reward_")) and key not in ("score_low", "score_high")]
     shown = "".join(f"{key.partition('_')[2]} {metrics[key]:.3f}, " for key in parts)
+    greedy = f"greedy {metrics['greedy']:.3f}, " if "greedy" in metrics else ""
     return (
         f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
-        f"greedy {metrics['greedy']:.3f}, {shown}length {metrics['length']:.1f}"
+        f"{greedy}{shown}length {metrics['length']:.1f}"
     )

@@ -63,6 +63,46 @@ class EvaluateParams(Params):
         return self
 
 
+SAMPLING = frozenset({"samples", "kl_samples", "sampling", "engine", "reward", "max_failed"})
+"""The settings of samples, which a likelihood does not read."""
+
+
+class EvaluateRun(EvaluateParams):
+    """One run of `evaluate.runs`: one policy on a table of its own, by its samples or by likelihoods."""
+
+    policy: str = model_slot("the policy; for a table of pairs also a reward model", scores=True)
+    data: str = table_slot("prompts", "pairs", "corpus", description="what it is measured on")
+    by: Literal["samples", "likelihood"] = Field(
+        "samples",
+        description="samples of prompts and their reward; or likelihoods, as always of a corpus (bits per byte) and of "
+        "pairs (which answer is likelier, or scores higher). Of prompts: which option in the column `info` is the "
+        'likeliest, e.g. {"options": ["Paris", "Rome"]}',
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_table(cls, given: Any) -> Any:
+        """Take the split and the way to measure that the kind of table has."""
+        kind = str(given.get("data", "")).rpartition("/")[2] if isinstance(given, dict) else "prompts"
+        return {"split": "heldout", "by": "likelihood", **given} if kind in ("pairs", "corpus") else given
+
+    @model_validator(mode="after")
+    def _read_by_what_is_measured(self) -> EvaluateRun:
+        kind = self.data.rpartition("/")[2]
+        if kind != "prompts" and (self.by == "samples" or self.split == "test"):
+            raise ValueError(f"a table of {kind} has no prompts to sample and no split test. Remove by and split")
+        if self.by == "samples":
+            return self
+        unread = {name for name in SAMPLING & self.model_fields_set if getattr(self, name) is not None}
+        unread |= {"reward_model"} if self.reward_model != NONE else set()
+        unread |= {"reference"} if kind != "pairs" and self.reference != NONE else set()
+        if unread:
+            raise ValueError(
+                f"{', '.join(sorted(unread))}: not read where likelihoods are measured. Remove it, or none"
+            )
+        return self
+
+
 def load_policies() -> dict[str, str]:
     """Label -> model of the policies that params.yaml evaluates."""
     policies = at(read(), "evaluate.policies")

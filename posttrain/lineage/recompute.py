@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from posttrain.evaluate.intervals import interval, pass_at_k
+from posttrain.evaluate.intervals import interval, pass_at_k, sizes
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.tasks.task import load_task
 
@@ -30,7 +30,7 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
     found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
     found["greedy"] = _mean(greedy["reward"])
     samples = rows.height // max(rows["prompt_id"].n_unique(), 1)
-    for k in sorted({1, samples}):
+    for k in sizes(samples):
         rates = [pass_at_k(len(group), np.array([group.sum()]), k) for group in groups if len(group) >= k]
         found[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
     found["failed"] = 1 - known.height / rows.height

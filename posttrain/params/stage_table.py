@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from posttrain.errors import ParamsError
 from posttrain.workspace import PARAMS_FILE
@@ -54,6 +54,7 @@ STAGES: Final = (
     Stage("distill", "distill.runs", "model", "posttrain.online.distill_runs:DISTILL", seeded=True),
     Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
+    Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.evaluate.settings:EvaluateRun"),
 )
 
 
@@ -92,8 +93,25 @@ def model_runs(settings: Settings) -> dict[str, Settings]:
 
 
 def policies(settings: Settings) -> dict[str, str]:
-    """Label -> model of every policy that is evaluated."""
+    """Label -> model of the policies that are evaluated with `evaluate.settings`."""
     return group_of(settings, "evaluate.policies")
+
+
+class Evaluated(NamedTuple):
+    """A policy that is evaluated: its folder under models/, on which table, and the DVC stage."""
+
+    model: str
+    table: str
+    stage: str
+
+
+def evaluated(settings: Settings) -> dict[str, Evaluated]:
+    """Folder under results/ -> what is evaluated, of `evaluate.policies` and `evaluate.runs`."""
+    table = str(group_of(settings, "evaluate.settings").get("data", ""))
+    found = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
+    for name, run in group_of(settings, "evaluate.runs").items():
+        found[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
+    return found
 
 
 def section_of(settings: Settings, model: str) -> str:

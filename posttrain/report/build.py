@@ -13,6 +13,7 @@ from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.lineage import differing, labels, made_from
+from posttrain.report.other_tables import as_cells, other_tables
 from posttrain.report.page import page
 from posttrain.report.policies import (
     Policy,
@@ -60,13 +61,19 @@ def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
     settings = read()
     with phase("load"):
         policies, errors = read_policies(settings, not_current)
+        others, missing = other_tables(settings, not_current)
+        errors |= missing
         rewards = reward_metrics(settings)
     summary = summarize(policies, rewards)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, errors)
+    data["tables"] = [{"name": other.name, "cells": as_cells(other)} for other in others]
     write_text(PAGE, page(data, TITLE))
     if not not_current:
-        write_json(Path(SUMMARY), to_json(summary, tasks_of(policies)))
+        kept = to_json(summary, tasks_of(policies))
+        if others:
+            kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
+        write_json(Path(SUMMARY), kept)
         write_json(Path(HEADLINE), headline(summary))
         write_parquet(table, SAMPLES)
         write_text(CURVES, curves_csv(data["curves"]))

@@ -38,7 +38,7 @@ def read_policies(settings: Settings, not_current: Mapping[str, str]) -> tuple[l
             continue
         try:
             check_recorded(Path("results") / label / "metrics.json", digests)
-            policy = _policy(label, model)
+            policy = read_policy(label, model)
             if found and prompt_ids(policy) != prompt_ids(found[0]):
                 raise DataError(
                     what=f"it was evaluated on other prompts than {found[0].label}",
@@ -94,7 +94,8 @@ def need_numbers(metrics: Mapping[str, Any], names: Iterable[str], file: Path) -
         raise DataError(what=f"not a number: {', '.join(odd)}", where=str(file), fix=VERIFY)
 
 
-def _policy(label: str, model: str) -> Policy:
+def read_policy(label: str, model: str) -> Policy:
+    """Return what the evaluation of a policy has written."""
     folder = Path("results") / label
     metrics = read_json(folder / "metrics.json")
     if missing := [name for name in ("score", "score_low", "score_high") if name not in metrics]:

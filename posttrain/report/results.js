@@ -47,5 +47,9 @@ function startResults() {
     const blank = Array.from({ length: width - 1 }, () => "–");
     rows.push({ attributes: { "data-policy": one.label, "data-error": "yes" }, name: one.label, about: one.error, cells: [{ of: one.error, kind: "wrap" }, ...blank] });
   }
+  for (const one of DATA.tables) {
+    const [titles, ...lines] = one.cells;
+    byId("other-tables").append(el("h3", {}, one.name), table(one.name, titles, lines.map(([name, ...cells]) => ({ name, cells })), true));
+  }
   if (rows.length) byId("results-table").append(table("Policies and their figures", ["policy", { text: scale.map(short).join(" to "), left: true }, ...columns], rows, true));
 }

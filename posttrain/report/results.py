@@ -15,6 +15,7 @@ from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
 from posttrain.report.curves import evaluations
 from posttrain.report.lineage import labels
+from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
     NOT_MEASURED,
@@ -46,7 +47,9 @@ _INTERVALS = (
 def results_table(not_current: Mapping[str, str]) -> str:
     """Return every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
     summary, tasks, errors = current_summary(not_current)
-    if not summary and not errors:
+    others, missing = other_tables(read(), not_current)
+    errors |= missing
+    if not (summary or others or errors):
         return "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
     rows = [_titles(summary), *_rows(summary)]
     names = [row[0] for row in rows] + list(errors)
@@ -60,8 +63,9 @@ def results_table(not_current: Mapping[str, str]) -> str:
     lines += [f"{label.ljust(widths[0])}  {' '.join(error.split())}" for label, error in errors.items()]
     about = (_INTERVALS, _reward_note(summary), gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
-    follow = _next() if policy_figures(summary) else "Run the pipeline: dvc repro"
-    return "\n\n".join(["\n".join(lines), *notes, follow])
+    follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
+    blocks = ["\n".join(lines), *notes, *as_lines(others), follow]
+    return "\n\n".join(block for block in blocks if block)
 
 
 def results_json(not_current: Mapping[str, str]) -> str:
@@ -71,6 +75,9 @@ def results_json(not_current: Mapping[str, str]) -> str:
         {"policy": name, **figures, **({} if is_measured(figures) else dict.fromkeys(SCORES))}
         for name, figures in policy_figures(summary).items()
     ]
+    others, missing = other_tables(read(), not_current)
+    rows += [{"table": table.name, **row} for table in others for row in table.rows]
+    errors |= missing
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +26,11 @@ class Staleness:
     """Label -> why its results are not current."""
 
 
-def staleness(labels: Iterable[str]) -> Staleness:
-    """Return a stage failed, runs now, has not run, or its inputs have changed."""
+def staleness(stages: Mapping[str, str]) -> Staleness:
+    """Return which labels have a stage that failed, runs now, has not run, or whose inputs have changed."""
     reasons = Reasons()
     running = tuple(running_stages(reasons.pipeline))
-    found = {label: _reason(f"evaluate@{label}", reasons, running) for label in labels}
+    found = {label: _reason(stage, reasons, running) for label, stage in stages.items()}
     reasons.keep()
     return Staleness(running, {label: reason for label, reason in found.items() if reason})
 

@@ -24,7 +24,7 @@ GAIN = ("gain", "gain_low", "gain_high")
 NOT_MEASURED = "not measured"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
 """The figures that say nothing of a policy without a readable answer."""
-_LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+")
+_LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+|maj_at_\d+|best_of_\d+_by_.+")
 
 
 def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -166,7 +166,12 @@ class WeightedReward(Params):
     @property
     def outcome(self) -> bool:
         """Whether it is a part of the outcome."""
-        return bool(self.counted) and not (self.reward.shaping if self.shaping is None else self.shaping)
+        return bool(self.counted) and not self.judges_form
+
+    @property
+    def judges_form(self) -> bool:
+        """Whether it judges form, length or style."""
+        return self.reward.shaping if self.shaping is None else self.shaping
 
     def options_for(self, defaults: Mapping[str, Any]) -> Params:
         """Return the options, with a task's defaults where the user has set none."""

@@ -120,9 +120,11 @@ TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "l
 
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())},
+    "pairs": {"subset": pl.String()},
     "rollouts": {**ROLLOUT_FIGURES, **ROLLOUT_STEPS},
 }
-"""Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use."""
+"""Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use; in pairs
+the part of a benchmark."""
 
 CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "corpus": ("text",),

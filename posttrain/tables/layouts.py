@@ -45,7 +45,7 @@ def layout_names(kind: Kind) -> str:
 
 def wanted_columns(kind: Kind) -> frozenset[str]:
     """Return every column that a layout reads."""
-    optional = {"answer", "info", "input", "margin", "problem", "split", "system", "tools"}
+    optional = {"answer", "info", "input", "margin", "problem", "split", "subset", "system", "tools"}
     return frozenset(name for layout in LAYOUTS[kind] for name in layout) | optional
 
 
@@ -149,7 +149,7 @@ def _info(row: Row) -> str:
 def _preference(row: Row) -> dict[str, Any]:
     prompt = turns(row, "prompt")
     answers = {name: _after(prompt, turns(row, name), name) for name in ("chosen", "rejected")}
-    return {"prompt": prompt, **answers, "margin": _margin(row)}
+    return {"prompt": prompt, **answers, "margin": _margin(row), "subset": _scalar(row, "subset")}
 
 
 def _alpaca_preference(row: Row) -> dict[str, Any]:
@@ -167,6 +167,7 @@ def _implicit_preference(row: Row) -> dict[str, Any]:
         "chosen": chosen[-1:],
         "rejected": _after(prompt, rejected, "rejected"),
         "margin": _margin(row),
+        "subset": _scalar(row, "subset"),
     }
 
 

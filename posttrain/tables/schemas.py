@@ -30,6 +30,7 @@ _LOGP_TOLERANCE: Final = 1e-4
 """A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
 _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "chat": TOOL_USE,
+    "pairs": ("subset",),
     "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
     "training_rollouts": (*TRAINING_TEXT, "step", "reward", "outcome", "advantage"),
 }
@@ -188,7 +189,7 @@ def _text_or_figures() -> pa.Check:
 
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         nulls = [pl.col(name).is_null() for name in ROLLOUT_TEXT]
-        whole = ~pl.any_horizontal(nulls)
+        whole = ~pl.any_horizontal(nulls[:-1])  # log-probs are null where a reward model has measured
         if ROLLOUT_FIGURES.keys() <= set(data.lazyframe.collect_schema()):
             whole |= pl.all_horizontal(nulls)
         return data.lazyframe.select(whole)

@@ -30,7 +30,7 @@ TOGETHER: tuple[Mapping[str, Any], ...] = tuple(
 )
 """Tried where a run does not fit."""
 ONLINE = ("online@", "distill@")
-SAMPLING = ("data_samples@", "evaluate@")
+SAMPLING = ("data_samples@", "evaluate@", "evaluate_runs@")
 
 
 def what_lowers(stage: str, found: Demand, planned: Planned) -> str:

@@ -13,7 +13,7 @@ from posttrain.algorithms.reward import RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.checks.meta_models import config_of, shape_of
 from posttrain.checks.params_schema import settings_of
-from posttrain.evaluate.settings import EvaluateParams
+from posttrain.evaluate.settings import EvaluateParams, EvaluateRun
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.files.text import context_of
 from posttrain.models.master_weights import compute_in_bf16
@@ -81,9 +81,12 @@ def demand_of(
     def shape(name: str, *, scores: bool = False) -> Any:
         return shape_of(config_of(model or name, settings), scores=scores)
 
-    if group == "evaluate.policies":
-        section, policy = "evaluate.settings", settings["evaluate"]["policies"][run]
-        params = check(EvaluateParams, _changed(settings, section, change), where=section)
+    if group in ("evaluate.policies", "evaluate.runs"):
+        shared = group == "evaluate.policies"
+        section = "evaluate.settings" if shared else f"{group}.{run}"
+        changed = _changed(settings, section, change)
+        params = check(EvaluateParams if shared else EvaluateRun, changed, where=section)
+        policy = settings["evaluate"]["policies"][run] if shared else changed["policy"]
         others = [] if params.reference in (NONE, policy) else [shape(params.reference)]
         others += _reward_models(params, shape)
         return _of_sampling(params, shape(policy), others, params.prompts, prompt)

@@ -15,7 +15,7 @@ from posttrain.workspace import format_size
 
 GROUPS = (
     "base.scratch", "sft.runs", "data.samples", "reward.runs", "preference.runs", "online.runs", "distill.runs",
-    "offline.runs", "evaluate.policies",
+    "offline.runs", "evaluate.policies", "evaluate.runs",
 )  # fmt: skip
 """Those whose runs train or sample."""
 COLUMNS = (

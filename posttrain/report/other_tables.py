@@ -1,0 +1,99 @@
+"""Evaluations on tables of their own (`evaluate.runs`): what was won or lost beside what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.compare.paired import against
+from posttrain.errors import PosttrainError
+from posttrain.params.stage_table import Settings, group_of, policies
+from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
+from posttrain.report.summary import GAIN
+
+LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated", "length")
+"""Figures that have a column of their own, or say nothing beside the score."""
+
+
+@dataclass(frozen=True)
+class OtherTable:
+    """The policies that were evaluated on one table, beside a reference."""
+
+    name: str
+    reference: str
+    rows: list[dict[str, Any]]
+    """`policy`, `run`, `score`, `low`, `high`, the paired difference to the reference, and more figures."""
+
+
+def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[OtherTable], dict[str, str]]:
+    """Return the evaluations of `evaluate.runs` by their table, and name of a run -> why it has no results."""
+    errors: dict[str, str] = {}
+    groups: dict[str, list[Policy]] = {}
+    digests = output_digests()
+    for name, run in group_of(settings, "evaluate.runs").items():
+        try:
+            if name in not_current:
+                errors[name] = not_current[name]
+                continue
+            check_recorded(Path("results") / name / "metrics.json", digests)
+            way = " by likelihood" if run.get("by") == "likelihood" else ""
+            groups.setdefault(f"{run['data']}{way}", []).append(read_policy(name, run["policy"]))
+        except PosttrainError as error:
+            errors[name] = str(error)
+    shown = {model: label for label, model in reversed(policies(settings).items())}
+    base = str(group_of(settings, "evaluate.settings").get("reference", ""))
+    return [_table(name, found, base, shown) for name, found in groups.items()], errors
+
+
+def as_lines(tables: Sequence[OtherTable]) -> list[str]:
+    """Return each table as text."""
+    return ["\n".join([table.name, *_aligned(as_cells(table))]) for table in tables]
+
+
+def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str]) -> OtherTable:
+    reference = next((policy for policy in found if policy.model == base), found[0])
+    others = {policy.label: policy.rollouts for policy in found if policy is not reference}
+    gains = against(reference.rollouts, others)
+    rows = []
+    for policy in found:
+        metrics, gain = policy.metrics, gains.get(policy.label)
+        row: dict[str, Any] = {"policy": shown.get(policy.model, policy.model), "run": policy.label}
+        row |= {"score": metrics["score"], "low": metrics["score_low"], "high": metrics["score_high"]}
+        row |= dict(zip(GAIN, (gain.mean, gain.low, gain.high), strict=True)) if gain else {}
+        rows.append(row | {key: value for key, value in metrics.items() if key not in LEFT_OUT})
+    return OtherTable(name, shown.get(reference.model, reference.model), rows)
+
+
+def as_cells(table: OtherTable) -> list[list[str]]:
+    """Return the titles and the rows of a table as texts."""
+    figures = dict.fromkeys(
+        key for row in table.rows for key in row if key not in ("policy", "run", "score", "low", "high")
+    )
+    more = [key for key in figures if key not in GAIN and not key.startswith("pass_at_")]
+    titles = ["policy", "score [95 % interval]", f"difference to {table.reference}", *(_words(key) for key in more)]
+    rows = []
+    for row in table.rows:
+        cells = [row["policy"], _with_interval(row["score"], row["low"], row["high"])]
+        cells.append(
+            _with_interval(row["gain"], row["gain_low"], row["gain_high"], sign="+") if GAIN[0] in row else "-"
+        )
+        rows.append([*cells, *(f"{row[key]:.3f}" if key in row else "-" for key in more)])
+    return [titles, *rows]
+
+
+def _words(key: str) -> str:
+    return key.removeprefix("reward_").removeprefix("score_").replace("_", " ")
+
+
+def _with_interval(value: float, low: float, high: float, sign: str = "") -> str:
+    return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[nth]) for row in rows) for nth in range(len(rows[0]))]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
