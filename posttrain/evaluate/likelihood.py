@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import string
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -146,16 +147,18 @@ def readable_questions(rows: Iterable[Mapping[str, Any]], where: str) -> list[Pr
 
 
 def _options(prompt: Prompt) -> tuple[list[str], int]:
-    """Return the options of a question and which is right: by its text, or by a letter A, B, ..."""
-    options = prompt.info.get("options")
+    """Return the options of a question and which is right: by its text, its label, or its place from 0."""
+    options: Any = prompt.info.get("options", prompt.info.get("choices"))
+    labels: Any = string.ascii_uppercase
+    if isinstance(options, dict):  # as ARC has them
+        options, labels = options.get("text", []), options.get("label", labels)
     if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
         raise ValueError(f"info has no list of two or more options: {excerpt(json.dumps(dict(prompt.info)), 80)}")
     answer = prompt.answer.strip()
-    if answer in options:
-        return options, options.index(answer)
-    if len(answer) == 1 and 0 <= (place := ord(answer) - ord("A")) < len(options):
-        return options, place
-    raise ValueError(f"its answer {excerpt(answer, 40)} is none of its options and no letter of one")
+    for known in (options, list(labels), [str(place) for place in range(len(options))]):
+        if answer in known[: len(options)]:
+            return options, known.index(answer)
+    raise ValueError(f"its answer {excerpt(answer, 40)} is none of its options, nor the letter of one")
 
 
 def _answers(text: ChatText, asked: Sequence[tuple[Prompt, str]]) -> list[Rollout]:

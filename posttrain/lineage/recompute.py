@@ -28,7 +28,8 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
     per_prompt = np.array([float(group.mean()) for group in groups])
     low, high = interval(per_prompt, seed=seed)
     found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
-    found["greedy"] = _mean(greedy["reward"])
+    if greedy.height:
+        found["greedy"] = _mean(greedy["reward"])
     samples = rows.height // max(rows["prompt_id"].n_unique(), 1)
     for k in sizes(samples):
         rates = [pass_at_k(len(group), np.array([group.sum()]), k) for group in groups if len(group) >= k]

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.intervals import best_of_k, calibration_error, sizes
 from posttrain.evaluate.likelihood import (
+    _options,
     measure_options,
     measure_pairs,
     measure_texts,
@@ -142,6 +143,23 @@ def test_questions_without_options_are_left_out_or_refused(capsys: pytest.Captur
     with pytest.raises(DataError, match="no prompt has options") as caught:
         readable_questions(prompts([no_answer, few]).iter_rows(named=True), "data/t/prompts.parquet")
     assert '{"options": [...]}' in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("info", "answer", "right"),
+    [
+        ({"options": ["x", "y"]}, "y", 1),
+        ({"options": ["x", "y"]}, "B", 1),
+        ({"choices": ["x", "y", "z"]}, "2", 2),
+        ({"choices": ["1", "0"]}, "1", 0),
+        ({"choices": {"text": ["x", "y"], "label": ["1", "2"]}}, "2", 1),
+    ],
+    ids=["text", "letter", "place", "text before place", "label"],
+)
+def test_the_right_option_is_named_as_data_sets_do(info: dict[str, Any], answer: str, right: int) -> None:
+    row = {**question("q", ["a", "b"], answer), "info": json.dumps(info)}
+    (prompt,) = readable_questions(prompts([row]).iter_rows(named=True), "t")
+    assert _options(prompt)[1] == right
 
 
 def test_a_sure_model_that_is_right_as_often_as_it_says_is_calibrated() -> None:
