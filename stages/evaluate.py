@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
-
-import polars as pl
-
-from posttrain.errors import ParamsError, excerpt
-from posttrain.evaluate.completions import hide_quotes, hide_stderr, select_text
-from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_reference, rollouts_table, summary
+from posttrain.errors import ParamsError
+from posttrain.evaluate.completions import hide_quotes
+from posttrain.evaluate.sampled import evaluate
 from posttrain.evaluate.settings import EvaluateParams, load_policies
-from posttrain.measure.progress import Progress
-from posttrain.measure.record import note
-from posttrain.models.device import Runtime
-from posttrain.models.files.store import load_policy, load_tokenizer
-from posttrain.models.files.text import load_text
-from posttrain.models.master_weights import frozen_on
 from posttrain.params.params import PARAMS_FILE, did_you_mean, load
-from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
-from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.reward import Context
-from posttrain.rewards.scorable import scorable_prompts
-from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.cache import frozen_sampler
-from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
-from posttrain.tables.columns import with_ids
-from posttrain.tables.splits import check_enough_prompts
-from posttrain.tables.store import read_table, write_table
-from posttrain.text.chat import ChatText
-from posttrain.workspace import rounded, table_path, write_json
 
 
 def main(label: str) -> None:
@@ -45,85 +18,6 @@ def main(label: str) -> None:
         raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
     with hide_quotes(params.completions):
         evaluate(f"evaluate@{label}", policies[label], params, "evaluate.settings")
-
-
-def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> None:
-    """Sample a policy, score the samples and write the results of the stage `name`, whose settings are in `section`."""
-    runtime, label = Runtime(params.device), name.partition("@")[2]
-    note(seed=params.seed)
-    model_folder = needed_model(policy, name)
-    reference = model_of(params.reference, f"{section}.reference")
-    text = load_text(model_folder, params.date)
-    model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
-    prompts = encode_prompts(text, _prompts(params, section))
-    count = len(prompts) * params.samples
-    check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, name)
-    progress = Progress(name, count + len(prompts), "completion")
-    with frozen_sampler(
-        params.engine, SampledModel(model, model_folder, text, runtime), policy, params.sampling, prompts,
-        params.device, section, keep=params.completions == "full",
-    ) as sampler:  # fmt: skip
-        draw = partial(generate_rollouts, sampler, text, prompts, params.sampling, params.seed)
-        drawn = [
-            draw(samples=samples, greedy=greedy, advance=progress.advance)
-            for samples, greedy in ((params.samples, False), (1, True))
-        ]
-    progress.close()
-    scorer = model_of(params.reward_model, f"{section}.reward_model")
-    reward = RewardSum(params.reward, Context(runtime, section, scorer, text, params.sampling.max_tokens))
-    sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
-    FailureLimit(reward, params.max_failed, section).check([*sampled, *greedy])
-    metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
-    if reference == model_folder:
-        metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
-    elif reference is not None and _comparable(text, reference, name):
-        some = [rollout for rollout in sampled if rollout.sample < (params.kl_samples or params.samples)]
-        metrics |= kl_to_reference(model, reference, some, params.sampling.temperature, runtime)
-    write_results(label, [(sampled, False), (greedy, True)], metrics, params, reward)
-
-
-def write_results(
-    label: str, measured: Sequence[tuple[Sequence[Rollout], bool]], metrics: dict[str, float], params: EvaluateParams,
-    reward: RewardSum | None = None,
-) -> None:  # fmt: skip
-    """Write scored rollouts, each part greedy or not, and their metrics."""
-    folder = Path("results") / label
-    tables = [rollouts_table(label, rollouts, reward, greedy=greedy) for rollouts, greedy in measured]
-    rows = with_ids(select_text(pl.concat(tables), params.completions), "rollouts")
-    write_table(rows, folder / "rollouts.parquet", "rollouts")
-    write_json(folder / "metrics.json", figures := rounded(metrics, 5))
-    write_json(folder / "headline.json", {label: figures["score"]} if metrics["parsed"] else {})
-    if not metrics["parsed"]:
-        first = "" if params.completions == "none" else f"; the first is {excerpt(measured[0][0][0].text, 100)}"
-        print(f"evaluate@{label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
-    print(summary(label, metrics))
-
-
-def _comparable(text: ChatText, reference: Path, name: str) -> bool:
-    """Return whether the reference can score the policy's tokens; a line says where it cannot."""
-    if text.tokenizer.get_vocab() == load_tokenizer(reference).get_vocab():
-        return True
-    print(f"{name}: {reference} has another tokenizer, so the KL to it is not measured", file=sys.stderr)
-    return False
-
-
-def _prompts(params: EvaluateParams, section: str) -> list[Prompt]:
-    """Return the first prompts of the split; if some have a readable answer, only those."""
-    file = table_path(params.data)
-    prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
-    if any(prompt.answer.strip() for prompt in prompts):
-        before = len(prompts)
-        with hide_stderr(params.completions):
-            prompts = scorable_prompts(params.reward, prompts, str(file))
-        if params.completions == "none" and len(prompts) < before:
-            print(f"evaluate: no reward can read {before - len(prompts)} of {before} answers", file=sys.stderr)
-    elif "correct" in params.reward:
-        print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
-    check_enough_prompts(len(prompts), params.split, file)
-    if len(prompts) < params.prompts and "prompts" in params.model_fields_set:
-        known = f"{len(prompts)} prompts are all there are in split '{params.split}'"
-        print(f"evaluate: {known} ({section}.prompts: {params.prompts})", file=sys.stderr)
-    return prompts[: params.prompts]
 
 
 if __name__ == "__main__":

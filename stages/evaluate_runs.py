@@ -16,6 +16,7 @@ from posttrain.evaluate.likelihood import (
     readable_questions,
     row_logps,
 )
+from posttrain.evaluate.sampled import evaluate, write_results
 from posttrain.evaluate.settings import EvaluateRun
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
@@ -30,7 +31,6 @@ from posttrain.rewards.learned import RewardModel
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table
 from posttrain.workspace import table_path
-from stages.evaluate import evaluate, write_results
 
 
 def main(run: str) -> None:
