@@ -4,7 +4,8 @@ const NOT_MEASURED = "not measured";
 
 // The table of policies, with the score and its interval drawn to one scale.
 function resultColumns(policies) {
-  const sampled = [...new Set(policies.flatMap((one) => Object.keys(one.metrics)))].filter((name) => /^pass_at_\d+$/.test(name) && name !== "pass_at_1");
+  const sampled = [...new Set(policies.flatMap((one) => Object.keys(one.metrics)))].filter((name) => /^pass_at_\d+$/.test(name) && name !== "pass_at_1")
+    .sort((left, right) => left.slice(8) - right.slice(8)).slice(-1);
   const share = (key, title, about) => ({ text: title, about, value: (m) => fixed(m[key], 3) });
   const scored = (key, title, about) => ({ text: title, about, value: (m) => isMeasured(m) ? fixed(m[key], 3) : NOT_MEASURED });
   return [
