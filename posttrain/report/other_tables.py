@@ -13,7 +13,7 @@ from posttrain.params.stage_table import Settings, group_of, policies
 from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
 from posttrain.report.summary import GAIN
 
-LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated", "length")
+LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated")
 """Figures that have a column of their own, or say nothing beside the score."""
 
 
