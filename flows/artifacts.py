@@ -87,8 +87,8 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 def results(root: Path) -> list[dict[str, Any]]:
     """Return the rows of `posttrain show results`, one per policy; empty where nothing is evaluated."""
     rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
-    columns = ("policy", "score", "low", "high", "greedy", "kl", "error")
-    columns = ("table", *columns) if any("table" in row for row in rows) else columns
+    tables = ["table"] if any("table" in row for row in rows) else []
+    columns = [*tables, "policy", "score", "low", "high", "greedy", "kl", "error"]
     return [
         {column: NOT_MEASURED if row.get(column, "") is None else row.get(column, "") for column in columns}
         for row in rows
