@@ -21,8 +21,8 @@ class Stage:
 
     name: str
     group: str
-    makes: Literal["tables", "model", "results"]
-    """Tables in data/RUN/, a model in models/SECTION/RUN/, or other files in results/RUN/."""
+    makes: Literal["tables", "model", "results", "ratings"]
+    """Tables in data/RUN/, a model in models/SECTION/RUN/, other files in results/RUN/, or metrics/ratings/RUN.*."""
     runs: str = ""
     """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
     seeded: bool = False
@@ -54,6 +54,7 @@ STAGES: Final = (
     Stage("distill", "distill.runs", "model", "posttrain.online.distill_runs:DISTILL", seeded=True),
     Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
+    Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.evaluate.ratings:RatingRun"),
 )
 
 
