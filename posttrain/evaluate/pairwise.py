@@ -35,29 +35,29 @@ def resampled(prompts: int, seed: int) -> Floats:
 
 
 def spread(values_R: Floats) -> tuple[float, float]:
-    """Return the percentile interval of an estimate; its first value, which is no resample, is left out."""
+    """Return the percentile interval of an estimate, which is the first value and lies in it."""
     low, high = np.nanquantile(values_R[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    return float(min(low, values_R[0])), float(max(high, values_R[0]))
 
 
-def win_rates(wins_PQ: Floats, weights_RP: Floats) -> Floats:
-    """Return the mean of each pair's wins over the prompts with a verdict, [R, Q]."""
-    played = weights_RP @ ~np.isnan(wins_PQ)
-    with np.errstate(invalid="ignore"):
-        found: Floats = (weights_RP @ np.nan_to_num(wins_PQ)) / played
-    return found
+def tallies(wins_PQ: Floats, weights_RP: Floats, seed: int) -> tuple[Floats, Floats]:
+    """Return the wins of each pair and the prompts with a verdict, each [1 + R, Q].
+
+    Where all n prompts were won, no resample differs. There the rate of a resample is u^(1/n), u uniform, whose lower
+    end is the exact bound of Clopper and Pearson (1934); and one less that where all were lost.
+    """
+    played_RQ: Floats = weights_RP @ (~np.isnan(wins_PQ)).astype(float)
+    won_RQ: Floats = weights_RP @ np.nan_to_num(wins_PQ)
+    luck_R = np.append(1.0, np.random.default_rng([seed, 1]).random(len(weights_RP) - 1))
+    for nth, wins_P in enumerate(wins_PQ.T):
+        known = wins_P[~np.isnan(wins_P)]
+        if known.min() == 1 or known.max() == 0:
+            rate_R = luck_R ** (1 / len(known))
+            won_RQ[:, nth] = played_RQ[:, nth] * (rate_R if known[0] else 1 - rate_R)
+    return won_RQ, played_RQ
 
 
-def win_interval(wins_P: Floats, rates_R: Floats) -> tuple[float, float]:
-    """Return the interval of a win rate; where all is won or all is lost, the exact bound for so many prompts."""
-    known = wins_P[~np.isnan(wins_P)]
-    bound = ((1 - LEVEL) / 2) ** (1 / len(known))
-    if known.min() == 1:
-        return bound, 1.0
-    return (0.0, 1 - bound) if known.max() == 0 else spread(rates_R)
-
-
-def ratings(wins_PQ: Floats, pairs: Sequence[tuple[int, int]], weights_RP: Floats) -> Floats:
+def ratings(won_RQ: Floats, played_RQ: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
     """Return the ratings of Bradley and Terry (1952) in points, [R, K], whose mean is 0.
 
     P(i beats j) = 1 / (1 + 10^((rating_j - rating_i) / 400)), by maximum likelihood with one drawn prompt more in each
@@ -67,9 +67,8 @@ def ratings(wins_PQ: Floats, pairs: Sequence[tuple[int, int]], weights_RP: Float
     design_QK = np.zeros((len(pairs), count))
     for nth, (first, second) in enumerate(pairs):
         design_QK[nth, first], design_QK[nth, second] = 1.0, -1.0
-    won_RQ = weights_RP @ np.nan_to_num(wins_PQ) + DRAWN / 2
-    played_RQ = weights_RP @ ~np.isnan(wins_PQ) + DRAWN
-    found_RK = np.zeros((len(weights_RP), count))
+    won_RQ, played_RQ = won_RQ + DRAWN / 2, played_RQ + DRAWN
+    found_RK = np.zeros((len(won_RQ), count))
     for _ in range(100):
         share_RQ = _sigmoid(found_RK @ design_QK.T)
         gradient_RK = (won_RQ - played_RQ * share_RQ) @ design_QK
@@ -94,13 +93,11 @@ def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int
     """Return the win rate of one pair if both wrote as much as each other, [R] (after Dubois et al. 2024).
 
     P(win) = sigmoid(a + b x), x = the difference of the lengths of a match, divided by its root mean square; each
-    prompt weighs the same, b has the prior N(0, 1), and the result is sigmoid(a). A pair that always wins or loses has
-    that rate. The resamples are one Newton step from the fit.
+    prompt weighs the same, b has the prior N(0, 1), and the result is sigmoid(a). The wins must not all be 1 or all 0.
+    The resamples are one Newton step from the fit.
     """
     prompts = weights_RP.shape[1]
     weight_M = 1 / np.bincount(prompt_M, minlength=prompts)[prompt_M]
-    if wins_M.min() == wins_M.max() and wins_M[0] in (0, 1):
-        return np.full(len(weights_RP), wins_M[0])
     scale = math.sqrt(float(np.mean(longer_M**2))) or 1.0
     x_M2 = np.stack([np.ones_like(longer_M), longer_M / scale], axis=1)
     prior = np.array([0.0, 1.0])

@@ -21,8 +21,7 @@ from posttrain.evaluate.pairwise import (
     ratings,
     resampled,
     spread,
-    win_interval,
-    win_rates,
+    tallies,
 )
 from posttrain.measure.progress import Progress
 from posttrain.params.params import PARAMS_FILE, Params, did_you_mean
@@ -249,12 +248,15 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
             raise DataError(what=what, where=where, fix="Fix what scores them, or leave one out of policies")
     labels = list(dict.fromkeys(label for pair in pairs for label in pair))
     weights_RP = resampled(len(wins_PQ), params.seed)
-    ratings_RK = ratings(wins_PQ, [(labels.index(one), labels.index(other)) for one, other in pairs], weights_RP)
-    ranks_RK, rates_RQ = ranks(ratings_RK), win_rates(wins_PQ, weights_RP)
+    won_RQ, played_RQ = tallies(wins_PQ, weights_RP, params.seed)
+    ratings_RK = ratings(won_RQ, played_RQ, [(labels.index(one), labels.index(other)) for one, other in pairs])
+    ranks_RK = ranks(ratings_RK)
+    with np.errstate(invalid="ignore"):  # a resample may hold no prompt of a pair
+        rates_RQ = won_RQ / played_RQ
     table = [
         {
             "policy": labels[nth],
-            **_estimate("rating", ratings_RK[0, nth], spread(ratings_RK[:, nth]), digits=2),
+            **_estimate("rating", ratings_RK[:, nth], digits=2),
             **dict(zip(("rank_low", "rank_high"), map(round, spread(ranks_RK[:, nth])), strict=True)),
         }
         for nth in np.argsort(ranks_RK[0], kind="stable")
@@ -265,12 +267,16 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
         mine = numbered.filter(first=one, second=other)
         judged = mine.drop_nulls("win")
         longer_M = (judged["first_length"] - judged["second_length"]).to_numpy().astype(float)
-        controlled_R = length_controlled(judged["win"].to_numpy(), longer_M, judged["number"].to_numpy(), weights_RP)
+        controlled_R = rates_R  # where all matches end alike, no length can explain it
+        if judged["win"].n_unique() > 1:
+            controlled_R = length_controlled(
+                judged["win"].to_numpy(), longer_M, judged["number"].to_numpy(), weights_RP
+            )
         row = {
             "first": one,
             "second": other,
-            **_estimate("win", rates_R[0], win_interval(wins_P, rates_R)),
-            **_estimate("controlled", controlled_R[0], spread(controlled_R)),
+            **_estimate("win", rates_R),
+            **_estimate("controlled", controlled_R),
             "prompts": len(_known(wins_P)),
             "no_verdict": mine.height - judged.height,
         }
@@ -290,8 +296,9 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
     }
 
 
-def _estimate(name: str, value: float, interval: tuple[float, float], digits: int = 5) -> dict[str, float]:
-    named = zip((name, f"{name}_low", f"{name}_high"), (value, *interval), strict=True)
+def _estimate(name: str, values_R: Floats, digits: int = 5) -> dict[str, float]:
+    """Return an estimate with its interval, rounded."""
+    named = zip((name, f"{name}_low", f"{name}_high"), (values_R[0], *spread(values_R)), strict=True)
     return {key: round(float(number), digits) + 0.0 for key, number in named}  # -0.0 + 0.0 is 0.0
 
 
