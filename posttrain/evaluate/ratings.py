@@ -239,6 +239,16 @@ def wins_by_prompt(matches: pl.DataFrame, pairs: Sequence[Pair]) -> Floats:
     return found
 
 
+def rated_again(matches: pl.DataFrame) -> dict[str, float]:
+    """Return the rating of each policy, from the matches alone."""
+    pairs: list[Pair] = matches.select("first", "second").unique(maintain_order=True).rows()
+    labels = list(dict.fromkeys(label for pair in pairs for label in pair))
+    wins_PQ = wins_by_prompt(matches, pairs)
+    numbers = [(labels.index(one), labels.index(other)) for one, other in pairs]
+    found_RK = ratings(*tallies(wins_PQ, np.ones((1, len(wins_PQ))), seed=0), numbers)
+    return {label: round(float(rating), 2) for label, rating in zip(labels, found_RK[0], strict=True)}
+
+
 def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the ratings of all policies and the win rates of all pairs, with their intervals over prompts."""
     wins_PQ = wins_by_prompt(matches, pairs)
