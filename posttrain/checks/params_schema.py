@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from posttrain.checks.run_graph import RunOutputs, notes
 from posttrain.errors import ParamsError, PosttrainError, excerpt
+from posttrain.evaluate.ratings import RatingRun, pairs_of
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.lineage.user_text import push_notes
 from posttrain.models.files.adapter_files import is_adapter
@@ -88,6 +89,8 @@ def check_params(root: Path = Path()) -> str:
         with _collected(errors):
             if isinstance(params, PreferenceRun):
                 needed_kind(params, where)
+            elif isinstance(params, RatingRun):
+                pairs_of(params, where, list(policies(settings)))
             elif isinstance(params, OfflineRun) and isinstance(
                 kept := typed.get(params.data.replace("/", ".runs.")), OnlineParams
             ):

@@ -33,7 +33,7 @@ class RunOutputs:
         for stage in STAGES:
             for name, run in group_of(settings, stage.group).items():
                 where, output = f"{stage.group}.{name}", stage.output(name)
-                folder = {"model": "models", "tables": "data", "results": "results"}[stage.makes]
+                folder = {"model": "models", "tables": "data"}.get(stage.makes, stage.makes)
                 first = folders.setdefault(f"{folder}/{output}", where)
                 if first != where:
                     errors.append(f"{where} and {first} would both make {folder}/{output}. Rename one of them.")

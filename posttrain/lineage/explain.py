@@ -9,6 +9,7 @@ from typing import Any, Literal
 import polars as pl
 
 from posttrain.errors import PipelineError
+from posttrain.evaluate.ratings import rated_again
 from posttrain.lineage.downstream import explain_place, is_place
 from posttrain.lineage.figures import Figure, Figures, is_number, shown_in
 from posttrain.lineage.lineage import Lineage, read_record
@@ -84,6 +85,8 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
     group = figure.stage.partition("@")[0]
     if group == "evaluate":
         return _evaluated(figure)
+    if group == "evaluate_ratings":
+        return _rated(figure)
     if "@" in figure.key:
         key, _, step = figure.key.partition("@")
         if key.startswith(HELDOUT):
@@ -141,6 +144,14 @@ def _evaluated(figure: Figure) -> Node:
     if seed is None and figure.key in ("score_low", "score_high"):
         return _checked(node, figure, None, "the seed of the interval is not stored")
     return _checked(node, figure, evaluated(frame, seed or 0).get(figure.key), "the rows do not have what it needs")
+
+
+def _rated(figure: Figure) -> Node:
+    """Return the matches behind a rating."""
+    file = Path(figure.file).with_suffix(".parquet")
+    matches = read_table(file, "matches")
+    node = Node("rows", {"table": str(file), "matches": matches.height, "prompts": matches["prompt_id"].n_unique()})
+    return _checked(node, figure, rated_again(matches).get(figure.key.removeprefix("rating_")), "it is no rating")
 
 
 def _values(key: str, rows: pl.DataFrame) -> pl.Series:

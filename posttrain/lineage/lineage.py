@@ -63,10 +63,11 @@ class Lineage:
         return sorted(dep for dep in deps if self.maker(dep) is None)
 
     def inputs(self, stage: str) -> Iterator[str]:
-        """Yield the tables, models and files that a stage depends on."""
-        for dep in self.lock.get(stage, {}).get("deps", ()):
-            if dep["path"] not in NONE and not str(dep["path"]).startswith("code/"):
-                yield str(dep["path"])
+        """Yield the tables, models and files that a stage depends on; of a folder such as results/ what stages made."""
+        for path in (str(dep["path"]) for dep in self.lock.get(stage, {}).get("deps", ())):
+            if path not in NONE and not path.startswith("code/"):
+                made = [out for out in self._outs if Path(path) in Path(out).parents and self.maker(path) is None]
+                yield from made or [path]
 
     def _output(self, path: str, digest: str, seen: set[str]) -> Node:
         stage = self.maker(path)
@@ -83,7 +84,9 @@ class Lineage:
         entry = self.lock[name]
         node = Node(f"made by {name}", {"command": entry.get("cmd", ""), **self._settings(entry), **self._code(name)})
         digests = {str(dep["path"]): str(dep.get("md5", "")) for dep in entry.get("deps", ())}
-        node.parts += [self._output(path, digests[path], seen) for path in self.inputs(name)]
+        node.parts += [
+            self._output(path, digests.get(path) or self._recorded_digest(path), seen) for path in self.inputs(name)
+        ]
         if name.startswith(("online@", "distill@")):
             node.parts.append(self._training_rollouts(name.replace("@", "/"), entry))
         return node

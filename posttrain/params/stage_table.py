@@ -21,8 +21,8 @@ class Stage:
 
     name: str
     group: str
-    makes: Literal["tables", "model", "results"]
-    """Tables in data/RUN/, a model in models/SECTION/RUN/, or other files in results/RUN/."""
+    makes: Literal["tables", "model", "results", "ratings"]
+    """Tables in data/RUN/, a model in models/SECTION/RUN/, other files in results/RUN/, or metrics/ratings/RUN.*."""
     runs: str = ""
     """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
     seeded: bool = False
@@ -55,6 +55,7 @@ STAGES: Final = (
     Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
     Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.evaluate.settings:EvaluateRun"),
+    Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.evaluate.ratings:RatingRun"),
 )
 
 

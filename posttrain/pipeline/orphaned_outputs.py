@@ -80,6 +80,8 @@ def _outputs(stage: Stage, run: str) -> list[str]:
         return [record, f"data/{run}", str(metrics_path(f"data/{run}"))]
     if stage.makes == "results":
         return [record, f"results/{run}"]
+    if stage.makes == "ratings":
+        return [record, *(str(metrics_path(f"ratings/{run}").with_suffix(suffix)) for suffix in (".json", ".parquet"))]
     model = stage.output(run)
     made = (model_path, metrics_path, plot_path, rollouts_path)
     return [record, *(str(path(model)) for path in made)]

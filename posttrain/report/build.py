@@ -24,6 +24,7 @@ from posttrain.report.policies import (
     read_policies,
     reference,
 )
+from posttrain.report.ratings import read_ratings
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
 from posttrain.report.summary import (
     HEADLINE,
@@ -118,6 +119,7 @@ def page_data(
             }
             for policy in policies
         ],
+        "ratings": [{"name": name, **found} for name, found in read_ratings(settings).items()],
         "curves": curves(labels(settings).items(), CURVE_POINTS),
         "evaluations": evaluations(labels(settings).items()),
         "settings": differing(settings),

@@ -40,7 +40,7 @@ def made_from(settings: Settings, found: list[Policy]) -> list[dict[str, Any]]:
     runs = [
         _run(f"data/{name}" if stage.makes == "tables" else stage.output(name), run or {})
         for stage in STAGES
-        if stage.makes != "results"
+        if stage.makes in ("tables", "model")
         for name, run in group_of(settings, stage.group).items()
     ]
     return [*runs, *([_evaluation(settings, found)] if found else [])]

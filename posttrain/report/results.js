@@ -53,4 +53,19 @@ function startResults() {
     byId("other-tables").append(el("h3", {}, one.name), table(one.name, titles, lines.map(([name, ...cells]) => ({ name, cells })), true));
   }
   if (rows.length) byId("results-table").append(table("Policies and their figures", ["policy", { text: scale.map(short).join(" to "), left: true }, ...columns], rows, true));
+  byId("ratings").append(...DATA.ratings.map(ratingTable));
+}
+
+// One table of ratings: points of Elo with their intervals, and the ranks that they leave open.
+function ratingTable(one) {
+  const scale = [Math.min(...one.policies.map((row) => row.rating_low)), Math.max(...one.policies.map((row) => row.rating_high))];
+  const nth = (label) => DATA.policies.findIndex((policy) => policy.label === label);
+  const rows = one.policies.map((row) => {
+    const text = `${fixed(row.rating, 0)} [${fixed(row.rating_low, 0)}, ${fixed(row.rating_high, 0)}]`;
+    const picture = whiskers({ look: Math.max(0, nth(row.policy)), value: row.rating, low: row.rating_low, high: row.rating_high }, scale, `${row.policy}: ${text}`);
+    return { attributes: { "data-rated": row.policy }, name: row.policy,
+      cells: [{ of: picture, kind: "picture" }, { of: text, kind: "whole" }, row.rank_low === row.rank_high ? String(row.rank_low) : `${row.rank_low} to ${row.rank_high}`] };
+  });
+  return el("div", {}, el("h3", {}, `Ratings ${one.name}, by ${one.decided_by}`),
+    table(`Ratings ${one.name}`, ["policy", { text: scale.map((value) => fixed(value, 0)).join(" to "), left: true }, { text: "rating [95 %]", about: "Bradley-Terry in points of Elo, mean 0" }, "rank"], rows, true));
 }

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from posttrain.errors import DataError
+from posttrain.evaluate.ratings import rating_lines
 from posttrain.params.formats import flattened
 from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
@@ -17,6 +18,8 @@ from posttrain.report.curves import evaluations
 from posttrain.report.lineage import labels
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_json, read_policies
+from posttrain.report.ratings import read_ratings
+from posttrain.report.stale_results import stale_ratings
 from posttrain.report.summary import (
     NOT_MEASURED,
     SCORES,
@@ -64,8 +67,18 @@ def results_table(not_current: Mapping[str, str]) -> str:
     about = (_INTERVALS, _reward_note(summary), gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
-    blocks = ["\n".join(lines), *notes, *as_lines(others), follow]
+    blocks = ["\n".join(lines), *_rated(read()), *notes, *as_lines(others), follow]
     return "\n\n".join(block for block in blocks if block)
+
+
+def _rated(settings: Settings) -> Iterator[str]:
+    """Yield the ratings of policies against each other, each as lines, and why some are not current."""
+    if not (names := group_of(settings, "evaluate.ratings")):
+        return
+    found, reasons = read_ratings(settings), stale_ratings(names)
+    for name in names:
+        lines = rating_lines(name, found[name]) if name in found else []
+        yield "\n".join([*lines, *([f"ratings {name}: {reasons[name]}"] if reasons[name] else [])])
 
 
 def results_json(not_current: Mapping[str, str]) -> str:

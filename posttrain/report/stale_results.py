@@ -10,7 +10,7 @@ from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.reasons import Reasons
 from posttrain.pipeline.running import running_stages
-from posttrain.workspace import failure_path
+from posttrain.workspace import failure_path, metrics_path
 
 NOT_RUN = "not run yet"
 LONGEST = 300
@@ -30,25 +30,36 @@ def staleness(stages: Mapping[str, str]) -> Staleness:
     """Return which labels have a stage that failed, runs now, has not run, or whose inputs have changed."""
     reasons = Reasons()
     running = tuple(running_stages(reasons.pipeline))
-    found = {label: _reason(stage, reasons, running) for label, stage in stages.items()}
+    found = {
+        label: _reason(stage, Path(f"results/{label}/metrics.json"), reasons, running)
+        for label, stage in stages.items()
+    }
     reasons.keep()
     return Staleness(running, {label: reason for label, reason in found.items() if reason})
 
 
-def _reason(name: str, reasons: Reasons, running: tuple[str, ...]) -> str:
+def stale_ratings(names: Iterable[str]) -> dict[str, str]:
+    """Return name -> why the ratings are not current; empty where they are."""
+    reasons = Reasons()
+    running = tuple(running_stages(reasons.pipeline))
+    return {
+        name: _reason(f"evaluate_ratings@{name}", metrics_path(f"ratings/{name}"), reasons, running) for name in names
+    }
+
+
+def _reason(name: str, file: Path, reasons: Reasons, running: tuple[str, ...]) -> str:
     """Return the cause that is furthest upstream; empty if everything is current."""
     above = [stage for stage in reasons.pipeline.above(name) if stage != CODE]
     if runs := next((stage for stage in above if stage in running), None):
         return f"{runs} is running"
     stale = [stage for stage in above if reasons.of(stage)]
     for outdated in stale:
-        file = failure_path(outdated)
-        if file.is_file() and file.stat().st_mtime >= Path(PARAMS_FILE).stat().st_mtime:  # else params.yaml was edited
-            first = file.read_text(encoding="utf-8").strip().partition("\n")[0]
+        failure = failure_path(outdated)
+        if failure.is_file() and failure.stat().st_mtime >= Path(PARAMS_FILE).stat().st_mtime:  # else it was edited
+            first = failure.read_text(encoding="utf-8").strip().partition("\n")[0]
             return f"failed: {outdated}: {first[:LONGEST]}"
     if not stale:
         return ""
-    missing = Path("results") / name.partition("@")[2] / "metrics.json"
-    if not missing.is_file():
+    if not file.is_file():
         return NOT_RUN
     return f"out of date: {stale[0]} has to run again ({'; '.join(reasons.of(stale[0]))})"

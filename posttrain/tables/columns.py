@@ -14,7 +14,7 @@ import polars as pl
 
 from posttrain.errors import TableError
 
-Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts"]
+Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts", "matches"]
 Split = Literal["train", "heldout", "test"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -105,6 +105,19 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "advantage": pl.Float64(),
         **ROLLOUT_STEPS,
     },
+    "matches": {
+        "id": pl.String(),
+        "place": pl.Int64(),
+        "prompt_id": pl.String(),
+        "first": pl.String(),
+        "second": pl.String(),
+        "sample": pl.Int64(),
+        "first_length": pl.Int64(),
+        "second_length": pl.Int64(),
+        "margin": pl.Float64(),
+        "win": pl.Float64(),
+        "status": pl.String(),
+    },
 }
 
 TOOL_USE: Final = ("fields", "tools")
@@ -134,6 +147,7 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "feedback": ("completion", "label", "prompt"),
     "rollouts": ("completion_ids", "greedy", "policy", "prompt_id", "sample"),
     "training_rollouts": ("completion_ids", "draw", "prompt_id", "sample", "version"),
+    "matches": ("first", "prompt_id", "sample", "second"),
 }
 """The columns that a row's id is a hash of, in the order of canonical JSON."""
 
@@ -145,6 +159,7 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "feedback": ("train", "heldout"),
     "rollouts": (),
     "training_rollouts": (),
+    "matches": (),
 }
 
 

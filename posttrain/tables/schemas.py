@@ -33,6 +33,7 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "pairs": ("subset",),
     "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
     "training_rollouts": (*TRAINING_TEXT, "step", "reward", "outcome", "advantage"),
+    "matches": ("margin", "win"),
 }
 
 
@@ -288,4 +289,17 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("training_rollouts", "reward"): [_finite_rule("reward")],
     ("training_rollouts", "outcome"): [_finite_rule("outcome")],
     ("training_rollouts", "advantage"): [_finite_rule("advantage")],
+    ("matches", "prompt_id"): [_nonblank("prompt_id")],
+    ("matches", "second"): [_rule("must differ from first", "drop the match", pl.col("first") != pl.col("second"))],
+    ("matches", "win"): [
+        _rule("must be 0, 0.5 or 1", "rate the policies again", pl.col("win").is_in([0.0, 0.5, 1.0])),
+        _rule("must agree with margin", "rate the policies again", pl.col("win") == (pl.col("margin").sign() + 1) / 2),
+    ],
+    ("matches", "status"): [
+        _rule(
+            "must be ok where there is a win",
+            "rate the policies again",
+            pl.col("win").is_not_null() == (pl.col("status") == "ok"),
+        )
+    ],
 }

@@ -27,7 +27,7 @@ from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row
 from posttrain.workspace import atomic_path
 
 _MAGIC: Final = b"PAR1"
-_OUTPUTS: Final = ("data", "results", "rollouts")
+_OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
 _SMALLEST: Final = 12
 """The magic at both ends and the length of the footer."""
 

@@ -78,6 +78,18 @@ def test_a_watched_run_shows_proxy_and_true_reward(port: int, tmp_path: Path) ->
         assert page.complaints == []
 
 
+def test_ratings_have_a_table(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = workspace.make(tmp_path / "rated")
+    monkeypatch.chdir(folder)
+    with Page(port) as page:
+        page.open(built(workspace.rate(folder)))
+        assert page.texts("#ratings h3") == ["Ratings main, by score"]
+        assert page.texts("#ratings tbody th") == ["grpo", "dpo", "sft", "base"]
+        assert page.texts("#ratings tr[data-rated=dpo] td")[1:] == ["9 [-16, 35]", "2 to 3"]
+        assert page.run("document.querySelectorAll('#ratings svg.whiskers').length") == 4
+        assert page.complaints == []
+
+
 def test_a_run_that_is_not_watched_has_no_such_section(page: Page) -> None:
     assert page.run("document.getElementById('watched').hidden")
 

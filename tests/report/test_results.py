@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     assert any("report/report.html" in line for line in lines)
     assert any("exp run -S 'online.runs.grpo.kl.beta=0.04'" in line for line in lines)
     assert len({len(line) for line in lines[:6]}) == 1, "the columns do not line up"
+
+
+def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
+    assert "ratings" not in results_table({})
+    workspace.rate(reported)
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    lines = results_table({}).splitlines()
+    first = lines.index("ratings main, by score")
+    assert [line.split()[0] for line in lines[first + 2 : first + 6]] == ["grpo", "dpo", "sft", "base"]
+    assert lines[first + 2].split() == ["grpo", "+91", "[+75,", "+107]", "1"]
+    assert lines[first + 3].endswith("2 to 3")
+    assert lines[first + 6].startswith("ratings main: out of date"), "no stage has written it here"
 
 
 def test_a_run_that_fell_while_it_was_trained_is_said_as_in_the_report(reported: Path) -> None:

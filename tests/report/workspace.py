@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.evaluate.completions import select_text
+from posttrain.evaluate.ratings import RatingRun, figures, pairs_of, played
 from posttrain.evaluate.settings import Completions
 from posttrain.tables.columns import from_rows, with_ids
 from posttrain.tables.store import read_table, write_table
@@ -171,6 +172,17 @@ def watch(folder: Path) -> None:
 def put_policy(folder: Path, policy: str, rows: list[dict[str, Any]]) -> None:
     put_json(folder / "results" / policy / "metrics.json", metrics(policy))
     write_table(from_rows(rows, "rollouts"), folder / "results" / policy / "rollouts.parquet", "rollouts")
+
+
+def rate(folder: Path) -> Path:
+    """Let all policies meet each other, as the run `main` of `evaluate.ratings`."""
+    params = RatingRun()
+    pairs = pairs_of(params, "evaluate.ratings.main", POLICIES)
+    found = figures(played(params, "evaluate.ratings.main", pairs), params, "evaluate.ratings.main", pairs)
+    put_json(folder / "metrics/ratings/main.json", found)
+    file = folder / "params.yaml"
+    file.write_text(f"{file.read_text(encoding='utf-8')}  ratings: {{main: {{}}}}\n", encoding="utf-8")
+    return folder
 
 
 def put_json(path: Path, data: Mapping[str, Any]) -> None:

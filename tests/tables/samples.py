@@ -78,6 +78,18 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
             "turn_rewards": [],
             "info": "{}",
         },
+        "matches": {
+            "place": group,
+            "prompt_id": f"{group:016x}",
+            "first": "sft",
+            "second": "grpo",
+            "sample": n % 2,
+            "first_length": 3,
+            "second_length": 5,
+            "margin": -0.5,
+            "win": 0.0,
+            "status": "ok",
+        },
     }
     return rows[kind]
 

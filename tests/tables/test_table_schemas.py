@@ -139,6 +139,11 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("training_rollouts", "reward", {"reward": NAN}, "must be finite, or missing"),
     ("training_rollouts", "outcome", {"outcome": INF}, "must be finite, or missing"),
     ("training_rollouts", "advantage", {"advantage": NAN}, "must be finite, or missing"),
+    ("matches", "prompt_id", {"prompt_id": " "}, "must not be blank"),
+    ("matches", "second", {"second": "sft"}, "must differ from first"),
+    ("matches", "win", {"win": 0.25}, "must be 0, 0.5 or 1"),
+    ("matches", "win", {"win": 1.0}, "must agree with margin"),
+    ("matches", "status", {"win": None}, "must be ok where there is a win"),
 ]
 
 

@@ -174,6 +174,9 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
                 for record in records
             ]
             return ([_part(f"sample {record['sample']}", row)] for record, row in zip(records, rows, strict=True))
+        case "matches":
+            fix = "Preview results/LABEL/rollouts.parquet"
+            raise DataError(what="matches have no text", where=str(subject.table), fix=fix)
 
 
 def _answered(text: ChatText, records: Sequence[Record], name: str) -> list[TokenRow]:

@@ -1,0 +1,150 @@
+"""Statistics of matches between policies: win rates, ratings, and when an answer is clear.
+
+P prompts, Q pairs of policies, K policies, R resamples of the prompts. A win counts 1, a tie 1/2, a loss 0; NaN: the
+pair has no verdict on the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posttrain.evaluate.intervals import RESAMPLES, Floats
+
+ELO: Final = 400 / math.log(10)
+"""Points of a rating for a log-odds of 1: a difference of 400 points is 10 wins to 1."""
+DRAWN: Final = 1.0
+"""Prompts that are added to each pair as a draw, so that a policy that always wins has a finite rating."""
+BETS: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
+"""The shares of its capital that a gambler against 'equally good' stakes on each prompt, all of them side by side."""
+LEVEL: Final = 0.95
+_GRID: Final = np.arange(1, 1000) / 1000
+
+
+def resampled(prompts: int, seed: int) -> Floats:
+    """Return how often each prompt counts, [1 + R, P]: once in the first row, as drawn with replacement in the others.
+
+    Every estimate is computed for all rows at once; that of the first row is the estimate, the others its spread.
+    """
+    drawn = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), size=RESAMPLES)
+    return np.vstack([np.ones(prompts), drawn])
+
+
+def spread(values_R: Floats) -> tuple[float, float]:
+    """Return the percentile interval of an estimate, which is the first value and lies in it."""
+    low, high = np.nanquantile(values_R[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(min(low, values_R[0])), float(max(high, values_R[0]))
+
+
+def tallies(wins_PQ: Floats, weights_RP: Floats, seed: int) -> tuple[Floats, Floats]:
+    """Return the wins of each pair and the prompts with a verdict, each [1 + R, Q].
+
+    Where all n prompts were won, no resample differs. There the rate of a resample is u^(1/n), u uniform, whose lower
+    end is the exact bound of Clopper and Pearson (1934); and one less that where all were lost.
+    """
+    played_RQ: Floats = weights_RP @ (~np.isnan(wins_PQ)).astype(float)
+    won_RQ: Floats = weights_RP @ np.nan_to_num(wins_PQ)
+    luck_R = np.append(1.0, np.random.default_rng([seed, 1]).random(len(weights_RP) - 1))
+    for nth, wins_P in enumerate(wins_PQ.T):
+        known = wins_P[~np.isnan(wins_P)]
+        if known.min() == 1 or known.max() == 0:
+            rate_R = luck_R ** (1 / len(known))
+            won_RQ[:, nth] = played_RQ[:, nth] * (rate_R if known[0] else 1 - rate_R)
+    return won_RQ, played_RQ
+
+
+def ratings(won_RQ: Floats, played_RQ: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
+    """Return the ratings of Bradley and Terry (1952) in points, [R, K], whose mean is 0.
+
+    P(i beats j) = 1 / (1 + 10^((rating_j - rating_i) / 400)), by maximum likelihood with one drawn prompt more in each
+    pair (`DRAWN`); by Newton's method.
+    """
+    count = 1 + max(max(pair) for pair in pairs)
+    design_QK = np.zeros((len(pairs), count))
+    for nth, (first, second) in enumerate(pairs):
+        design_QK[nth, first], design_QK[nth, second] = 1.0, -1.0
+    won_RQ, played_RQ = won_RQ + DRAWN / 2, played_RQ + DRAWN
+    found_RK = np.zeros((len(won_RQ), count))
+    for _ in range(100):
+        share_RQ = _sigmoid(found_RK @ design_QK.T)
+        gradient_RK = (won_RQ - played_RQ * share_RQ) @ design_QK
+        curve_RQ = played_RQ * share_RQ * (1 - share_RQ)
+        hessian_RKK = np.einsum("rq,qi,qj->rij", curve_RQ, design_QK, design_QK) + 1.0  # the 1 keeps the mean at 0
+        step_RK = np.linalg.solve(hessian_RKK, gradient_RK[..., None])[..., 0].clip(-1, 1)
+        found_RK += step_RK
+        if np.abs(step_RK).max() < 1e-9:
+            break
+    points_RK: Floats = ELO * (found_RK - found_RK.mean(axis=1, keepdims=True))
+    return points_RK
+
+
+def ranks(ratings_RK: Floats) -> Floats:
+    """Return 1 + the number of policies with a higher rating, [R, K]; equal to a millionth of a point is equal."""
+    rounded_RK = ratings_RK.round(6)
+    found: Floats = 1 + (rounded_RK[:, None, :] > rounded_RK[:, :, None]).sum(axis=2)
+    return found
+
+
+def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int64], weights_RP: Floats) -> Floats:
+    """Return the win rate of one pair if both wrote as much as each other, [R] (after Dubois et al. 2024).
+
+    P(win) = sigmoid(a + b x), x = the difference of the lengths of a match, divided by its root mean square; each
+    prompt weighs the same, b has the prior N(0, 1), and the result is sigmoid(a). The wins must not all be 1 or all 0.
+    The resamples are one Newton step from the fit.
+    """
+    prompts = weights_RP.shape[1]
+    weight_M = 1 / np.bincount(prompt_M, minlength=prompts)[prompt_M]
+    scale = math.sqrt(float(np.mean(longer_M**2))) or 1.0
+    x_M2 = np.stack([np.ones_like(longer_M), longer_M / scale], axis=1)
+    prior = np.array([0.0, 1.0])
+    fit = np.zeros(2)
+    for _ in range(100):
+        share_M = _sigmoid(x_M2 @ fit)
+        gradient_M2 = (weight_M * (wins_M - share_M))[:, None] * x_M2
+        hessian_M22 = (weight_M * share_M * (1 - share_M))[:, None, None] * x_M2[:, :, None] * x_M2[:, None, :]
+        step = np.linalg.solve(hessian_M22.sum(axis=0) + np.diag(prior), gradient_M2.sum(axis=0) - prior * fit)
+        fit = fit + step.clip(-1, 1)
+        if np.abs(step).max() < 1e-10:
+            break
+    gradient_P2, hessian_P22 = np.zeros((prompts, 2)), np.zeros((prompts, 2, 2))
+    np.add.at(gradient_P2, prompt_M, gradient_M2)
+    np.add.at(hessian_P22, prompt_M, hessian_M22)
+    hessian_R22 = np.einsum("rp,pij->rij", weights_RP, hessian_P22) + np.diag(prior)
+    step_R2 = np.linalg.solve(hessian_R22, (weights_RP @ gradient_P2 - prior * fit)[..., None])[..., 0]
+    return _sigmoid(fit[0] + step_R2[:, 0])
+
+
+def evidence(wins_P: Floats, means: Floats) -> Floats:
+    """Return the evidence against each mean of the wins: the capital of gamblers who began with 1.
+
+    They stake shares of it (`BETS`) on each prompt, half of them on more and half on less than the mean. If that is the
+    mean, the capital ever reaches 1 / alpha with a chance of at most alpha (Ville), however often one looks.
+    """
+    bets, means_1 = np.array(BETS)[:, None, None], means[None, :, None]
+    up = np.log1p(bets * (wins_P / means_1 - 1)).sum(axis=2)
+    down = np.log1p(bets * ((1 - wins_P) / (1 - means_1) - 1)).sum(axis=2)
+    log_capital = np.logaddexp.reduce(np.vstack([up, down]), axis=0) - math.log(2 * len(BETS))
+    found: Floats = np.exp(np.minimum(log_capital, 700.0))
+    return found
+
+
+def is_clear(wins_P: Floats, alpha: float) -> bool:
+    """Return whether the wins so far show that one is better; with equal ones ever true with a chance below alpha."""
+    return bool(evidence(wins_P, np.array([0.5]))[0] >= 1 / alpha)
+
+
+def always_valid(wins_P: Floats, alpha: float) -> tuple[float, float]:
+    """Return an interval of the win rate that holds however the number of prompts was chosen."""
+    inside = _GRID[evidence(wins_P, _GRID) < 1 / alpha]
+    if not len(inside):  # narrower than the grid
+        return float(wins_P.mean()), float(wins_P.mean())
+    return float(inside[0] - _GRID[0]), float(inside[-1] + _GRID[0])
+
+
+def _sigmoid(x: Floats) -> Floats:
+    found: Floats = 1 / (1 + np.exp(-x))
+    return found

@@ -1,0 +1,29 @@
+"""evaluate_ratings: one run of `evaluate.ratings`, policies against each other on the prompts of their evaluations."""
+
+from __future__ import annotations
+
+from posttrain.evaluate.ratings import RatingRun, figures, pairs_of, played, rating_lines
+from posttrain.evaluate.settings import load_policies
+from posttrain.measure.record import note
+from posttrain.params.params import load
+from posttrain.processes.stage import run_named_stage
+from posttrain.tables.store import write_table
+from posttrain.workspace import metrics_path, write_json
+
+
+def main(run: str) -> None:
+    """Writes metrics/ratings/RUN.parquet and metrics/ratings/RUN.json."""
+    where = f"evaluate.ratings.{run}"
+    params = load(RatingRun, where)
+    note(seed=params.seed)
+    pairs = pairs_of(params, where, list(load_policies()))
+    matches = played(params, where, pairs)
+    found = figures(matches, params, where, pairs)
+    file = metrics_path(f"ratings/{run}")
+    write_table(matches, file.with_suffix(".parquet"), "matches")
+    write_json(file, found)
+    print("\n".join(rating_lines(run, found)))
+
+
+if __name__ == "__main__":
+    run_named_stage(main)
