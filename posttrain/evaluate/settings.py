@@ -28,7 +28,7 @@ class EvaluateParams(Params):
 
     data: str = table_slot("prompts", description="the prompts that policies are measured on")
     reference: str = model_slot("the model that KL is measured against", optional=True)
-    reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
     prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
     samples: int = Field(8, ge=1, description="samples of each prompt")

@@ -17,10 +17,11 @@ PART = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 MODEL = rf"({PART}(/{PART})*)"
 
 
-def model_slot(description: str, *, optional: bool = False) -> Any:
-    """Return a slot for a model: a folder under models/."""
+def model_slot(description: str, *, optional: bool = False, scores: bool = False) -> Any:
+    """Return a slot for a model, a folder under models/; one that `scores` is a reward model."""
     shown = f"{description}: a folder under models/, e.g. sft/main" + (f", or {NONE}" if optional else "")
-    return Field(pattern=f"^{MODEL}$", description=shown, json_schema_extra={"slot": "model", "optional": optional})
+    extra: Any = {"slot": "model", "optional": optional, "scores": scores}
+    return Field(pattern=f"^{MODEL}$", description=shown, json_schema_extra=extra)
 
 
 def table_slot(*kinds: str, description: str, optional: bool = False) -> Any:

@@ -63,7 +63,7 @@ def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Exampl
 
 def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedReward, prompt: Prompt) -> Any:
     """Return what a function of the reward says of a prompt, with the options of the prompt's task."""
-    options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
+    options = term.options_for(load_task(prompt.task).reward_options)
     try:
         return getattr(term.reward, what)(prompt, options)
     except PosttrainError:
