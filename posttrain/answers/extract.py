@@ -47,15 +47,20 @@ _BETWEEN = re.compile(
     re.IGNORECASE,
 )
 _NOT = re.compile(
-    r"(?:\b(?:(?:false|wrong|doubt|not true|not the case)\b[^.!?\n]{0,30}\bthat|wrong|incorrect|anything but|not|never|"
-    r"cannot|nicht|pas|no|не)|n['’]t|不\w{0,2}|ではなく)"
+    r"(?:\b(?:(?:false|wrong|(?<!no )doubt|not true|not the case|not sure|(?:cannot|can['’]t|not) be)\b"
+    r"[^.!?\n]{0,30}\bthat|(?:wrong|incorrect)"
+    r"(?:\s(?:answer|result|value|solution|option|choice|guess|would|could|be|is|was))*|anything but|"
+    r"(?:less|more|greater|smaller|fewer|larger|other|rather) than|(?:different|far) from|except|close to|almost|"
+    r"nearly|not|never|cannot|nicht|pas|no|не)|n['’]t|不\w{0,2}|ではなく)"
     r"(?:\s(?:be|equal|the|my|our|a|final|correct|die|la|le|das))*(?:\\\w+\s?\{)?[\s$*_:(\[\\{}<>]{0,12}\Z",
     re.IGNORECASE,
 )
 """Directly before a mark, what denies its answer."""
 _WRONG = re.compile(
     r"[\s$).\]*_]{0,6}(?:</answer>)?\s?(?:\b(?:is|was|ist|est|es)\s)?"
-    r"(?:\b(?:not|wrong|incorrect|false|falsch|faux|incorrecto|неверно)\b|(?:is|was)n['’]t\b|不对|错)"
+    r"(?:\b(?:not|wrong|incorrect|false|falsch|faux|incorrecto|неверно)\b|(?:is|was)n['’]t\b|不对|错"
+    r"|,?\s?(?:(?:which|that|it|is|was|would|be|must|can|could|an?|the|common|clearly|seems|to)\s){1,5}"
+    r"(?:wrong|incorrect|false|mistake)\b|(?:cannot|can['’]t|could not|must not)\sbe\b)"
     r"|[^\w\n]{0,8}\s{0,3}(?:(?:hmm+|no|oh)\W{1,3})?(?:wait|actually|scratch that|correction|oops)\b",
     re.IGNORECASE,
 )
