@@ -1,6 +1,6 @@
 """What GRPO makes of the echo of a question, `17^2` to "What is 17^2?": with the rule against it and without.
 
-    python -m benchmarks.echo    # a minute on a core; docs/make/answers.py writes its table into docs/reports/answers.md
+    python -m benchmarks.echo    # a minute on a core; docs/make/answers.py puts the table into docs/reports/answers.md
 
 A tiny policy has learned from demonstrations to answer three times in ten with the question's own power, once in ten
 with its value, and else with a random number of three digits.

@@ -40,7 +40,9 @@ def ran(workspace: Path, stage: str = "online@both") -> list[str]:
 @pytest.mark.slow
 def test_two_reward_models_score_a_run_and_a_change_of_either_makes_it_stale(own_workspace: Path) -> None:
     edit(own_workspace, two_models)
-    assert {"reward@helpful", "reward@safe", "reward_sets@both", "online@both"} <= set(ran(own_workspace, "evaluate@both"))
+    assert {"reward@helpful", "reward@safe", "reward_sets@both", "online@both"} <= set(
+        ran(own_workspace, "evaluate@both")
+    )
     curve = pl.read_csv(own_workspace / "plots/online/both.csv")
     rows = pl.read_parquet(own_workspace / "results/both/rollouts.parquet")
     metrics = json.loads((own_workspace / "results/both/metrics.json").read_text())
