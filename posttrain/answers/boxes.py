@@ -29,8 +29,6 @@ _NEGATED = re.compile(r"(?:\\not\s*(?:\\[A-Za-z]+|=)|\\neq?|\\nequiv|≠|!=)[\s$
 _BULLET = re.compile(r"(?:\A|\n)[ \t>]*[-+*][ \t]+\Z|[A-Za-z}.:]\s*-+\s\Z|[=-]>\s*\Z")
 _SPACE = re.compile(r"\\[,;:! ]|~(?!~)(?<!~~)")
 _SPACES = re.compile(rf"{_SPACE.pattern}|\\q?quad(?![A-Za-z])|\\\\(?=\s*[-+=])")
-_MEMBER = re.compile(r"(?:\\\{|\(|(?<!\\)\[)(?:[^(){}\nA-Za-z]|\b[a-z]\b|\\[a-z]+)*[,;]\s*\Z")
-"""Directly before a box, the beginning of a set or tuple whose last member is in the box."""
 _AFTER = re.compile(
     rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
     r"|!(?=\s*(?:\$|\\\)|[-+*/=]))|\?|[$)\]\\]*[ \t]*(?:[-+/<>≤≥±×÷·](?=[ \t]?[$\d\\(]|[ \t]?[a-z]\b)|\*[ \t]?[\d\\(])"
@@ -38,13 +36,6 @@ _AFTER = re.compile(
     rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
 )
 """Directly after a box, the same."""
-_MORE = re.compile(
-    r"[ \t$]*(?:\\text\w*\s?\{)?\s*\b(?:or|and)\b\s*\}?[ \t]*"
-    r"(?P<value>\$?(?:[-\d]|\\[df]?(?:frac|sqrt|pi))[^\n]{0,80}?)[\s.]*(?:\Z|\n)"
-)
-"""After a box, another value that is joined to it."""
-_FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
-"""A line without words, on which `!` is no exclamation mark."""
 _JOIN = re.compile(
     r"(?:[\s$,;&/()\[\]]|\\[,;:! ()\[\]\\]|\\q?quad\b|\\(?:text\w*|mathrm)\s?\{|\}|"
     r"\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|[和与或、，]|(?P<name>[A-Za-z](?:_\{?\w\}?)?)\s*=)*\Z"
@@ -120,9 +111,7 @@ def in_context(text: str, box: Mark) -> str:
     after = _SPACES.sub(" ", text[box.end : box.end + 200])
     if not box.text.strip(" .{}") or touches(before, after):
         raise Unreadable("the box is empty, or holds only a part of the answer")
-    unit, value, more = _UNIT.match(text, box.end), box.text.strip(" ~"), _MORE.match(text, box.end)
-    if more:
-        return f"{value} or {more['value'].strip(' $')}"
+    unit, value = _UNIT.match(text, box.end), box.text.strip(" ~")
     return f"{value} {unit[0].strip(' $~')}" if unit and _is_unit(unit[0].strip(" $~")) else value
 
 
@@ -141,9 +130,6 @@ def _is_unit(text: str) -> bool:
 
 def touches(before: str, after: str) -> bool:
     """Return whether the texts around a box make it a part of another value."""
-    factorial = after.startswith("!") and _FACTORIAL.search(before)
-    prime = after.startswith("'") and "'" not in before[-3:]
-    matrix = before.rfind("matrix}", max(0, (begun := before.rfind("\\begin{")))) > begun > before.rfind("\\end{")
-    if factorial or prime or matrix or (_BEFORE.search(before) and not _BULLET.search(before)):
+    if _BEFORE.search(before) and not _BULLET.search(before):
         return True
-    return bool(_NEGATED.search(before) or _MEMBER.search(before) or _AFTER.match(after))
+    return bool(_NEGATED.search(before) or _AFTER.match(after))

@@ -137,7 +137,7 @@ _NO_NOUNS = word_set(
     eighths ninths tenths hundredths thousandths tens ones twos threes fours fives sixes hundredweights pairs couples
     digits decimals equals makes gives becomes means squares cubes powers roots radians percents ks as us vs ms ps
     solutions answers options choices others possibilities values cases numbers results guesses
-    negatives opposites reciprocals multiples inverses moles
+    negatives opposites reciprocals multiples inverses moles 十 百 千 万 亿 不 没 或 не или
     """
 )
 _ADJECTIVES = word_set(
@@ -268,7 +268,7 @@ def _nouns(words: Sequence[Token], place: int, power: int) -> tuple[Unit, int, i
     if power != 1 or end >= len(words) or end - place > 2:
         raise Unreadable("an unknown unit")
     noun = words[end].text.lower()
-    if not noun.isascii() and noun not in "十百千万亿":
+    if not noun.isascii() and noun not in _NO_NOUNS:
         return Unit(((f"W:{noun}", 1),), ONE), 1, end + 1
     if words[end].kind != "word" or not words[end].gap or not words[place].gap:
         raise Unreadable("an unknown unit")
