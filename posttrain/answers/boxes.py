@@ -29,13 +29,17 @@ _NEGATED = re.compile(r"(?:\\not\s*(?:\\[A-Za-z]+|=)|\\neq?|\\nequiv|≠|!=)[\s$
 _BULLET = re.compile(r"(?:\A|\n)[ \t>]*[-+*][ \t]+\Z|[A-Za-z}.:]\s*-+\s\Z|[=-]>\s*\Z")
 _SPACE = re.compile(r"\\[,;:! ]|~(?!~)(?<!~~)")
 _SPACES = re.compile(rf"{_SPACE.pattern}|\\q?quad(?![A-Za-z])|\\\\(?=\s*[-+=])")
+_MEMBER = re.compile(r"(?:\\\{|\(|(?<!\\)\[)(?:[^(){}\nA-Za-z]|\b[a-z]\b|\\[a-z]+)*[,;]\s*\Z")
+"""Directly before a box, the beginning of a set or tuple whose last member is in the box."""
 _AFTER = re.compile(
     rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
     r"|!(?=\s*(?:\$|\\\)|[-+*/=]))|\?|[$)\]\\]*[ \t]*(?:[-+/<>≤≥±×÷·](?=[ \t]?[$\d\\(]|[ \t]?[a-z]\b)|\*[ \t]?[\d\\(])"
     r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\frac|[b-hj-z]\b)"
-    rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
+    rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+|[ \t$]*(?:\\text\w*\s?\{{)?\s*\b(?:or|and)\b\s*\}}?[ \t]*\$?[-\d\\])"
 )
-"""Directly after a box, the same."""
+"""Directly after a box, the same; or another value that is joined to it."""
+_FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
+"""A line without words, on which `!` is no exclamation mark."""
 _JOIN = re.compile(
     r"(?:[\s$,;&/()\[\]]|\\[,;:! ()\[\]\\]|\\q?quad\b|\\(?:text\w*|mathrm)\s?\{|\}|"
     r"\b(?:and|or|und|oder|et|ou|y|o|и|или)\b|[和与或、，]|(?P<name>[A-Za-z](?:_\{?\w\}?)?)\s*=)*\Z"
@@ -130,6 +134,6 @@ def _is_unit(text: str) -> bool:
 
 def touches(before: str, after: str) -> bool:
     """Return whether the texts around a box make it a part of another value."""
-    if _BEFORE.search(before) and not _BULLET.search(before):
+    if (after.startswith("!") and _FACTORIAL.search(before)) or (_BEFORE.search(before) and not _BULLET.search(before)):
         return True
-    return bool(_NEGATED.search(before) or _AFTER.match(after))
+    return bool(_NEGATED.search(before) or _MEMBER.search(before) or _AFTER.match(after))
