@@ -11,6 +11,7 @@ from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 
+from benchmarks import echo
 from tests.answers import strangers
 from tests.rewards.judged import CASES, DIALECTS, FRESH, Case, Count, cases, count, interval, judged
 
@@ -77,5 +78,7 @@ if __name__ == "__main__" and len(sys.argv) > 1:
     sys.stdout.write("\n".join([*strangers.table(strangers.verdicts(Path(sys.argv[1]))), ""]))
 elif __name__ == "__main__":
     write("strangers", strangers.table(strangers.verdicts(), every=False))
+    write("second-stranger", strangers.table(strangers.verdicts(strangers.SECOND), every=False))
     write("cases", table(CASES))
     write("fresh", table(FRESH))
+    write("echo", echo.table())

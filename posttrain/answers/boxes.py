@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from posttrain.answers.nodes import Unreadable
 
@@ -34,14 +35,9 @@ _AFTER = re.compile(
     rf"(?:\\?\}})*[ \t]*(?:\d|[.,]\d|_|\{{|\^(?!\s*\{{?\s*(?:\\circ|°))|(?<! )[A-Za-z](?![A-Za-z])"
     r"|!(?=\s*(?:\$|\\\)|[-+*/=]))|\?|[$)\]\\]*[ \t]*(?:[-+/<>≤≥±×÷·](?=[ \t]?[$\d\\(]|[ \t]?[a-z]\b)|\*[ \t]?[\d\\(])"
     r"|[:,;|][ \t]*-?[.\d]|\.\.|[,;][ \t]*(?:\\frac|[b-hj-z]\b)"
-    rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+)"
+    rf"|\\(?!(?:{_PLAIN})(?![A-Za-z]))[A-Za-z]+|[ \t$]*(?:\\text\w*\s?\{{)?\s*\b(?:or|and)\b\s*\}}?[ \t]*\$?[-\d\\])"
 )
-"""Directly after a box, the same."""
-_MORE = re.compile(
-    r"[ \t$]*(?:\\text\w*\s?\{)?\s*\b(?:or|and)\b\s*\}?[ \t]*"
-    r"(?P<value>\$?(?:[-\d]|\\[df]?(?:frac|sqrt|pi))[^\n]{0,80}?)[\s.]*(?:\Z|\n)"
-)
-"""After a box, another value that is joined to it."""
+"""Directly after a box, the same; or another value that is joined to it."""
 _FACTORIAL = re.compile(r"(?:^|\n)(?![^\n]*\b[A-Za-z]{2,}\b)[^\n]*\Z")
 """A line without words, on which `!` is no exclamation mark."""
 _JOIN = re.compile(
@@ -56,17 +52,19 @@ _UNIT = re.compile(
 
 
 @dataclass(frozen=True)
-class Found:
-    """A final answer and where it stands."""
+class Mark:
+    """A place that says what the answer is."""
 
     text: str
+    """Its answer; of a mark without an end, the rest of the line."""
     start: int
     end: int
+    kind: Literal["boxed", "hashes", "answer_is", "tags"] = "boxed"
 
 
-def boxes(text: str) -> list[Found]:
+def boxes(text: str) -> list[Mark]:
     r"""Return every \boxed{...} with braces that match; the outer one of a box in a box."""
-    found: list[Found] = []
+    found: list[Mark] = []
     for mark in _BOX.finditer(text):
         if found and found[-1].end > mark.start():
             continue
@@ -77,13 +75,13 @@ def boxes(text: str) -> list[Found]:
             level += (sign == "{") - (sign == "}")
         if level:
             raise Unreadable("a box without an end")
-        found.append(Found(text[mark.end() : place - 1], mark.start(), place))
+        found.append(Mark(text[mark.end() : place - 1], mark.start(), place))
     return found
 
 
-def groups(text: str) -> list[Found]:
+def groups(text: str) -> list[Mark]:
     """Return the boxes, those that are joined as one answer."""
-    joined: list[list[tuple[str, Found]]] = []
+    joined: list[list[tuple[str, Mark]]] = []
     signs: list[str] = []
     for box in boxes(text):
         previous = joined[-1][-1][1] if joined else None
@@ -99,27 +97,25 @@ def groups(text: str) -> list[Found]:
     return [_together(group, between) for group, between in zip(joined, signs, strict=True)]
 
 
-def _together(group: Sequence[tuple[str, Found]], between: str) -> Found:
+def _together(group: Sequence[tuple[str, Mark]], between: str) -> Mark:
     """Return joined boxes as one answer; the last alone where they say the same."""
     first, last = group[0][1], group[-1][1]
     names = {name for name, _ in group}
     if len({box.text.strip() for _, box in group}) == 1:
-        return Found(last.text, first.start, last.end)
+        return Mark(last.text, first.start, last.end)
     if len(names) > 1 and "" not in names:
-        return Found(", ".join(f"{name} = {box.text.strip()}" for name, box in group), first.start, last.end)
+        return Mark(", ".join(f"{name} = {box.text.strip()}" for name, box in group), first.start, last.end)
     either = re.search(r"\b(?:or|oder|ou|или)\b|[<>]|\\[lg]eq?\b|\\infty", between + first.text)
-    return Found((" or " if either else ", ").join(box.text.strip() for _, box in group), first.start, last.end)
+    return Mark((" or " if either else ", ").join(box.text.strip() for _, box in group), first.start, last.end)
 
 
-def in_context(text: str, box: Found) -> str:
+def in_context(text: str, box: Mark) -> str:
     """Return a box's answer, with the unit or percent sign after it; unreadable if it is a part of another value."""
     before = _SPACE.sub(" ", text[max(0, box.start - 200) : box.start])
     after = _SPACES.sub(" ", text[box.end : box.end + 200])
     if not box.text.strip(" .{}") or touches(before, after):
         raise Unreadable("the box is empty, or holds only a part of the answer")
-    unit, value, more = _UNIT.match(text, box.end), box.text.strip(" ~"), _MORE.match(text, box.end)
-    if more:
-        return f"{value} or {more['value'].strip(' $')}"
+    unit, value = _UNIT.match(text, box.end), box.text.strip(" ~")
     return f"{value} {unit[0].strip(' $~')}" if unit and _is_unit(unit[0].strip(" $~")) else value
 
 
@@ -138,9 +134,6 @@ def _is_unit(text: str) -> bool:
 
 def touches(before: str, after: str) -> bool:
     """Return whether the texts around a box make it a part of another value."""
-    factorial = after.startswith("!") and _FACTORIAL.search(before)
-    prime = after.startswith("'") and "'" not in before[-3:]
-    matrix = before.rfind("matrix}", max(0, (begun := before.rfind("\\begin{")))) > begun > before.rfind("\\end{")
-    if factorial or prime or matrix or (_BEFORE.search(before) and not _BULLET.search(before)):
+    if (after.startswith("!") and _FACTORIAL.search(before)) or (_BEFORE.search(before) and not _BULLET.search(before)):
         return True
     return bool(_NEGATED.search(before) or _MEMBER.search(before) or _AFTER.match(after))

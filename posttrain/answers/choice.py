@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from posttrain.answers.extract import Form, after_mark, found_answer
+from posttrain.answers.extract import Form, after_mark, final_answer
 from posttrain.answers.nodes import Unreadable
 
 _FONT = re.compile(r"\\(?:text\w*|math\w+)\s?\{([^{}]{0,80})\}")
@@ -29,7 +29,7 @@ def chosen(text: str, choices: str, form: Form = "auto", *, truncated: bool = Fa
         return letters(answer, choices) is not None
 
     text = _FONT.sub(r"\1", text)
-    return _of(found_answer(text, fits, form, truncated=truncated, unmarked=unmarked), choices)
+    return _of(final_answer(text, form, truncated=truncated, unmarked=unmarked, fits=fits), choices)
 
 
 def chosen_after(text: str, mark: str, choices: str) -> str:

@@ -14,7 +14,7 @@ from posttrain.answers.nodes import Call, Named, Num, Quantity, Unit, Unreadable
 from posttrain.answers.numbers import exact
 from posttrain.answers.read import read
 from posttrain.answers.tokens import FULL_WIDTH, tokens
-from posttrain.answers.units import table, unit_of
+from posttrain.answers.units import is_money, table, unit_of
 
 _WRAPS = r"text\w*|math\w+|mbox|boxed|displaystyle|operatorname|left|right|big\w*|[,;:! ]|quad|qquad|limits"
 _LAYOUT = re.compile(rf"\\(?:{_WRAPS})(?![a-z])|\\(?=[,;:!])", re.IGNORECASE)
@@ -47,7 +47,12 @@ def why_refused(question: str, answer: str, gold: str) -> str | None:
         names = {name for formula in _FORMULA.finditer(question) for name in _variables(formula[1] or formula[2])}
         if names and found.name not in names:
             return "it is the value of another variable"
-    return "it has another unit than the prompt asks for" if _has_other_unit(question, answer, found, gold) else None
+    bare = isinstance(expected, Quantity) and expected.unit is None
+    return (
+        "it has another unit than the prompt asks for"
+        if bare and _has_other_unit(question, answer, found, gold)
+        else None
+    )
 
 
 def is_echo(question: str, answer: str, gold: str) -> bool:
@@ -56,8 +61,9 @@ def is_echo(question: str, answer: str, gold: str) -> bool:
     A number that is the gold answer's own may: `5.00` for 5, or `12 apples` for 12.
     """
     given, expected = _spelled(answer), _spelled(gold)
-    if "=" in given and "=" not in expected:
-        given = given[len(given) - given[::-1].index("=") :]
+    if "=" in given and "=" not in expected and "," not in given:
+        sides = " ".join(given).split(" = ")  # of x = 2 and 2 = x the value
+        given = sides[0 if re.fullmatch(r"[a-z]", sides[-1]) else -1].split()
     if not given or sorted(given) == sorted(expected):
         return False
     if _amount(given) is not None and _amount(given) == _amount(expected):
@@ -101,6 +107,8 @@ def _has_other_unit(question: str, answer: str, found: Any, gold: str) -> bool:
             unit = _unit(" ".join(words[:many]))
             if unit is None:
                 continue
+            if unit != found.unit and is_money(unit) and is_money(found.unit):
+                return True
             if unit.dimensions == found.unit.dimensions and unit != found.unit:
                 return _differs(f"{gold} {' '.join(words[:many])}", answer)
             break

@@ -91,6 +91,8 @@ def _agrees(gold: Answer, found: Answer, pairs: Pairs) -> bool:
     if isinstance(gold, Named) != isinstance(found, Named) and not isinstance(gold, Equation):
         gold = gold.value if isinstance(gold, Named) and not isinstance(found, Equation) else gold  # x = 5 and 5
         found = found.value if isinstance(found, Named) else found
+    if not isinstance(gold, Matrix) or not isinstance(found, Matrix):
+        gold, found = _point(gold), _point(found)
     if isinstance(gold, Items) and gold.kind == "(" and len(gold.members) == 2:
         assigned = pairs != "intervals" and isinstance(found, Items) and found.kind == "set"
         if any(_is_infinite(member) for member in gold.members) or pairs == "intervals":
@@ -127,6 +129,13 @@ def _times(gold: Answer, found: Answer) -> bool | None:
         return None
     hour, minute = (Fraction(digit) for digit in digits.groups())
     return values[1] == Num(minute) and (values[0] == Num(hour) or values[0] == Num((hour - 1) % 12 + 1))
+
+
+def _point(answer: Answer) -> Answer:
+    """Return a vector, in angle brackets or as a row or column, as a point."""
+    if isinstance(answer, Matrix) and 1 in (len(answer.rows), max(map(len, answer.rows))):
+        return Items("(", tuple(Quantity(value) for row in answer.rows for value in row))
+    return Items("(", answer.members) if isinstance(answer, Items) and answer.kind == "<" else answer
 
 
 def _is_infinite(answer: Answer) -> bool:
@@ -170,6 +179,8 @@ def same(gold: Answer, found: Answer) -> bool:
         )  # fmt: skip
     if isinstance(gold, Percent | Quantity) and isinstance(found, Percent | Quantity):
         return _same_quantity(gold, found)
+    if isinstance(gold, Based) and found == Quantity(Num(Fraction(gold.digits if gold.digits.isdigit() else -1))):
+        return True  # the prompt names the base
     return isinstance(gold, Words | Based) and gold == found
 
 
@@ -298,7 +309,8 @@ def _sides(answer: Answer) -> Node | None:
 
 
 def _same_named(gold: Named, found: Named) -> bool:
-    if gold.name == found.name or _is_words(found.name) or _is_words(gold.name):
+    function = {gold.name[-1], found.name[-1]} == {")", "y"}  # f(x) = 2x, and y = 2x
+    if gold.name == found.name or function or _is_words(found.name) or _is_words(gold.name):
         return same(gold.value, found.value)
     return _variables_of(gold.value) and _same_equation(gold, found)
 
@@ -344,6 +356,6 @@ def _assigned(point: Items, values: Items) -> bool:
     """Return whether the point (1, 2) and `x = 1, y = 2` are the same."""
     named = {member.name: member.value for member in values.members if isinstance(member, Named)}
     names = sorted(named)
-    if names not in (["x", "y"], ["x", "y", "z"]) or not len(names) == len(values.members) == len(point.members):
+    if not names or max(map(len, names)) > 1 or not len(names) == len(values.members) == len(point.members):
         return False
     return all(same(a, named[name]) for a, name in zip(point.members, names, strict=True))

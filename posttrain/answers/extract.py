@@ -6,11 +6,10 @@ import re
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from posttrain.answers.boxes import Found, groups, in_context
+from posttrain.answers.boxes import Mark, groups, in_context
 from posttrain.answers.nodes import Unreadable
 
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
@@ -39,7 +38,7 @@ _SAID = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """What stands before an answer, in the languages of docs/rewards.md."""
-_HASHES = re.compile(r"#{4,}")
+_LINES: dict[Literal["hashes", "answer_is"], re.Pattern[str]] = {"hashes": re.compile(r"#{4,}"), "answer_is": _SAID}
 _TAG = re.compile(r"<answer>(?P<text>[^<]{0,2000}(?:<(?!/?answer>)[^<]{0,2000}){0,20})</answer>", re.IGNORECASE)
 _BETWEEN = re.compile(
     r"[\s:：、]*(?:\*\*(?=\s))?[\s:：]*(?:(?<=\n)[-*•]\s+)?"
@@ -47,15 +46,20 @@ _BETWEEN = re.compile(
     re.IGNORECASE,
 )
 _NOT = re.compile(
-    r"(?:\b(?:(?:false|wrong|doubt|not true|not the case)\b[^.!?\n]{0,30}\bthat|wrong|incorrect|anything but|not|never|"
-    r"cannot|nicht|pas|no|не)|n['’]t|不\w{0,2}|ではなく)"
+    r"(?:\b(?:(?:false|wrong(?:ly)?|mistake|misconception|tempt\w*|no way|(?<!no )doubt|not true|not the case|not sure|"
+    r"(?:cannot|can['’]t|not) be)\b[^.!?\n]{0,30}\b(?:that|to write)|(?:wrong|incorrect)"
+    r"(?:\s(?:answer|result|value|solution|option|choice|guess|would|could|be|is|was))*|anything but|"
+    r"(?:less|more|greater|smaller|fewer|larger|other|rather) than|(?:different|far) from|except|close to|almost|"
+    r"nearly|not|never|cannot|nicht|pas|no|не)|n['’]t|不\w{0,2}|ではなく)"
     r"(?:\s(?:be|equal|the|my|our|a|final|correct|die|la|le|das))*(?:\\\w+\s?\{)?[\s$*_:(\[\\{}<>]{0,12}\Z",
     re.IGNORECASE,
 )
 """Directly before a mark, what denies its answer."""
 _WRONG = re.compile(
     r"[\s$).\]*_]{0,6}(?:</answer>)?\s?(?:\b(?:is|was|ist|est|es)\s)?"
-    r"(?:\b(?:not|wrong|incorrect|false|falsch|faux|incorrecto|неверно)\b|(?:is|was)n['’]t\b|不对|错)"
+    r"(?:\b(?:not|wrong|incorrect|false|falsch|faux|incorrecto|неверно)\b|(?:is|was)n['’]t\b|不对|错"
+    r"|,?\s?(?:(?:which|that|it|is|was|would|be|must|can|could|an?|the|common|clearly|seems|to)\s){1,5}"
+    r"(?:wrong|incorrect|false|mistake)\b|(?:cannot|can['’]t|could not|must not)\sbe\b)"
     r"|[^\w\n]{0,8}\s{0,3}(?:(?:hmm+|no|oh)\W{1,3})?(?:wait|actually|scratch that|correction|oops)\b",
     re.IGNORECASE,
 )
@@ -67,7 +71,7 @@ _HEDGE = re.compile(
 )
 _REST = re.compile(
     r"\s*,?\s*(?:because|since)\b|\s*(?:[,;:.!?)。，]|[—–-]\s)+\s*(?!and\b)[^\W\d]|[\s.!$)。」]*\Z"
-    r"|\s*\((?=[^()]*[^\W\d]{3,}[^()]*\))|[\s$]+(?!and\b)[^\W\d]{2}[^\d\\=+*/^]*\Z"
+    r"|\s*\((?!base\b)(?=[^()]*[^\W\d]{3,}[^()]*\))|[\s$]+(?!and\b)[^\W\d]{2}[^\d\\=+*/^]*\Z"
 )
 """After an answer: what does not change it, words without numbers, or a clause of its own."""
 _STEP = re.compile(r"\**\s*\d{1,2}[.)]\s+\**[^\W\d]")
@@ -79,24 +83,18 @@ _ENDING = re.compile(
 _BLANKS = frozenset({"answer", "your answer", "final answer", "...", "\\ldots", "\\dots", "n", "number"})
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A place that says what the answer is."""
+@lru_cache(maxsize=512)
+def reads(text: str) -> bool:
+    """Return whether a text is an answer, all of it."""
+    from posttrain.answers.equal import why_unreadable
 
-    kind: Literal["boxed", "hashes", "answer_is", "tags"]
-    start: int
-    end: int
-    text: str
-    """Its answer; of a mark without an end, the rest of the line."""
+    return why_unreadable(text) is None
 
 
-def final_answer(text: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False) -> str:
-    """Return the final answer of a completion; unreadable if it has none, or more than one."""
-    return found_answer(text, reads, form, truncated=truncated, unmarked=unmarked)
-
-
-def found_answer(text: str, fits: Fits, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False) -> str:
-    """Return the last marked answer; that of a line is as much of it as fits."""
+def final_answer(
+    text: str, form: Form = "auto", *, truncated: bool = False, unmarked: bool = False, fits: Fits = reads
+) -> str:
+    """Return the last marked answer, of a line as much as fits; unreadable if there is none, or more than one."""
     text = spoken(text).strip()
     if not text:
         raise Unreadable("it is empty")
@@ -118,12 +116,12 @@ def found_answer(text: str, fits: Fits, form: Form = "auto", *, truncated: bool 
     raise Unreadable(f"it has no marked answer{wanted}")
 
 
-def after_mark(text: str, mark: str, fits: Fits | None = None) -> str:
+def after_mark(text: str, mark: str, fits: Fits = reads) -> str:
     """Return the answer after the last mark of one's own: the rest of its line, or the next line."""
     _, found, rest = text.rpartition(mark)
     if not found:
         raise Unreadable(f"it does not have `{mark} ANSWER`")
-    return _value(rest[:TAIL].strip().partition("\n")[0], fits or reads)
+    return _value(rest[:TAIL].strip().partition("\n")[0], fits)
 
 
 def gold_answer(answer: str) -> str:
@@ -139,41 +137,30 @@ def spoken(text: str) -> str:
     return rest[-TAIL:]
 
 
-@lru_cache(maxsize=512)
-def reads(text: str) -> bool:
-    """Return whether a text is an answer, all of it."""
-    from posttrain.answers.equal import why_unreadable
-
-    return why_unreadable(text) is None
-
-
 def _marks(text: str, form: Form) -> Iterator[Mark]:
     """Return the last marks of each kind."""
     found = groups(text)
     if not found and re.search(r"\\(?:boxed|fbox)\b", text):
         raise Unreadable("a box without an end")
     if form in ("auto", "boxed"):
-        yield from (Mark("boxed", group.start, group.end, group.text) for group in found[-MOST_MARKS:])
+        yield from found[-MOST_MARKS:]
     if form in ("auto", "tags"):
         for tag in deque(_TAG.finditer(text), MOST_MARKS):
-            yield Mark("tags", tag.start(), tag.end(), tag["text"])
-    patterns: tuple[tuple[Literal["hashes", "answer_is"], re.Pattern[str]], ...]
-    patterns = ("hashes", _HASHES), ("answer_is", _SAID)
-    for kind, pattern in patterns:
+            yield Mark(tag["text"], tag.start(), tag.end(), "tags")
+    for kind, pattern in _LINES.items():
         for mark in deque(pattern.finditer(text), MOST_MARKS) if form in ("auto", kind) else ():
             if not _HEDGE.search(mark[0]) and not any(box.start < mark.start() < box.end for box in found):
-                yield _of_line(kind, mark.start(), mark.end(), text)
+                yield _of_line(text, mark, kind)
 
 
-def _of_line(kind: Literal["hashes", "answer_is"], start: int, begin: int, text: str) -> Mark:
+def _of_line(text: str, mark: re.Match[str], kind: Literal["hashes", "answer_is"]) -> Mark:
     """Return a mark with the rest of its line, the next line, or a formula on lines of its own."""
-    between = _BETWEEN.match(text, begin)
-    begin = between.end() if between else begin
+    between = _BETWEEN.match(text, mark.end())
+    begin = between.end() if between else mark.end()
     closing = {"$$": "$$", "\\[": "\\]"}.get(text[begin : begin + 2], "\n")
     end = text.find(closing, begin + 2)
     end = len(text) if end < 0 else end
-    line = text[begin:end] if closing == "\n" else text[begin + 2 : end]
-    return Mark(kind, start, end, line)
+    return Mark(text[begin + 2 * (closing != "\n") : end], mark.start(), end, kind)
 
 
 def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
@@ -187,13 +174,13 @@ def _answer(text: str, marks: list[Mark], place: int, fits: Fits) -> str | None:
     for other in marks[:place]:
         between = text[other.end : mark.start]
         rival = other.kind == mark.kind and mark.kind != "answer_is" and other.text.strip() != mark.text.strip()
-        beside = not re.search(r"\w", between) or ("\n" not in between and not _SENTENCE.search(between))
-        if rival and beside and other.text.strip(" #"):
+        in_one_sentence = not re.search(r"\w", between) or ("\n" not in between and not _SENTENCE.search(between))
+        if rival and in_one_sentence and other.text.strip(" #"):
             raise Unreadable("two different answers side by side")
     if mark.kind == "boxed":
-        return in_context(text, Found(mark.text, mark.start, mark.end))
+        return in_context(text, mark)
     if mark.kind == "tags" and re.match(r"[^\W_]", text[mark.end :]):
-        raise Unreadable("the answer goes on after its tag")
+        raise Unreadable("letters or digits directly after </answer>")
     if mark.kind == "tags":
         return _value(mark.text, fits) if groups(mark.text) else mark.text
     answer = _value(mark.text, fits)

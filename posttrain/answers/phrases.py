@@ -13,7 +13,6 @@ from posttrain.answers.nodes import (
     Items,
     Node,
     Num,
-    Quantity,
     Reals,
     Span,
     Words,
@@ -40,6 +39,7 @@ _SMALL = re.split(
     "eighteen|nineteen",
 )
 _TENS = re.split(r"\W", "twenty thirty forty fifty sixty seventy eighty ninety")
+_THOUSANDS = {"thousand": 1000, "million": 10**6, "billion": 10**9}
 _NUMBERS = (
     r"(?:the set of )?(?:all )?(?:real )?(?:numbers|reals|values|[a-z])(?: of)?(?: [a-z])?(?: that are|"
     r" such that [a-z] is| is)?"
@@ -74,8 +74,6 @@ def phrase(words: str) -> Answer | None:
     if divided := _REMAINDER.fullmatch(words):
         return Words(f"{divided[1]} remainder {divided[2]}")
     parts = small.split()
-    if (number := _counted(small)) is not None:
-        return Quantity(Num.of(number))
     if not re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[' -]){1,60}", words) or len(parts) > 6:
         return None
     if words.isascii() and not re.search(r"[A-Za-z]{3}", words) and parts != ["no"]:
@@ -87,14 +85,30 @@ def phrase(words: str) -> Answer | None:
     return Words(" ".join(parts))
 
 
-def _counted(words: str) -> int | None:
-    """Return the number that one or two words are, below a hundred: seventy-two."""
-    tens, _, ones = words.replace("-", " ").partition(" ")
-    if words in _SMALL:
-        return _SMALL.index(words)
-    if tens not in _TENS or (ones and ones not in _SMALL[1:10]):
-        return None
-    return 10 * (_TENS.index(tens) + 2) + (_SMALL.index(ones) if ones else 0)
+def in_digits(words: str) -> str | None:
+    """Return a text that begins with a number in words, with it in digits: `12 apples`; None: it does not."""
+    parts = words.lower().replace("-", " ").split()
+    for end in range(min(len(parts), 12), max(len(parts) - 4, 0), -1):
+        if (number := _counted(parts[:end])) is not None:
+            return " ".join([str(number), *parts[end:]])
+    return None
+
+
+def _counted(words: list[str]) -> int | None:
+    """Return the number that words are: `one hundred and thirty four`."""
+    total = part = 0
+    for place, word in enumerate(words):
+        if word in _SMALL and part % (100 if _SMALL.index(word) > 9 else 10) == 0 and word != "zero":
+            part += _SMALL.index(word)
+        elif word in _TENS and part % 100 == 0:
+            part += 10 * (_TENS.index(word) + 2)
+        elif word == "hundred" and 0 < part < 100:
+            part *= 100
+        elif word in _THOUSANDS and 0 < part < 1000 and total % _THOUSANDS[word] == 0:
+            total, part = total + part * _THOUSANDS[word], 0
+        elif not (word == "and" and 0 < place < len(words) - 1 and words[place - 1][-3:] in ("red", "and", "ion")):
+            return 0 if words == ["zero"] else None
+    return total + part
 
 
 def described(words: str, value: Callable[[str], Node]) -> str | Reals | None:

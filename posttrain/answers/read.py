@@ -23,7 +23,7 @@ from posttrain.answers.nodes import (
     Unreadable,
     Var,
 )
-from posttrain.answers.phrases import ZERO, described, phrase
+from posttrain.answers.phrases import ZERO, described, in_digits, phrase
 from posttrain.answers.quantities import compound, items, quantity
 from posttrain.answers.relations import RELATIONS, relation
 from posttrain.answers.token_runs import (
@@ -56,20 +56,40 @@ MODULUS = re.compile(r"\s*(?:\\pmod|\(\s*\\?b?mod\b)\s*(\{?\w{1,12}\}?)\s*\)?\s*
 """Of a congruence; it stands at the end of an answer."""
 
 
+_CASES = re.compile(
+    r"(?:\\left\s*\\\{\s*\\begin\s*\{array\}\s*\{[lcr ]*\}|\\begin\s*\{[dr]?cases\})(?P<rows>.*?)"
+    r"\\end\s*\{(?:array\}\s*\\right\s*\.|[dr]?cases\})",
+    re.DOTALL,
+)
+
+
 def read(text: str, *, units: bool = True) -> Answer:
     """Return the answer that a text is, all of it; `units`: letters after a number and a space may be units."""
-    trimmed = MODULUS.sub("", _trimmed(text))
+    trimmed = MODULUS.sub("", _trimmed(_CASES.sub(_rows, text.replace("{:}", ":"))))
     bare = re.sub(r"\A(?:\$+|\\[(\[])\s*|\s*(?:\$+|\\[)\]])\Z", "", trimmed)
     if (matrix := matrix_of(bare)) is not None:
         return matrix
     words = re.sub(r"\\(?:text|mathrm|textbf|mbox)\s*\{([^{}\\]*)\}", r"\1", trimmed).strip(" $*_`\"'.")
-    words = re.sub(r"(?:\s|\\[,;: !]|~)+", " ", words.replace("\\!", "").replace("{:}", ":").translate(FULL_WIDTH))
+    words = re.sub(r"(?:\s|\\[,;: !]|~)+", " ", words.replace("\\!", "").translate(FULL_WIDTH))
+    if re.fullmatch(r"\d+(?: to \d+)+", words):  # a ratio
+        trimmed = words.replace(" to ", ":")
+    if counted := in_digits(words):
+        trimmed = words = counted
     if (said := phrase(words)) is not None:
         return said
     numbers = described(words, lambda value: whole(tokens(value)))
     if isinstance(numbers, Reals):
         return numbers
     return Reader(units=units).answer(tokens(numbers or trimmed))
+
+
+def _rows(found: re.Match[str]) -> str:
+    """Return the rows of braces as a list, or as a set of values with their conditions."""
+    rows = [row for row in re.split(r"\\\\", found["rows"]) if row.strip()]
+    rows = [re.sub(r"\\(?:text|mathrm)\s*\{\s*(?:if|for|when|,)?\s*\}|,?\s*(?=&)", "", row) for row in rows]
+    if not any("&" in row for row in rows):
+        return ", ".join(row.strip(" ,;.") for row in rows)
+    return r"\{" + ", ".join(f"({row.replace('&', ',').strip(' ,;.')})" for row in rows) + r"\}"
 
 
 def _trimmed(text: str) -> str:

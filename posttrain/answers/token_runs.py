@@ -135,7 +135,7 @@ def without_label(found: Run) -> Run:
 
 
 _NAMES = re.compile(
-    r"\\fracd(?:\^\d)?[a-z]?d[a-z](?:\^\d)?|d[a-z]/d[a-z]|[A-Z]\^(?:\d|-1|T)|[A-Z](?:\\(?:cap|cup|setminus)[A-Z])+"
+    r"[a-zA-Z]\^-1\([a-z]\)|\\fracd(?:\^\d)?[a-z]?d[a-z](?:\^\d)?|d[a-z]/d[a-z]|[A-Z]\^(?:\d|-1|T)|[A-Z](?:\\(?:cap|cup|setminus)[A-Z])+"
     r"|(?:[Rr]ange|[Dd]omain|[Dd]om|[Rr]an|[Ii]mage)\([a-z]\)"
 )
 """Names that are written like expressions: derivatives, powers of a matrix, sets."""

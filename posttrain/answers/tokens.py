@@ -3,6 +3,7 @@ r"""Makes tokens of an answer as models write it: LaTeX, markdown and plain text
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -56,7 +57,7 @@ _COMMAS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?(?![\d.]|,\d)")
 _SPACES = re.compile(r"[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?(?![\d.,]|[ \t]*[/\\]|[ \t]+\d)")
 _POWER_OF_TEN = re.compile(r"[eE]([+-]?\d{1,4})(?![\w.])")
 _REPEATED = re.compile(r"(\d*\.\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
-_WORD = re.compile(r"[A-Za-z]+|[\u4e00-\u9fff]+")
+_WORD = re.compile(r"[A-Za-zÀ-ÖØ-öø-ÿ]+|[\u0400-\u04ff]+|[\u3040-\u30ff\u4e00-\u9fff]+|[\uac00-\ud7a3]+")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}|\\%$&#_])")
 _LONG_SIGN = re.compile(r"<=|>=|!=|==|\*\*")
 _ALIASES = {"\\%": "%", "\\lbrace": "\\{", "\\rbrace": "\\}", "**": "^", "==": "=", "<=": "\\le", ">=": "\\ge",
@@ -105,7 +106,7 @@ def _token(text: str, place: int, gap: bool, lists: set[int]) -> tuple[Token, in
     if (text[place].isascii() and text[place].isdigit()) or text[place] == ".":
         return _number(text, place, gap, lists)
     if word := _WORD.match(text, place):
-        return Token("word", word[0], gap), word.end()
+        return Token("word", _without_accents(word[0]), gap), word.end()
     if command := _COMMAND.match(text, place):
         name = _ALIASES.get(command[0], command[0])
         return Token("command" if name.startswith("\\") else "sign", name, gap), command.end()
@@ -115,6 +116,12 @@ def _token(text: str, place: int, gap: bool, lists: set[int]) -> tuple[Token, in
     if text[place] in "+-*/^_()[]{}|,;:=<>!%'&\u00b0" + CURRENCIES:
         return Token("sign", text[place], gap), place + 1
     raise Unreadable(f"{text[place]!r} in an answer")
+
+
+def _without_accents(word: str) -> str:
+    """Return a Latin word in ASCII: kilómetros as kilometros."""
+    plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
+    return plain if len(plain) == len(word) else word
 
 
 def _number(text: str, place: int, gap: bool, lists: set[int]) -> tuple[Token, int]:  # noqa: FBT001

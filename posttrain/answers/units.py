@@ -27,10 +27,10 @@ _PREFIXES = {
 _SPELLED = {"": "1", "kilo": "1000", "mega": "1e6", "giga": "1e9", "centi": "0.01", "milli": "0.001", "micro": "1e-6",
             "nano": "1e-9", "deci": "0.1"}  # fmt: skip
 _PREFIXED = """
-m meter|metre L 1
-g gram M 1
-s second T 1
-l liter|litre L3 0.001
+m meter|metre|metro L 1
+g gram|gramm|gramo|grammo M 1
+s second|sekunde|segundo|secondo T 1
+l liter|litre|litro L3 0.001
 L liter L3 0.001
 N newton M1L1T-2 1000
 J joule M1L2T-2 1000
@@ -56,9 +56,22 @@ stone M 6350.29318
 ton W:ton 1
 tonne M 1000000
 mcg M 0.000001
-min|mins|minute T 60
-h|hr|hrs|hour T 3600
-d|day T 86400
+min|mins|minute|minuten|minuto|мин|分钟|分 T 60
+h|hr|hrs|hour|stunde|stunden|heure|hora|ч|час|часа|часов|小时|時間 T 3600
+d|day|tag|tage|jour|día|дн|天|日 T 86400
+км|千米|公里 L 1000
+м|米 L 1
+см|厘米|公分 L 0.01
+мм|毫米 L 0.001
+平方米 L2 1
+平方厘米 L2 0.0001
+立方米 L3 1
+立方厘米 L3 0.000001
+кг|千克|公斤 M 1000
+г|克 M 1
+с|сек|秒 T 1
+л|升 L3 0.001
+мл|毫升 L3 0.000001
 week|wk|wks T 604800
 sec|secs T 1
 month|mo W:month 1
@@ -99,8 +112,8 @@ cent|¢ $ 0.01
 ¥|yen|jpy ¥ 1
 ₹|rupee|inr|rs ₹ 1
 ₩|won|krw ₩ 1
-₽|ruble|rub ₽ 1
-yuan|rmb|cny yuan 1
+₽|ruble|rub|руб ₽ 1
+yuan|rmb|cny|元 yuan 1
 franc|chf chf 1
 peso peso 1
 ₪ ₪ 1
@@ -124,7 +137,7 @@ _NO_NOUNS = word_set(
     eighths ninths tenths hundredths thousandths tens ones twos threes fours fives sixes hundredweights pairs couples
     digits decimals equals makes gives becomes means squares cubes powers roots radians percents ks as us vs ms ps
     solutions answers options choices others possibilities values cases numbers results guesses
-    negatives opposites reciprocals multiples inverses moles
+    negatives opposites reciprocals multiples inverses moles 十 百 千 万 亿 不 没 或 не или
     """
 )
 _ADJECTIVES = word_set(
@@ -255,7 +268,7 @@ def _nouns(words: Sequence[Token], place: int, power: int) -> tuple[Unit, int, i
     if power != 1 or end >= len(words) or end - place > 2:
         raise Unreadable("an unknown unit")
     noun = words[end].text.lower()
-    if not noun.isascii() and noun not in "十百千万亿":
+    if not noun.isascii() and noun not in _NO_NOUNS:
         return Unit(((f"W:{noun}", 1),), ONE), 1, end + 1
     if words[end].kind != "word" or not words[end].gap or not words[place].gap:
         raise Unreadable("an unknown unit")
@@ -271,6 +284,11 @@ def _singular(noun: str) -> str:
     if noun.endswith("ies"):
         return noun[:-3] + "y"
     return noun[:-2] if noun.endswith(("shes", "ches", "xes", "sses")) else noun[:-1]
+
+
+def is_money(unit: Unit) -> bool:
+    """Return whether a unit is a currency's."""
+    return unit.dimensions[:1] in {table()[name].dimensions for name in ("$", "€", "£", "¥", "₹", "yuan")}
 
 
 @cache

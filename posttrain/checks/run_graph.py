@@ -10,8 +10,9 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.params.params import did_you_mean
 from posttrain.params.slots import NONE, slots
-from posttrain.params.stage_table import STAGES, Settings, evaluated, group_of
+from posttrain.params.stage_table import STAGES, Settings, evaluated, group_of, models_of_set
 from posttrain.pipeline.orphaned_outputs import Leftovers
+from posttrain.rewards.catalog import learned
 from posttrain.sampling.sample_preferences import DEFAULT_TABLES, SAMPLED
 from posttrain.tables.sources import USER_KINDS
 from posttrain.tasks.task import load_task
@@ -25,7 +26,7 @@ class RunOutputs:
     """The tables and models that the runs of params.yaml make, and which of a run's slots name none of them."""
 
     def __init__(self, settings: Settings, left: Leftovers, errors: list[str], root: Path = Path()) -> None:
-        self.models: dict[str, str] = {}
+        self.settings, self.models = settings, dict[str, str]()
         self.scorers = _base_scorers(settings, root)
         self.tables: dict[str, str] = {}
         self.left = {path for paths in left.values() for path in paths}
@@ -52,9 +53,19 @@ class RunOutputs:
                 fix = did_you_mean(name, [model for model in self.models if model.startswith(("online/", "distill/"))])
                 yield f"{where}.{slot} = '{name}': no run samples these rollouts. {fix or 'Add a run of online.runs'}"
                 continue
-            yield from self.fault(
-                f"{where}.{slot}", name, extra.get("kinds"), scores=extra.get("scores", slot == "reward_model")
-            )
+            yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=extra.get("scores", False))
+        if "reward_model" in slots(type(params)) and params.reward_model != NONE:
+            yield from self._unknown_parts(where, params)
+
+    def _unknown_parts(self, where: str, params: Any) -> Iterator[str]:
+        """Yield a line for each reward that names no model of the run's set of reward models."""
+        models = models_of_set(self.settings, params.reward_model)
+        parts = [model.rpartition("/")[2] for model in models] if len(models) > 1 else [None]
+        for name, options in learned(params.reward).items():
+            if options.part not in parts:
+                known = f"has {', '.join(map(str, parts))}" if len(models) > 1 else "is one model"
+                fix = f"Write part: {parts[0]}" if len(models) > 1 else "Remove part"
+                yield f"{where}.reward.{name}: part is {options.part}, and {params.reward_model} {known}. {fix}"
 
     def fault(
         self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool | None = False
@@ -151,7 +162,8 @@ def _helpers(settings: Settings) -> set[str]:
     """Return the models that runs use as reward model or teacher."""
     runs = [run for stage in STAGES for run in group_of(settings, stage.group).values() if isinstance(run, Mapping)]
     runs.append(group_of(settings, "evaluate.settings"))
-    return {str(run[slot]) for run in runs for slot in ("reward_model", "teacher") if slot in run}
+    slots_of_helpers = ("reward_model", "first", "second", "teacher")
+    return {str(run[slot]) for run in runs for slot in slots_of_helpers if slot in run}
 
 
 def notes(settings: Settings, left: Leftovers) -> list[str]:
@@ -160,7 +172,7 @@ def notes(settings: Settings, left: Leftovers) -> list[str]:
     models = [
         stage.output(name)
         for stage in STAGES
-        if stage.makes == "model" and stage.name != "reward"
+        if stage.makes == "model" and not stage.group.startswith("reward.")
         for name in group_of(settings, stage.group)
     ]
     missing, runs = [model for model in models if model not in measured], list(left)

@@ -28,7 +28,7 @@ class EvaluateParams(Params):
 
     data: str = table_slot("prompts", description="the prompts that policies are measured on")
     reference: str = model_slot("the model that KL is measured against", optional=True)
-    reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
     prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
     samples: int = Field(8, ge=1, description="samples of each prompt")
@@ -70,7 +70,7 @@ SAMPLING = frozenset({"samples", "kl_samples", "sampling", "engine", "reward", "
 class EvaluateRun(EvaluateParams):
     """One run of `evaluate.runs`: one policy on a table of its own, by its samples or by likelihoods."""
 
-    policy: str = model_slot("the policy; for a table of pairs also a reward model", scores=True)
+    policy: str = model_slot("the policy; for a table of pairs also a reward model", scores=None)
     data: str = table_slot("prompts", "pairs", "corpus", description="what it is measured on")
     by: Literal["samples", "likelihood"] = Field(
         "samples",

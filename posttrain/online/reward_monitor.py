@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posttrain.errors import TrainingError
 from posttrain.rewards.reward import WeightedReward, weights
-from posttrain.rewards.scorable import check_scorable
+from posttrain.rewards.scorable import check_scorable, say_unread
 from posttrain.rollout import Rollout
 from posttrain.train.step import Batch
 
@@ -54,12 +54,13 @@ class RewardMonitor:
         self._reward = 0.0
 
     def completions(self, rollouts: Sequence[Rollout]) -> None:
-        """Stop the run if a reward could parse none of its first completions."""
+        """Stop the run if a reward could parse none of its first completions; say once if it could not parse many."""
         if self._unparsed >= FIRST_COMPLETIONS or self._unparsed == PARSED:
             return
         counted = weights(self._terms)
         if all(any(rollout.scores[name].status != "unparseable" for rollout in rollouts) for name in counted):
             self._unparsed = PARSED
+            say_unread(self._terms, rollouts, self._name)
             return
         self._unparsed += len(rollouts)
         if self._unparsed >= FIRST_COMPLETIONS:

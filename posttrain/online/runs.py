@@ -74,7 +74,7 @@ class OnlineParams(TrainingParams):
     algorithm: str = Field(description="a row of docs/reference/algorithms.md")
     start: str = model_slot("the model it starts from")
     data: str = table_slot("prompts", description="the prompts it samples for")
-    reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         USUAL, description="weight of each reward by name, or {weight, its options}"
     )

@@ -17,10 +17,10 @@ PART = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 MODEL = rf"({PART}(/{PART})*)"
 
 
-def model_slot(description: str, *, optional: bool = False, scores: bool = False) -> Any:
-    """Return a slot for a model: a folder under models/; `scores`: it may be a reward model too."""
+def model_slot(description: str, *, optional: bool = False, scores: bool | None = False) -> Any:
+    """Return a slot for a model, a folder under models/; one that `scores` is a reward model, None: it may be."""
     shown = f"{description}: a folder under models/, e.g. sft/main" + (f", or {NONE}" if optional else "")
-    extra: Any = {"slot": "model", "optional": optional, **({"scores": None} if scores else {})}
+    extra: Any = {"slot": "model", "optional": optional, "scores": scores}
     return Field(pattern=f"^{MODEL}$", description=shown, json_schema_extra=extra)
 
 

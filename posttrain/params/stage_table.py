@@ -49,6 +49,7 @@ STAGES: Final = (
     Stage("data_samples", "data.samples", "tables", "posttrain.sampling.sample_preferences:SamplesRun", seeded=True),
     Stage("data_filters", "data.filters", "tables", "posttrain.tables.filters:FilterRun"),
     Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
+    Stage("reward_sets", "reward.sets", "model", "stages.reward_sets:SetRun"),
     Stage("preference", "preference.runs", "model", "stages.preference:PREFERENCE", seeded=True),
     Stage("online", "online.runs", "model", "posttrain.online.runs:ONLINE", seeded=True),
     Stage("distill", "distill.runs", "model", "posttrain.online.distill_runs:DISTILL", seeded=True),
@@ -91,6 +92,13 @@ def model_runs(settings: Settings) -> dict[str, Settings]:
         if stage.makes == "model"
         for name, run in group_of(settings, stage.group).items()
     }
+
+
+def models_of_set(settings: Settings, model: str) -> list[str]:
+    """Return the reward models of a set of `reward.sets`, or the one model that it is."""
+    sets = group_of(settings, "reward.sets") if model.startswith("reward/") else {}
+    members = sets.get(model.removeprefix("reward/"))
+    return [one for slot in members.values() for one in models_of_set(settings, slot)] if members else [model]
 
 
 def policies(settings: Settings) -> dict[str, str]:

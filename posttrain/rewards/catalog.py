@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from inspect import isroutine, signature
@@ -71,9 +71,10 @@ def term(name: Any, value: Any) -> WeightedReward:
     """Return a reward of params.yaml with its weight and options, typed."""
     if isinstance(value, WeightedReward):
         return value
-    reward = reward_named(str(name), "reward")
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = {"weight": value}
+    kind = str(value.get("type", name)) if isinstance(value, Mapping) else str(name)
+    reward = reward_named(kind, "reward")
     if not isinstance(value, Mapping):
         raise ValueError(f"'{name}' is {excerpt(value, 80)}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
@@ -88,12 +89,12 @@ def term(name: Any, value: Any) -> WeightedReward:
     if not reward.in_workers(options) and (unused := sorted(WORKER_KEYS & value.keys() & shared)):
         raise ValueError(f"'{name}' with these options needs no worker process, so it has no {unused[0]}. Remove it")
     return WeightedReward.model_validate(
-        {"reward": reward, "options": options, **{k: value[k] for k in value if k in shared}}
+        {"reward": reward, "options": options, **{k: value[k] for k in value if k in shared}, "type": kind}
     )
 
 
 Rewards = Annotated[dict[str, WeightedReward], BeforeValidator(_terms)]
-"""name -> weight, or name -> {weight, options of the reward}."""
+"""name -> weight, or name -> {weight, options of the reward}; with `type` the name is one of the user's choice."""
 
 USUAL: Any = {"correct": 1.0, "format": 0.2}
 """What runs learn from where params.yaml says nothing."""
@@ -108,7 +109,7 @@ def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedR
 
 def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) -> None:
     """Refuse a reward model without the reward that reads it, and the other way round."""
-    if (LEARNED in _all_names(terms)) != (reward_model != NONE):
+    if bool(learned(terms)) != (reward_model != NONE):
         raise ValueError(
             f"reward_model = {reward_model}, reward = {', '.join(terms)}: a reward model is named where the reward "
             f"`{LEARNED}` is, and only there. "
@@ -120,8 +121,8 @@ def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) ->
         )
 
 
-def _all_names(terms: Mapping[str, WeightedReward]) -> Iterator[str]:
-    """Yield the names of rewards, and of those that they are made of."""
-    for name, term in terms.items():
-        yield name
-        yield from _all_names(getattr(term.options, "of", {}))
+def learned(terms: Mapping[str, WeightedReward]) -> dict[str, Any]:
+    """Return the rewards that a reward model gives, and those in others, with their options."""
+    found = {name: term.options for name, term in terms.items() if (term.type or name) == LEARNED}
+    inner = [learned(getattr(term.options, "of", {})) for term in terms.values()]
+    return {**found, **{name: options for some in inner for name, options in some.items()}}

@@ -19,8 +19,9 @@ from posttrain.measure.record import note
 from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Examples, Reward, ScoreFn
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.sandbox.command import Command
 from posttrain.sandbox.parent import Limits, Sandbox, SandboxError, SandboxFailed
-from posttrain.sandbox.verdicts import Case, Verdict, run_cases, run_tests
+from posttrain.sandbox.verdicts import Verdict, judged
 
 _BLOCK: Final = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 _PYTHON: Final = frozenset({"", "python", "python3", "py"})
@@ -42,9 +43,10 @@ class CodeOptions(Params):
     memory_mib: int = Field(512, ge=64, le=65_536, description="address space of a program")
     output_kib: int = Field(1024, ge=1, le=65_536, description="what a program may print")
     scratch_mib: int = Field(16, ge=1, le=65_536, description="size of the folder that a program may write to")
-    sandbox: Literal["kernel", "none"] = Field(
+    sandbox: str = Field(
         "kernel",
-        description="kernel: isolated by Linux, or refused; none: not isolated, only for programs that you trust",
+        description="kernel: isolated by Linux, or refused; none: not isolated, only for programs that you trust; "
+        "else a command that starts each program in an isolation of yours, e.g. docker run",
     )
 
     def limits(self) -> Limits:
@@ -121,13 +123,16 @@ def program_of(text: str, take: str) -> str | None:
     return blocks[-1] if blocks else None
 
 
-def judge_program(box: Sandbox, code: str, info: CodeInfo, options: CodeOptions) -> Verdict:
+def judge_program(box: Sandbox | Command, code: str, info: CodeInfo, options: CodeOptions) -> Verdict:
     """Run the prompt's tests on a program."""
-    share, limits = options.score == "share", options.limits()
+    request: dict[str, Any] = {"code": code, "share": options.score == "share"}
     if tests := assertions(info):
-        return run_tests(box, code, tests, limits, info.setup, info.entry_point, share)
-    cases = [Case(test.stdin, test.stdout) for test in info.tests if isinstance(test, CasePair)]
-    return run_cases(box, f"{info.setup}\n{code}" if info.setup else code, cases, limits, share)
+        request |= {"tests": tests, "setup": info.setup, "entry_point": info.entry_point}
+    else:
+        request["code"] = f"{info.setup}\n{code}" if info.setup else code
+        request["cases"] = [[test.stdin, test.stdout] for test in info.tests if isinstance(test, CasePair)]
+    limits = options.limits()
+    return box.judge(request, limits) if isinstance(box, Command) else judged(box, request, limits)
 
 
 def _score(rollout: Rollout, options: CodeOptions) -> Score:
@@ -149,18 +154,18 @@ def _score(rollout: Rollout, options: CodeOptions) -> Score:
     return Score(float(found.passed == found.count), reason=found.reason)
 
 
-_BOXES: dict[tuple[str, int], Sandbox] = {}
+_BOXES: dict[tuple[str, int], Sandbox | Command] = {}
 _LOCK = threading.Lock()
 
 
-def sandbox(kind: str) -> Sandbox:
+def sandbox(kind: str) -> Sandbox | Command:
     """Return the sandbox of this process, started when it is first used and again where it has ended."""
     with _LOCK:
         key = (kind, os.getpid())  # a forked process must not share the parent's
         if key not in _BOXES or not _BOXES[key].alive:
             if key in _BOXES:
                 _BOXES.pop(key).close()
-            _BOXES[key] = Sandbox(isolated=kind == "kernel")
+            _BOXES[key] = Sandbox(isolated=kind == "kernel") if kind in ("kernel", "none") else Command(kind)
         return _BOXES[key]
 
 
@@ -180,7 +185,8 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
     except SandboxFailed as error:
         fix = "Run `python -m posttrain.sandbox`, which says what this machine gives"
         raise RewardError(what=str(error), where=f"{context.where}: reward 'code'", fix=fix) from error
-    held = ", ".join(mechanisms) if options.sandbox == "kernel" else "none"
+    own = [] if options.sandbox == "kernel" else [options.sandbox]
+    held = ", ".join([*own, *(mechanisms if options.sandbox != "none" else [])])
     note(sandbox=held)
     warning = " Programs of the policy run with all your rights (sandbox: none)." if held == "none" else ""
     print(f"{context.where}: reward 'code': isolation: {held}.{warning}", file=sys.stderr)

@@ -117,8 +117,8 @@ def _cannot_score_by_one(prompt: Prompt, options: MilestoneOptions) -> str | Non
 
 def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
     """Return the right ones of the first reward; a wrong one that it cannot read is passed on."""
-    name, term = next(iter(options.of.items()))
-    given = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
+    term = next(iter(options.of.values()))
+    given = term.options_for(load_task(prompt.task).reward_options)
     return Examples(term.reward.examples(prompt, given).right)
 
 

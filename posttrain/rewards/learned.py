@@ -1,4 +1,4 @@
-"""The reward model as a reward."""
+"""The reward model as a reward, or one of several (reward.sets)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from posttrain.errors import DataError, ModelError
+from posttrain.errors import DataError, ModelError, RewardError
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.store import load_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
 from posttrain.models.master_weights import frozen_on
-from posttrain.rewards.reward import Context, NoOptions, Reward, ScoreFn
+from posttrain.params.params import Params
+from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import Rollout, TokenRow
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
@@ -87,10 +89,28 @@ class RewardModel:
         raise DataError(what=what, where=str(self._path), fix="Lower sampling.max_tokens, or give shorter prompts")
 
 
-def _score_fn(_: NoOptions, context: Context) -> ScoreFn:
+class ModelOptions(Params):
+    """Which reward model scores."""
+
+    part: str | None = Field(None, description="which one of a set (reward.sets); null: the only one")
+
+
+def models_of(folder: Path) -> dict[str, Path]:
+    """Return the models of a set by name, or a model by its own."""
+    parts = {config.parent.name: config.parent for config in sorted(folder.glob("*/config.json"))}
+    return {folder.name: folder} if (folder / "config.json").is_file() or not parts else parts
+
+
+def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
     if context.reward_model is None or context.text is None or context.device is None:
         raise ValueError("the reward `model` has no reward model")
-    return RewardModel(context.reward_model, context.device, context.text)
+    found = models_of(context.reward_model)
+    model = context.reward_model if options.part is None and len(found) == 1 else found.get(options.part or "")
+    if model is None:
+        what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, and part is {options.part}"
+        fix = f"Name one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
+        raise RewardError(what=what, where=f"{context.where}: reward 'model'", fix=fix)
+    return RewardModel(model, context.device, context.text)
 
 
-REWARDS = {"model": Reward(_score_fn)}
+REWARDS = {"model": Reward(_score_fn, ModelOptions)}

@@ -140,6 +140,7 @@ class WeightedReward(Params):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
+    type: str = Field("", description="which reward it is; without it that of its name")
     reward: Reward[Any] = Field(exclude=True, repr=False, description="what judges")
     weight: float = Field(1.0, description="what its score is multiplied by; 0: measured, and not counted")
     gate: bool = Field(False, description="true: not added; where its score is 0 or less, the sum is at most 0")
@@ -173,14 +174,15 @@ class WeightedReward(Params):
         """Whether it judges form, length or style."""
         return self.reward.shaping if self.shaping is None else self.shaping
 
-    def options_for(self, defaults: Mapping[str, Any]) -> Params:
-        """Return the options, with a task's defaults where the user has set none."""
+    def options_for(self, task_options: Mapping[str, Mapping[str, Any]]) -> Params:
+        """Return the options, with those that a task has for this reward where the user has set none."""
+        defaults = task_options.get(self.type, {})
         own = {name: getattr(self.options, name) for name in self.options.model_fields_set}
         return type(self.options)(**{**defaults, **own})
 
 
 WORKER_KEYS = frozenset({"timeout", "workers", "concurrency"})
-TERM_KEYS = frozenset({"weight", "gate", "normalise", "shaping"})
+TERM_KEYS = frozenset({"type", "weight", "gate", "normalise", "shaping"})
 """The keys of every reward in params.yaml in addition to its own options."""
 
 

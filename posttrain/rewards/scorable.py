@@ -15,6 +15,7 @@ from posttrain.tasks.task import load_task
 
 MOST_UNREAD = 0.3
 """Share of completions that a reward cannot read from which on it is said."""
+TEACH = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
 
 
 def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
@@ -63,7 +64,7 @@ def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Exampl
 
 def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedReward, prompt: Prompt) -> Any:
     """Return what a function of the reward says of a prompt, with the options of the prompt's task."""
-    options = term.options_for(load_task(prompt.task).reward_options.get(name, {}))
+    options = term.options_for(load_task(prompt.task).reward_options)
     try:
         return getattr(term.reward, what)(prompt, options)
     except PosttrainError:
@@ -81,23 +82,29 @@ def check_scorable(
     counted = weights(terms)
     reasons = {name: _unread(name, rollouts) for name in counted}
     unread = [name for name in counted if len(reasons[name]) == len(rollouts)]
-    for name in counted:
-        if name not in unread and len(reasons[name]) >= MOST_UNREAD * len(rollouts):
-            what = f"'{name}' cannot read {len(reasons[name])} of {len(rollouts)} completions, which score 0"
-            print(f"{where}: {what}: {Counter(reasons[name]).most_common(1)[0][0]}", file=sys.stderr)
+    say_unread(terms, rollouts, where)
     if not rollouts or not unread:
         return
     named = " and ".join(f"'{name}'" for name in sorted(unread))
     reason = rollouts[0].scores[unread[0]].reason
     what = f"none of {count or len(rollouts)} completions can be read by {named}: {reason}; the first is "
     what += f"{excerpt(rollouts[0].text, 100)}"
-    fix = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
+    fix = TEACH
     cut = sum(rollout.truncated for rollout in rollouts)
     if cut > len(rollouts) / 2:
         fix = f"{cut} of {len(rollouts)} are truncated: raise sampling.max_tokens. {fix}"
     if len(unread) == len(counted):
         raise DataError(what=what, where=where, fix=fix)
     print(f"{where}: {what}. {fix}", file=sys.stderr)
+
+
+def say_unread(terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout], where: str) -> None:
+    """Print a line for each reward that cannot read many of the completions, and what to do."""
+    for name in weights(terms):
+        reasons = _unread(name, rollouts)
+        if MOST_UNREAD * len(rollouts) <= len(reasons) < len(rollouts):
+            what = f"'{name}' cannot read {len(reasons)} of {len(rollouts)} completions, which score 0"
+            print(f"{where}: {what}: {Counter(reasons).most_common(1)[0][0]}. {TEACH}", file=sys.stderr)
 
 
 def _unread(name: str, rollouts: Sequence[Rollout]) -> list[str]:

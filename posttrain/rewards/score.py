@@ -102,7 +102,7 @@ class RewardSum:
 
     def _score_fn(self, name: str, task: str) -> ScoreFn:
         term = self.terms[name]
-        options = term.options_for(load_task(task).reward_options.get(name, {}))
+        options = term.options_for(load_task(task).reward_options)
         key = name, options.model_dump_json()
         if key not in self._score_fns:
             self._score_fns[key] = make_score_fn(name, term, options, self._context)

@@ -39,14 +39,14 @@ def discounted(rollout: Rollout, gamma: float) -> Sequence[float]:
 
 def placed_by_turn(terms: Mapping[str, WeightedReward]) -> WeightedReward | None:
     """Return the part whose rewards belong to single turns; None if there is none, or only its sum has a meaning."""
-    term = terms.get(NAME)
+    term = next((term for name, term in terms.items() if (term.type or name) == NAME), None)
     return term if term is not None and term.counted and not term.normalise else None
 
 
 def rewards_by_token(term: WeightedReward, rollout: Rollout) -> list[float]:
     """Return the weighted reward of each turn on the last sampled token of that turn, 0 on the others."""
     values = [0.0] * len(rollout.logps)
-    options: Any = term.options_for(load_task(rollout.prompt.task).reward_options.get(NAME, {}))
+    options: Any = term.options_for(load_task(rollout.prompt.task).reward_options)
     for end, reward in zip(rollout.row.turn_ends, discounted(rollout, options.gamma), strict=False):
         values[end - 1] = term.counted * reward
     return values

@@ -58,13 +58,13 @@ class Workers:
         self._term = term
         setup = {
             "label": f"reward '{name}'",
-            "name": name,
+            "name": term.type or name,
             "options": options.model_dump(mode="json", exclude_unset=True),
             "where": where,
             "timeout": term.timeout,
             "concurrency": term.concurrency,
         }
-        self._slow: Status = "timeout" if is_import_path(name) else "unparseable"
+        self._slow: Status = "timeout" if is_import_path(term.type or name) else "unparseable"
         """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
         self._pool = worker_pool(setup, term.workers)

@@ -43,7 +43,7 @@ class SamplesRun(Params):
 
     policy: str = model_slot("the model that is sampled")
     data: str = table_slot("prompts", description="the prompts it samples for")
-    reward_model: str = model_slot("the reward model behind reward `model`", optional=True)
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     tables: list[SampledKind] = Field(
         list(DEFAULT_TABLES), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
     )

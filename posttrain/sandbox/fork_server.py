@@ -149,6 +149,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel ends programs first
     isolation = Isolation(Path.cwd(), sys.argv[2] == "isolated")
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # where nothing hides processes, their memory still cannot be read
     sys.path[:] = [folder for folder in sys.path if Path(folder).is_dir()]
     gc.freeze()
     control.send(json.dumps(isolation.found).encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
 PR_SET_SECCOMP: Final = 22
 PR_SET_NO_NEW_PRIVS: Final = 38
 SYS_CAPSET: Final = {"x86_64": 126, "aarch64": 91}

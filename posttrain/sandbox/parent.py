@@ -74,7 +74,8 @@ class Limits:
 
 def kernel_kills() -> int:
     """Return how many processes the kernel has killed for memory."""
-    words = Path("/proc/vmstat").read_text(encoding="ascii").split()
+    file = Path("/proc/vmstat")
+    words = file.read_text(encoding="ascii").split() if file.exists() else []
     return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
 
 
@@ -109,10 +110,11 @@ class Process:
 class Sandbox:
     """Forks programs from one process that is isolated from this one; where it is not `alive`, make another.
 
-    `found` has for each mechanism of the kernel why it is missing, or an empty text.
+    `found` has for each mechanism of the kernel why it is missing, or an empty text. Unless it `refuses`, those that
+    are there suffice.
     """
 
-    def __init__(self, isolated: bool = True) -> None:  # noqa: FBT001, FBT002
+    def __init__(self, isolated: bool = True, refuses: bool = True) -> None:  # noqa: FBT001, FBT002
         if sys.platform != "linux":
             raise _refusal(f"{sys.platform} has none of {', '.join(ISOLATED)}")
         self._lock, self._lost = threading.Lock(), False
@@ -134,7 +136,7 @@ class Sandbox:
                 stderr=subprocess.PIPE,
             )
         self.found: dict[str, str] = self._started()
-        if isolated and not self.holds:
+        if isolated and refuses and not self.holds:
             self.close()
             why = "; ".join(f"{name}: {why}" for name, why in self.found.items() if why)
             raise _refusal(why)

@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from posttrain.sandbox.parent import Limits, Process, Sandbox, SandboxFailed, sealed
 
@@ -34,6 +35,14 @@ class Case:
 
     stdin: str
     stdout: str
+
+
+def judged(box: Sandbox, request: Mapping[str, Any], limits: Limits) -> Verdict:
+    """Return the verdict on a request of plain values: the arguments of run_tests, or of run_cases."""
+    if "cases" not in request:
+        return run_tests(box, limits=limits, **request)
+    cases = [Case(*case) for case in request["cases"]]
+    return run_cases(box, request["code"], cases, limits, request["share"])
 
 
 def run_cases(box: Sandbox, code: str, cases: Sequence[Case], limits: Limits, share: bool = False) -> Verdict:  # noqa: FBT001, FBT002

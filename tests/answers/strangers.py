@@ -14,6 +14,7 @@ from posttrain.rollout import Score
 from tests.models.tiny import rollout_of
 
 CASES = Path(__file__).parent / "strangers.jsonl"
+SECOND = Path(__file__).parent / "second_stranger.jsonl"
 
 
 @dataclass(frozen=True)

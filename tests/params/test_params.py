@@ -35,6 +35,11 @@ evaluate:
   policies: {sft: sft/main, dpo: preference/dpo, a: online/a}
 """
 RUNS = 7
+TWO = (
+    "reward: {runs: {second: {start: sft/main, data: compared/pairs, feedback: none, demonstrations: none}}, "
+    "sets: {both: {first: reward/main, second: reward/second}}}"
+)
+"""A second reward model, and both together."""
 HUB = f"name: a/b, revision: {'a' * 40}"
 GKD = "algorithm: gkd, start: sft/main, teacher: online/a, data: two_step/prompts, demonstrations: two_step/chat"
 
@@ -151,6 +156,19 @@ distill:
         (
             "online: {runs: {a: {reward_model: sft/main, reward: {model: 1.0}}}}",
             "it gives no scores. Known here: reward/main",
+        ),
+        (
+            f"{TWO}\nonline: {{runs: {{a: {{reward_model: reward/both, reward: {{kind: {{type: model}}}}}}}}}}",
+            "online.runs.a.reward.kind: part is None, and reward/both has main, second. Write part: main",
+        ),
+        (
+            f"{TWO}\nonline: {{runs: {{a: {{reward_model: reward/main, reward: {{model: {{part: second}}}}}}}}}}",
+            "online.runs.a.reward.model: part is second, and reward/main is one model. Remove part",
+        ),
+        (TWO.replace("reward/main", "sft/main"), "reward.sets.both.first = 'sft/main': it gives no scores"),
+        (
+            f"{TWO}\nonline: {{runs: {{a: {{start: reward/both}}}}}}",
+            "online.runs.a.start = 'reward/both': a reward model generates no text",
         ),
         ("sft: {runs: {main: {start: sft/main}}}", "a run cannot start from itself. Name another model"),
         (

@@ -6,15 +6,18 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import psutil
 import pytest
 
+from posttrain.errors import RewardError
 from posttrain.measure.record import _NOTED
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import PARAMS_FILE, check
@@ -231,3 +234,37 @@ def test_the_task_programs_has_tests_that_its_solutions_pass() -> None:
     assert load_task("programs").reward_options == {"code": {"take": "text"}}
     right = generated("programs", generator, generator.params(**{**sizes, "flawed_share": 0.0}))["chat"]
     assert all(row["messages"][1]["content"].startswith("def f(x):\n x = ") for row in right.to_dicts())
+
+
+BWRAP = "bwrap --ro-bind / / --unshare-all --die-with-parent --proc /proc --dev /dev --tmpfs /tmp --chdir /"
+
+
+@pytest.mark.parametrize("command", ["wrapper", BWRAP])
+def test_a_command_of_the_users_starts_each_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    if command == BWRAP and shutil.which("bwrap") is None:
+        pytest.skip("bwrap is not installed")
+    wrapper, starts = tmp_path / "wrapper", tmp_path / "starts"
+    wrapper.write_text(f'#!/bin/sh\necho "secret: $SECRET" >> {starts}\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("SECRET", "42")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for form, info in INFO.items():
+        assert score(fenced(RIGHT[form]), info, sandbox=command).value == 1.0
+        found = score(fenced(WRONG[form]), info, sandbox=command)
+        assert (found.value, found.status, found.reason != "") == (0.0, "ok", True)
+    assert "more than 0.2 seconds" in score(fenced("while True: pass"), PAIRS, sandbox=command, seconds=0.2).reason
+    assert str(_NOTED["sandbox"]).startswith(command)
+    if command == "wrapper":
+        assert starts.read_text().splitlines() == ["secret: "] * 6  # once to try it
+
+
+def test_a_command_that_is_missing_or_starts_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RewardError, match="'kernal' is neither kernel, none nor a command of this machine"):
+        score("", PAIRS, sandbox="kernal")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "broken").write_text("#!/bin/sh\necho 'no such image' >&2\nexit 125\n")
+    (tmp_path / "broken").chmod(0o755)
+    with pytest.raises(RewardError, match="`broken` ended with status 125: no such image"):
+        score("", PAIRS, sandbox="broken --rm python:3.12")

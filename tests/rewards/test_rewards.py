@@ -246,7 +246,7 @@ def test_a_reward_of_the_users_own_by_import_path(tmp_path: Path, monkeypatch: p
     sys.modules.pop("own_rewards")
 
 
-def test_the_first_completions_of_a_run_must_be_readable() -> None:
+def test_the_first_completions_of_a_run_must_be_readable(capsys: pytest.CaptureFixture[str]) -> None:
     def watch() -> RewardMonitor:
         return RewardMonitor("online.runs.grpo", terms(correct=1.0, format=0.2), compares=True)
 
@@ -260,6 +260,9 @@ def test_the_first_completions_of_a_run_must_be_readable() -> None:
     patient.completions([*scored(given, "#### 3"), *unread])
     for _ in range(9):
         patient.completions(unread)
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "'correct'" in line]
+    assert said.startswith("online.runs.grpo: 'correct' cannot read 32 of 33 completions, which score 0: ")
+    assert said.endswith("Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)")
 
 
 DOCS = Path(__file__).parents[2] / "docs"

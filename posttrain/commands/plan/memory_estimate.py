@@ -23,7 +23,7 @@ from posttrain.online.rollout_log import most_bytes
 from posttrain.online.runs import OnlineParams
 from posttrain.params.params import at, check, merge
 from posttrain.params.slots import NONE
-from posttrain.params.stage_table import Settings
+from posttrain.params.stage_table import Settings, models_of_set
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
@@ -88,24 +88,24 @@ def demand_of(
         params = check(EvaluateParams if shared else EvaluateRun, changed, where=section)
         policy = settings["evaluate"]["policies"][run] if shared else changed["policy"]
         others = [] if params.reference in (NONE, policy) else [shape(params.reference)]
-        others += _reward_models(params, shape)
+        others += _reward_models(params, settings, shape)
         return _of_sampling(params, shape(policy), others, params.prompts, prompt)
     section = f"{group}.{run}"
     params = settings_of(group, _changed(settings, section, change), section)
     if group == "data.samples":
         count = params.prompts + params.heldout_prompts
-        return _of_sampling(params, shape(params.policy), _reward_models(params, shape), count, prompt)
+        return _of_sampling(params, shape(params.policy), _reward_models(params, settings, shape), count, prompt)
     start = partial(shape, f"base/{run}" if group == "base.scratch" else params.start)
-    return _of_training(group, params, start, shape, prompt)
+    return _of_training(group, params, start, shape, _reward_models(params, settings, shape), prompt)
 
 
 def _changed(settings: Settings, section: str, change: Mapping[str, Any] | None) -> Any:
     return merge(at(settings, section) or {}, change or {})
 
 
-def _reward_models(params: Any, shape: Any) -> list[Any]:
+def _reward_models(params: Any, settings: Settings, shape: Any) -> list[Any]:
     name = getattr(params, "reward_model", NONE)
-    return [] if name == NONE else [shape(name, scores=True)]
+    return [] if name == NONE else [shape(one, scores=True) for one in models_of_set(settings, name)]
 
 
 def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
@@ -128,7 +128,7 @@ def _of_sampling(
     return demand
 
 
-def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, prompt: int) -> Demand:
+def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, scorers: list[Any], prompt: int) -> Demand:
     """Return a stage that trains, and samples in between where it is online."""
     needs, runtime = _needs(group, params), params.runtime()
     teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
@@ -140,7 +140,7 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, pro
     divided = params.processes > 1 and params.divides_models
     shards = (params.shards or params.processes) if divided else 1
     parts = training_parts(models, _step_tokens(group, params, prompt), params.activations, shards)
-    once = _frozen_bytes(_reward_models(params, shape), runtime)
+    once = _frozen_bytes(scorers, runtime)
     states = {"weights": parts.pop("weights") + once}
     states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
     demand = Demand(free_bytes(runtime.device), states, parts, processes=params.processes, once=once)

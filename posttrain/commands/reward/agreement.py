@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posttrain.checks.named_table import table_file
+from posttrain.commands.reward.rows import infos_of
 from posttrain.errors import DataError, ParamsError
 from posttrain.params.params import PARAMS_FILE, at, check, read
 from posttrain.rewards.judge.agreement import kappa
@@ -65,23 +66,30 @@ def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
         raise DataError(what="only tables of feedback and of rollouts have labels", where=table, fix=fix)
     frame = read_table(path, "feedback" if path.stem == "feedback" else "rollouts")
     drawn = frame.sample(fraction=1.0, shuffle=True, seed=0).iter_rows(named=True)
-    pairs = _of_feedback(drawn) if path.stem == "feedback" else _of_rollouts(drawn, reward)
+    if path.stem == "feedback":
+        pairs = _of_feedback(drawn)
+    else:
+        pairs = _of_rollouts(drawn, reward, infos_of(set(frame["prompt_id"])))
     return [pair for pair, _ in zip(pairs, range(rows), strict=False)]
 
 
 def _of_feedback(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[Rollout, bool]]:
     for row in rows:
         text = row["completion"][-1]["content"]
-        yield _rollout(row["id"], row["prompt"], "", text, row["completion"]), row["label"]
+        prompt = Prompt(row["id"], row["prompt"], ())
+        yield _rollout(prompt, text, row["completion"]), row["label"]
 
 
-def _of_rollouts(rows: Iterator[dict[str, Any]], reward: str) -> Iterator[tuple[Rollout, bool]]:
+def _of_rollouts(
+    rows: Iterator[dict[str, Any]], reward: str, infos: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[Rollout, bool]]:
     for row in rows:
         scores = {score["name"]: score for score in row["scores"]}
         if row["completion"] is not None and reward in scores and scores[reward]["status"] not in FAILED:
-            found = _rollout(row["prompt_id"], row["prompt"], row["answer"], row["completion"], ())
-            yield found, scores[reward]["value"] >= 0.5
+            name = row["prompt_id"]
+            prompt = Prompt(name, row["prompt"], (), row["answer"], infos.get(name, {}), row["task"])
+            yield _rollout(prompt, row["completion"], ()), scores[reward]["value"] >= 0.5
 
 
-def _rollout(name: str, prompt: Any, answer: str, text: str, turns: Any) -> Rollout:
-    return Rollout(Prompt(name, prompt, (), answer), 0, TokenRow((), ()), (), text, "stop", turns)
+def _rollout(prompt: Prompt, text: str, turns: Any) -> Rollout:
+    return Rollout(prompt, 0, TokenRow((), ()), (), text, "stop", turns)

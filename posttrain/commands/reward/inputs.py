@@ -58,7 +58,7 @@ class Subject:
 
     def options(self, prompt: Prompt) -> Params:
         """Return the options for a prompt, with the defaults of its task."""
-        return self.term.options_for(load_task(prompt.task).reward_options.get(self.name, {}))
+        return self.term.options_for(load_task(prompt.task).reward_options)
 
 
 def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:

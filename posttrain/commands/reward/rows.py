@@ -55,7 +55,7 @@ def rollouts_of(file: Path, count: int, text: ChatText | None) -> list[Row]:
         what, fix = "it has no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
         raise DataError(what=what, where=str(file), fix=fix)
     rows = frame.head(count).rows(named=True)
-    infos = _infos({row["prompt_id"] for row in rows})
+    infos = infos_of({row["prompt_id"] for row in rows})
     ids = text.prompts([row["prompt"] for row in rows]) if text else [()] * len(rows)
     return [
         Row(row["number"], _sampled(row, prompt_ids, infos.get(row["prompt_id"], {})))
@@ -73,7 +73,7 @@ def _sampled(row: Mapping[str, Any], ids: Sequence[int], info: Mapping[str, Any]
     return replace(sampled, turn_rewards=row.get("turn_rewards") or (), info=json.loads(row.get("info") or "{}"))
 
 
-def _infos(ids: set[str]) -> dict[str, Mapping[str, Any]]:
+def infos_of(ids: set[str]) -> dict[str, Mapping[str, Any]]:
     """Return the info of prompts, which a table of rollouts has not, from the table that evaluations read."""
     if not Path(PARAMS_FILE).is_file():
         return {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.commands.reward.agreement import judge_agreement
+from posttrain.commands.reward.agreement import _of_rollouts, judge_agreement
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.rewards.judge.agreement import kappa
 from posttrain.tables.columns import with_ids
@@ -125,3 +125,11 @@ def test_what_is_no_judge_and_no_table_of_labels(project: Path) -> None:
     (project / "data/mine/chat.parquet").touch()
     with pytest.raises(DataError, match="only tables of feedback and of rollouts have labels"):
         judge_agreement("mine/chat", "online.runs.a.reward.judge", "correct", 200, 0.5)
+
+
+def test_rollouts_are_judged_with_the_info_of_their_prompts() -> None:
+    row = {"prompt_id": "p", "prompt": [], "answer": "", "task": "", "completion": "Please."}
+    row["scores"] = [{"name": "correct", "value": 1.0, "status": "ok"}]
+    info = {"rubric": {"Is it polite?": 1}}
+    ((rollout, label),) = _of_rollouts(iter([row]), "correct", {"p": info})
+    assert rollout.prompt.info == info and label

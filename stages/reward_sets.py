@@ -1,0 +1,36 @@
+"""reward_sets: one run of `reward.sets`, two reward models side by side, of which a run's rewards name each."""
+
+from __future__ import annotations
+
+import shutil
+
+from posttrain.errors import ParamsError
+from posttrain.params.params import PARAMS_FILE, Params, load
+from posttrain.params.slots import model_slot, needed_model
+from posttrain.processes.stage import run_named_stage
+from posttrain.rewards.learned import models_of
+from posttrain.workspace import model_path
+
+
+class SetRun(Params):
+    """One run of `reward.sets`: reward models for one run that has several."""
+
+    first: str = model_slot("a reward model, or a set of them", scores=True)
+    second: str = model_slot("another one", scores=True)
+
+
+def main(run: str) -> None:
+    """Writes models/reward/RUN/NAME for each model."""
+    section = f"reward.sets.{run}"
+    params, folder = load(SetRun, section), model_path(f"reward/{run}")
+    for slot in (params.first, params.second):
+        for name, model in models_of(needed_model(slot, section)).items():
+            if (folder / name).exists():
+                fix = "Rename the run that makes one of them"
+                raise ParamsError(what=f"{section} has two models of the name '{name}'", where=PARAMS_FILE, fix=fix)
+            shutil.copytree(model, folder / name, copy_function=shutil.copyfile)
+    print(f"reward_sets@{run}: {', '.join(models_of(folder))} in {folder}")
+
+
+if __name__ == "__main__":
+    run_named_stage(main)
