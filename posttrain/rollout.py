@@ -61,6 +61,13 @@ class Score:
     status: Status = "ok"
     """unparseable: the reward found no answer in the completion; its value counts."""
     reason: str = ""
+    answer: str = ""
+    """The answer that it found in the completion, by which samples can vote."""
+
+    @property
+    def plain(self) -> tuple[float, str, str, str]:
+        """The values as JSON has them; `Score(*plain)` is the score again."""
+        return self.value, self.status, self.reason, self.answer
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):

@@ -21,7 +21,7 @@ from posttrain.models.master_weights import frozen_on
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import FAILED, Rollout
+from posttrain.rollout import FAILED, Rollout, Score
 from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
@@ -49,7 +49,7 @@ def evaluation_metrics(
         for k in sizes(samples):
             rates = [pass_at_k(len(mine), np.array([sum(mine)]), k) for mine in known if len(mine) >= k]
             metrics[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
-    metrics |= _best_of(reward, by_prompt, samples)
+    metrics |= _majority(reward, by_prompt, samples) | _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count
     metrics["greedy"] = float(np.mean([reward.total(rollout) for rollout in greedy]))
@@ -62,6 +62,30 @@ def evaluation_metrics(
         "length": float(np.mean([len(rollout.logps) for rollout in sampled])),
         **_task_metrics(sampled, scores),
     }
+
+
+def _majority(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:
+    """Return the score of the answer that most of k samples give (Wang 2023), of k samples at a time."""
+    judging = [name for name, term in reward.terms.items() if term.counted and not term.judges_form]
+    if len(judging) != 1 or not any(rollout.scores[judging[0]].answer for mine in by_prompt for rollout in mine):
+        return {}
+    found: dict[str, float] = {}
+    for k in sizes(samples)[1:]:
+        parts = [mine[start : start + k] for mine in by_prompt for start in range(0, len(mine) - k + 1, k)]
+        votes = [_voted([rollout.scores[judging[0]] for rollout in part]) for part in parts]
+        found[f"maj_at_{k}"] = math.fsum(votes) / len(votes)
+    return found
+
+
+def _voted(scores: Sequence[Score]) -> float:
+    """Return the score of the answer that is given most often, the mean of several; right answers are one, 0: none."""
+    votes: dict[str, list[float]] = {}
+    for score in scores:
+        if score.answer and score.status not in FAILED:
+            votes.setdefault("" if score.value >= 1 else score.answer, []).append(score.value)
+    most = max(map(len, votes.values()), default=0)
+    winners = [values for values in votes.values() if len(values) == most]
+    return math.fsum(math.fsum(values) / most for values in winners) / len(winners) if winners else 0.0
 
 
 def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:

@@ -124,7 +124,7 @@ def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
         return missing_number(options)
     if expected is None:
         return Score(0.0, "unparseable", "the prompt has no answer that can be read")
-    return Score(float(found == expected))
+    return Score(float(found == expected), answer=str(found.normalize()))
 
 
 def _math(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -140,7 +140,7 @@ def _math(rollout: Rollout, options: CorrectOptions) -> Score:
     right = same_answer(gold, found, options.pairs)
     if right and (reason := why_refused(_question(rollout.prompt), found, gold)):
         return Score(0.0, reason=reason)
-    return Score(float(right))
+    return Score(float(right), answer=found)
 
 
 def _question(prompt: Prompt) -> str:
@@ -156,7 +156,7 @@ def _choice(rollout: Rollout, options: CorrectOptions) -> Score:
     else:
         given = {"truncated": rollout.truncated, "unmarked": options.unmarked}
         letter = chosen(rollout.text, options.choices, options.form, **given)
-    return Score(float(letter == _letters(_marked(rollout.prompt, options), options.choices)))
+    return Score(float(letter == _letters(_marked(rollout.prompt, options), options.choices)), answer=letter)
 
 
 def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -167,7 +167,7 @@ def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
             raise Unreadable(f"it does not have `{options.after} ANSWER`")
     if not text.strip():
         raise Unreadable("it is empty")
-    return Score(float(text.strip() == rollout.prompt.answer.strip()))
+    return Score(float(text.strip() == rollout.prompt.answer.strip()), answer=text.strip())
 
 
 def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -176,7 +176,8 @@ def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     found = matches[0] if matches else None
     if found is None or found[found.re.groups] is None:
         raise Unreadable(f"nothing in it matches {excerpt(options.pattern)}")
-    return Score(float(found[found.re.groups].strip() == _marked(rollout.prompt, options)))
+    answer = found[found.re.groups].strip()
+    return Score(float(answer == _marked(rollout.prompt, options)), answer=answer)
 
 
 SCORE_FNS: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {

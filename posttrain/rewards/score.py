@@ -114,11 +114,8 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
     if world.count() == 1:
         return reward.score(rollouts)
 
-    def scores() -> list[dict[str, list[Any]]]:
-        return [
-            {name: [score.value, score.status, score.reason] for name, score in rollout.scores.items()}
-            for rollout in reward.score(rollouts)
-        ]
+    def scores() -> list[dict[str, tuple[Any, ...]]]:
+        return [{name: score.plain for name, score in rollout.scores.items()} for rollout in reward.score(rollouts)]
 
     found = world.from_first(scores)
     return [

@@ -68,7 +68,7 @@ def _scores(setup: Mapping[str, Any]) -> Answer:
 
     def answer(plain: Any) -> dict[str, Any]:
         scores = score([rollout_from(item) for item in plain])
-        return {"scores": [[result.value, result.status, result.reason] for result in scores]}
+        return {"scores": [result.plain for result in scores]}
 
     return answer
 

@@ -1,0 +1,67 @@
+"""Figures of an evaluation over several samples: votes, and the best by another reward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from posttrain.evaluate.metrics import evaluation_metrics
+from posttrain.params.params import Params, check
+from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.reward import Context
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+
+
+class Settings(Params):
+    reward: Rewards
+
+
+def scored(texts: list[list[str]], reward: dict[str, Any], gold: str = "5") -> dict[str, float]:
+    """The figures of prompts with these samples, by the real reward `correct` and the length in words."""
+    terms = check(Settings, {"reward": reward}, where="t").reward
+    total = RewardSum(terms, Context(None, "t"))
+    rollouts = [
+        Rollout(
+            Prompt(f"p{nth}", [{"role": "user", "content": "q"}], (), gold),
+            sample,
+            TokenRow([1], [2]),
+            [-1.0],
+            text,
+            "stop",
+        )
+        for nth, mine in enumerate(texts)
+        for sample, text in enumerate(mine)
+    ]
+    sampled = total.score(rollouts)
+    return evaluation_metrics(total, sampled, [rollout for rollout in sampled if rollout.sample == 0], 0)
+
+
+def test_the_answer_that_most_samples_give_decides() -> None:
+    found = scored([["5", "5", "7", "6"], ["7", "7", "7", "5"], ["5.0", "7", "05", "7"]], {"correct": 1.0})
+    assert found["maj_at_4"] == pytest.approx((1 + 0 + 0.5) / 3), "a tie is the mean; equal numbers are one answer"
+    assert found["maj_at_2"] == pytest.approx((1 + 0 + 0 + 0.5 + 0.5 + 0.5) / 6)
+    assert found["pass_at_1"] == pytest.approx(5 / 12) and found["pass_at_4"] == 1
+
+
+def test_samples_without_an_answer_do_not_vote() -> None:
+    found = scored([["none", "nothing", "none", "5"], ["?", "?", "?", "?"]], {"correct": 1.0})
+    assert found["maj_at_4"] == 0.5
+
+
+def test_where_several_rewards_judge_there_is_no_vote() -> None:
+    assert not [key for key in scored([["5", "5"]], {"regex": {"pattern": "5"}}) if key.startswith("maj")]
+
+
+def test_the_best_of_k_is_chosen_by_a_reward_that_does_not_count() -> None:
+    reward = {"correct": 1.0, "regex": {"weight": 0.0, "pattern": "7"}, "format": 0.0}
+    found = scored([["5", "7", "5", "5"], ["5", "5", "5", "5"]], reward)
+    assert found["best_of_4_by_regex"] == 0.5, "it prefers the wrong one"
+    assert "best_of_4_by_format" not in found and found["score"] == pytest.approx(7 / 8)
+
+
+def test_a_score_is_the_same_after_its_values_were_sent() -> None:
+    score = Score(1.0, "ok", "because", "5")
+    assert Score(*score.plain) == score and replace(score, answer="").plain[-1] == ""
