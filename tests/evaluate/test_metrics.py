@@ -56,7 +56,7 @@ def test_where_several_rewards_judge_there_is_no_vote() -> None:
 
 
 def test_the_best_of_k_is_chosen_by_a_reward_that_does_not_count() -> None:
-    reward = {"correct": 1.0, "regex": {"weight": 0.0, "pattern": "7"}, "format": 0.0}
+    reward = {"correct": 1.0, "regex": {"weight": 0.0, "pattern": "7", "shaping": False}, "format": 0.0}
     found = scored([["5", "7", "5", "5"], ["5", "5", "5", "5"]], reward)
     assert found["best_of_4_by_regex"] == 0.5, "it prefers the wrong one"
     assert "best_of_4_by_format" not in found and found["score"] == pytest.approx(7 / 8)
