@@ -38,6 +38,7 @@ def ran(workspace: Path, stage: str = "online@both") -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_reward_models_score_a_run_and_a_change_of_either_makes_it_stale(own_workspace: Path) -> None:
     edit(own_workspace, two_models)
     assert {"reward@helpful", "reward@safe", "reward_sets@both", "online@both"} <= set(
