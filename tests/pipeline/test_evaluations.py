@@ -14,6 +14,7 @@ from tests.workspace import dvc, run
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_recipe_keeps_the_best_weights_and_measures_two_tables(own_workspace: Path) -> None:
     shutil.copyfile(ROOT / "recipes/watched.yaml", own_workspace / "params.yaml")
     done = dvc(own_workspace, "repro")
