@@ -58,7 +58,8 @@ def results_table(not_current: Mapping[str, str]) -> str:
     if lines:
         lines.insert(1, "-" * max(map(len, lines)))
     lines += [f"{label.ljust(widths[0])}  {' '.join(error.split())}" for label, error in errors.items()]
-    about = (_INTERVALS, _reward_note(summary), gains(summary, tasks)) if policy_figures(summary) else ()
+    judged = map(_judge_note, summary.items())
+    about = (_INTERVALS, _reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) else "Run the pipeline: dvc repro"
     return "\n\n".join(["\n".join(lines), *notes, follow])
@@ -165,6 +166,16 @@ def _number(figures: Figures, key: str, digits: int) -> str:
 def _reward_note(summary: Mapping[str, Figures]) -> str:
     found = [f"{name} {figures['accuracy']:.3f}" for name, figures in reward_figures(summary).items()]
     return f"Accuracy of the reward model on held-out pairs: {', '.join(found)}." if found else ""
+
+
+def _judge_note(policy: tuple[str, Figures]) -> str:
+    """Return what the verdicts of a judge on a policy took."""
+    label, figures = policy
+    if "judge_requests" not in figures:
+        return ""
+    cost = f", cost {figures['judge_cost']:.4g}" if "judge_cost" in figures else ""
+    tokens = f"{figures['judge_tokens_in']:,.0f} tokens in, {figures['judge_tokens_out']:,.0f} out"
+    return f"The judge of {label}: {figures['judge_requests']:,.0f} requests, {tokens}{cost}."
 
 
 def _fallen(settings: Settings) -> Iterator[str]:
