@@ -64,10 +64,11 @@ def _results(action: str, *, json: bool) -> str:
 def _not_current(*, say_running: bool) -> Mapping[str, str]:
     """Return the labels whose results are not current, with the reason."""
     from posttrain.params.params import read
-    from posttrain.params.stage_table import policies
+    from posttrain.params.stage_table import group_of, policies
     from posttrain.report.stale_results import staleness
 
-    found = staleness(policies(read()))
+    settings = read()
+    found = staleness([*policies(settings), *(f"lm_eval/{run}" for run in group_of(settings, "evaluate.lm_eval"))])
     if say_running and found.running:
         are = "is" if len(found.running) == 1 else "are"
         print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)

@@ -35,7 +35,13 @@ class Stage:
 
     def output(self, run: str) -> str:
         """Return what a run is called by those that use it: a folder under data/, models/ or results/."""
-        return f"{self.group.partition('.')[0]}/{run}" if self.makes == "model" else run
+        section, _, group = self.group.partition(".")
+        return f"{section}/{run}" if self.makes == "model" else f"{group}/{run}" if self.is_listed_result else run
+
+    @property
+    def is_listed_result(self) -> bool:
+        """Whether its runs have settings of their own, and results in a folder of the group: results/lm_eval/RUN."""
+        return self.makes == "results" and bool(self.runs)
 
 
 STAGES: Final = (
@@ -54,6 +60,7 @@ STAGES: Final = (
     Stage("distill", "distill.runs", "model", "posttrain.online.distill_runs:DISTILL", seeded=True),
     Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
+    Stage("lm_eval", "evaluate.lm_eval", "results", "posttrain.outside.lm_eval:LmEvalRun"),
 )
 
 

@@ -79,7 +79,7 @@ def _outputs(stage: Stage, run: str) -> list[str]:
     if stage.makes == "tables":
         return [record, f"data/{run}", str(metrics_path(f"data/{run}"))]
     if stage.makes == "results":
-        return [record, f"results/{run}"]
+        return [record, f"results/{stage.output(run)}"]
     model = stage.output(run)
     made = (model_path, metrics_path, plot_path, rollouts_path)
     return [record, *(str(path(model)) for path in made)]

@@ -13,6 +13,7 @@ from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.lineage import differing, labels, made_from
+from posttrain.report.lm_eval import lm_eval_table
 from posttrain.report.page import page
 from posttrain.report.policies import (
     Policy,
@@ -111,6 +112,7 @@ def page_data(
             }
             for policy in policies
         ],
+        "lm_eval": lm_eval_table(settings, errors),
         "curves": curves(labels(settings).items(), CURVE_POINTS),
         "evaluations": evaluations(labels(settings).items()),
         "settings": differing(settings),

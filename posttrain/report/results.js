@@ -49,3 +49,9 @@ function startResults() {
   }
   if (rows.length) byId("results-table").append(table("Policies and their figures", ["policy", { text: scale.map(short).join(" to "), left: true }, ...columns], rows, true));
 }
+
+// Tasks of lm-eval: a row for each task and metric, a column for each run.
+function startBenchmarks() {
+  const { runs, rows } = DATA.lm_eval;
+  byId("benchmarks-table").append(table("Tasks of lm-eval", ["task and metric", ...runs.map((one) => ({ text: one.run, about: one.model }))], rows, true));
+}

@@ -15,6 +15,7 @@ from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
 from posttrain.report.curves import evaluations
 from posttrain.report.lineage import labels
+from posttrain.report.lm_eval import lm_eval_lines
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.summary import (
     NOT_MEASURED,
@@ -46,8 +47,9 @@ _INTERVALS = (
 def results_table(not_current: Mapping[str, str]) -> str:
     """Return every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
     summary, tasks, errors = current_summary(not_current)
+    theirs = lm_eval_lines(read(), not_current)
     if not summary and not errors:
-        return "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
+        return theirs or "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
     rows = [_titles(summary), *_rows(summary)]
     names = [row[0] for row in rows] + list(errors)
     widths = [max(map(len, names)), *(max(len(row[nth]) for row in rows) for nth in range(1, len(rows[0])))]
@@ -62,7 +64,7 @@ def results_table(not_current: Mapping[str, str]) -> str:
     about = (_INTERVALS, _reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) else "Run the pipeline: dvc repro"
-    return "\n\n".join(["\n".join(lines), *notes, follow])
+    return "\n\n".join(["\n".join(lines), *notes, *filter(None, [theirs]), follow])
 
 
 def results_json(not_current: Mapping[str, str]) -> str:

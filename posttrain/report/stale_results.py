@@ -27,10 +27,11 @@ class Staleness:
 
 
 def staleness(labels: Iterable[str]) -> Staleness:
-    """Return a stage failed, runs now, has not run, or its inputs have changed."""
+    """Return a stage failed, runs now, has not run, or its inputs have changed; a label with `/` is STAGE/RUN."""
     reasons = Reasons()
     running = tuple(running_stages(reasons.pipeline))
-    found = {label: _reason(f"evaluate@{label}", reasons, running) for label in labels}
+    stages = {label: label.replace("/", "@") if "/" in label else f"evaluate@{label}" for label in labels}
+    found = {label: _reason(stage, reasons, running) for label, stage in stages.items()}
     reasons.keep()
     return Staleness(running, {label: reason for label, reason in found.items() if reason})
 
@@ -48,7 +49,7 @@ def _reason(name: str, reasons: Reasons, running: tuple[str, ...]) -> str:
             return f"failed: {outdated}: {first[:LONGEST]}"
     if not stale:
         return ""
-    missing = Path("results") / name.partition("@")[2] / "metrics.json"
+    missing = Path("results") / name.removeprefix("evaluate@").replace("@", "/") / "metrics.json"
     if not missing.is_file():
         return NOT_RUN
     return f"out of date: {stale[0]} has to run again ({'; '.join(reasons.of(stale[0]))})"

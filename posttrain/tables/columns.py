@@ -14,7 +14,7 @@ import polars as pl
 
 from posttrain.errors import TableError
 
-Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts"]
+Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts", "documents"]
 Split = Literal["train", "heldout", "test"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -105,6 +105,16 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "advantage": pl.Float64(),
         **ROLLOUT_STEPS,
     },
+    "documents": {
+        "id": pl.String(),
+        "task": pl.String(),
+        "doc": pl.Int64(),
+        "filter": pl.String(),
+        "prompt": pl.String(),
+        "target": pl.String(),
+        "response": pl.String(),
+        "scores": pl.List(SCORE),
+    },
 }
 
 TOOL_USE: Final = ("fields", "tools")
@@ -132,6 +142,7 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "feedback": ("completion", "label", "prompt"),
     "rollouts": ("completion_ids", "greedy", "policy", "prompt_id", "sample"),
     "training_rollouts": ("completion_ids", "draw", "prompt_id", "sample", "version"),
+    "documents": ("doc", "filter", "prompt", "response", "task"),
 }
 """The columns that a row's id is a hash of, in the order of canonical JSON."""
 
@@ -143,6 +154,7 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "feedback": ("train", "heldout"),
     "rollouts": (),
     "training_rollouts": (),
+    "documents": (),
 }
 
 

@@ -78,6 +78,15 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
             "turn_rewards": [],
             "info": "{}",
         },
+        "documents": {
+            "task": "sums",
+            "doc": n,
+            "filter": "none",
+            "prompt": f"What is {n}+1?",
+            "target": str(n + 1),
+            "response": f"{n}",
+            "scores": [{"name": "exact_match", "value": 0.0, "status": "ok"}],
+        },
     }
     return rows[kind]
 
