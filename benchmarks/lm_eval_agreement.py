@@ -117,7 +117,11 @@ def agreement(workspace: Path) -> Agreement:
     best = [[max(range(len(one)), key=one.__getitem__) for one in side] for side in (theirs, ours)]
     labels = [doc["label"] for doc in docs]
     greedy = read_table(workspace / "results/start/rollouts.parquet", "rollouts").filter(pl.col("greedy"))
-    text_of = {row["prompt"][-1]["content"]: row["completion"] for row in greedy.iter_rows(named=True)}
+    plain = load_text(workspace / "models/base/start", None).tokenizer  # lm-eval leaves special tokens out
+    text_of = {
+        row["prompt"][-1]["content"]: plain.decode(row["completion_ids"], skip_special_tokens=True)
+        for row in greedy.iter_rows(named=True)
+    }
     texts = [text_of[doc["prompt"]] for doc in docs]
     answers = [doc["answer"] for doc in docs]
     figures = json.loads((workspace / "results/lm_eval/start/metrics.json").read_text("utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,20 +9,18 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field, field_validator
 
-from posttrain.errors import EngineError, ParamsError
-from posttrain.isolation.environment import ChildError, answer_of, fault
+from posttrain.errors import ParamsError
 from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.outside import lm_eval_child
+from posttrain.outside.tool import Tool
 from posttrain.params.params import PARAMS_FILE, Params, did_you_mean
 from posttrain.params.slots import model_slot
 from posttrain.tables.columns import COLUMNS, with_ids
 from posttrain.workspace import CUSTOM, is_outside
 
-PYTHON: Final = "POSTTRAIN_LM_EVAL"
-"""The environment variable with the Python of the environment with lm-eval."""
-USUAL: Final = ".venv-lm-eval/bin/python"
-VERSION: Final = "0.4.13"
+TOOL: Final = Tool("lm_eval", "lm-eval", "0.4.13", "lm-eval")
+FIX: Final = "Read the end of its output; without a network only tasks whose data is on this machine can run"
 
 
 class LmEvalRun(Params):
@@ -50,7 +47,7 @@ class LmEvalRun(Params):
 
 def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float], pl.DataFrame]:
     """Return the figures of the tasks, and a table with a row for each document."""
-    python, runtime = python_of(where), Runtime(run.device)
+    runtime = Runtime(run.device)
     asked = {
         **run.model_dump(exclude={"policy", "device"}),
         "model": str(model),
@@ -59,26 +56,13 @@ def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float],
         "threads": run.device.threads,
         "deterministic": run.device.deterministic,
     }
-    named = {"OMP_NUM_THREADS": str(run.device.threads), "TOKENIZERS_PARALLELISM": "false"}
-    try:
-        found = answer_of(python, Path(lm_eval_child.__file__), asked, {**os.environ, **named})
-    except ChildError as error:
-        fix = "Read the end of its output above; without a network only tasks whose data is on this machine can run"
-        raise EngineError(what=f"lm-eval failed: {error}", where=where, fix=fix) from error
+    threads = {"OMP_NUM_THREADS": str(run.device.threads), "TOKENIZERS_PARALLELISM": "false"}
+    found = TOOL.answer(lm_eval_child, asked, where, FIX, **threads)
     if unknown := found.get("unknown"):
         fix = did_you_mean(unknown[0], found["known"]) if run.include else "Name the folder of your own task: include"
         raise ParamsError(what=f"{where}.tasks: lm-eval has no task '{unknown[0]}'", where=PARAMS_FILE, fix=fix)
     note(**{"lm_eval" if name == "lm_eval" else f"lm_eval_{name}": value for name, value in found["versions"].items()})
     return found["figures"], documents_table(found["documents"])
-
-
-def python_of(where: str) -> str:
-    """Return the Python with lm-eval; refuses an environment without it."""
-    python = os.environ.get(PYTHON) or str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))
-    if wrong := fault(python, ["lm_eval"], "lm-eval", VERSION):
-        fix = f"Make lm-eval's own environment with `make env-lm-eval`, or name its Python: {PYTHON}=/path/to/bin/python"
-        raise EngineError(what=wrong, where=where, fix=fix)
-    return python
 
 
 def documents_table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
