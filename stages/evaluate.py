@@ -22,10 +22,10 @@ from posttrain.params.params import PARAMS_FILE, did_you_mean, load
 from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.usage import judge_metrics
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
+from posttrain.rewards.usage import judge_metrics
 from posttrain.rollout import Prompt
 from posttrain.sampling.cache import frozen_sampler
 from posttrain.sampling.engines import SampledModel

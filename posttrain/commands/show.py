@@ -31,7 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_action(actions, "show", "readme", "write the last run's results into README.md and draw its plot")
     does = "write results, or rollouts of runs, as logs of Inspect AI, for its viewer and its scanners"
     logs = add_action(actions, "show", "inspect", does, "grpo online/grpo")
-    logs.add_argument("names", metavar="NAME", nargs="*", help="a policy, or a run with rollouts; default: all policies")
+    logs.add_argument(
+        "names", metavar="NAME", nargs="*", help="a policy, or a run with rollouts; default: all policies"
+    )
     logs.add_argument("--to", metavar="FOLDER", default="inspect", help="where they are written; default: inspect")
     add_action(actions, "show", "timings", "show what each stage spent its time on in its last run")
     does = "show the lengths of a table's rows in a model's tokens"

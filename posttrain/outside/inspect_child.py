@@ -57,8 +57,8 @@ def _sample(sample: Mapping[str, Any], model: str) -> Any:
     from inspect_ai.scorer import Score
     from pydantic import TypeAdapter
 
-    asked, said = TypeAdapter(EvalSample.model_fields["messages"].annotation), sample["completion"]
-    turns = asked.validate_python(sample["input"])
+    kinds: Any = EvalSample.model_fields["messages"].annotation
+    turns, said = TypeAdapter(kinds).validate_python(sample["input"]), sample["completion"]
     reason: Any = "max_tokens" if sample["truncated"] else "stop"
     output = ModelOutput.from_content(model, said, stop_reason=reason)
     return EvalSample(

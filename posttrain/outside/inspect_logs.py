@@ -35,7 +35,9 @@ def write_logs(names: Sequence[str], folder: Path) -> str:
     if unknown := next((name for name in names if name not in known), None):
         fix = did_you_mean(unknown, known) or "Run the pipeline first: dvc repro"
         raise ParamsError(what=f"'{unknown}' is no policy or run with rollouts", where=PARAMS_FILE, fix=fix)
-    chosen = names or [label for label in policies(settings) if (Path("results") / label / "rollouts.parquet").is_file()]
+    chosen = names or [
+        label for label in policies(settings) if (Path("results") / label / "rollouts.parquet").is_file()
+    ]
     if not chosen:
         raise DataError(what="there are no results", where="results", fix="Run the pipeline first: dvc repro")
     logs = [log for name in chosen for log in (_of_run if name in model_runs(settings) else _of_policy)(name, settings)]
@@ -45,7 +47,7 @@ def write_logs(names: Sequence[str], folder: Path) -> str:
     files = [str(folder / f"{name}.eval") for name in names_of]
     asked = {"logs": [{**log, "file": file} for log, file in zip(logs, files, strict=True)]}
     TOOL.answer(inspect_child, asked, WHERE, "Read the end of its output")
-    view = f"{Path(python).with_name('inspect')} view --host 127.0.0.1 --log-dir {folder}"
+    view = f"{Path(python).with_name('inspect')} view start --host 127.0.0.1 --log-dir {folder}"
     return "\n".join([*(f"wrote {file}" for file in files), f"Look at them: {view}"])
 
 
@@ -53,7 +55,9 @@ def _of_policy(label: str, settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield the log of the sampled completions, and that of the greedy ones."""
     file = Path("results") / label / "rollouts.parquet"
     rows = read_table(file, "rollouts")
-    figures = {key: value for key, value in read_finite_json(file.with_name("metrics.json")).items() if value is not None}
+    figures = {
+        key: value for key, value in read_finite_json(file.with_name("metrics.json")).items() if value is not None
+    }
     data = str(group_of(settings, "evaluate.settings").get("data", ""))
     for greedy in (False, True):
         some = rows.filter(greedy=greedy)
@@ -115,6 +119,7 @@ def _log(
     made = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
     packages = {"posttrain": posttrain.__version__}
     return {
-        "task": task, "id": digest(f"{file} {task} {made}"), "model": f"posttrain/{model}", "data": data, "created": made,
-        "samples": samples, "figures": dict(figures), "packages": packages, "metadata": {"file": str(file)},
+        "task": task, "id": digest(f"{file} {task} {made}"), "model": f"posttrain/{model}", "data": data,
+        "created": made, "samples": samples, "figures": dict(figures), "packages": packages,
+        "metadata": {"file": str(file)},
     }  # fmt: skip

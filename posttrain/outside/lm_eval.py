@@ -67,9 +67,7 @@ def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float],
 
 def documents_table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Return the documents as a table."""
-    scores = [
-        [{"name": name, "value": value, "status": "ok"} for name, value in row["scores"].items()] for row in rows
-    ]
+    scores = [[{"name": name, "value": value, "status": "ok"} for name, value in row["scores"].items()] for row in rows]
     schema = {name: dtype for name, dtype in COLUMNS["documents"].items() if name != "id"}
     return with_ids(
         pl.DataFrame([{**row, "scores": found} for row, found in zip(rows, scores, strict=True)], schema=schema),

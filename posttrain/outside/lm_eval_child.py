@@ -50,18 +50,22 @@ def _figures(results: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, fl
 def _documents(task: str, samples: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a row for each document and filter: what was asked, what came back, and the metrics of it alone."""
     for sample in samples:
-        first, *options = (list(part) for part in zip(*sample["arguments"], strict=True)) if sample["arguments"] else [[]]
-        likelihoods = bool(options) and all(isinstance(option, str) for option in options[0])
-        responses = sample["filtered_resps"]
-        pairs = [[option, *response] for option, response in zip(options[0], responses)] if likelihoods else responses
-        one = pairs[0] if not likelihoods and len(pairs) == 1 else None
+        asked = sample["arguments"]
+        options = [one[1] if len(one) > 1 else None for one in asked]
+        if all(isinstance(option, str) for option in options):
+            found = zip(options, sample["filtered_resps"], strict=True)
+            response, read = _text([[option, *one] for option, one in found]), ""
+        else:
+            first, filtered = sample["resps"][0], sample["filtered_resps"]
+            response, read = _text(first[0] if len(first) == 1 else first), _text(filtered[0])
         yield {
             "task": task,
             "doc": sample["doc_id"],
             "filter": sample["filter"],
-            "prompt": str(first[0]) if first else "",
+            "prompt": str(asked[0][0]) if asked else "",
             "target": _text(sample["target"]),
-            "response": one if isinstance(one, str) else _text(pairs),
+            "response": response,
+            "read": read,
             "scores": {name: float(sample[name]) for name in sample["metrics"] if _is_number(sample.get(name))},
         }
 

@@ -37,7 +37,9 @@ def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:
     rows += [[row["name"], *row["cells"]] for row in table["rows"]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))]
+        )
         for row in rows
     ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]]) if table["rows"] else ""

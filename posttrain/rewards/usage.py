@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 Usage = Counter[str]
-"""Requests that were answered, and their tokens: `requests`, `tokens_in`, `tokens_out`, and `cost` where a price is known."""
+"""`requests` that were answered, their `tokens_in` and `tokens_out`, and `cost` where a price is known."""
 USED: Final[Usage] = Counter()
 """That of this process."""
 NAMES: Final = ("judge_requests", "judge_tokens_in", "judge_tokens_out", "judge_cost")
@@ -27,5 +27,5 @@ def judge_totals(rounds: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the sums of these metrics over the rounds of a run."""
     totals = Usage()
     for metrics in rounds:
-        totals.update({name: value for name, value in metrics.items() if name in NAMES})  # type: ignore[arg-type]
+        totals.update({name: value for name, value in metrics.items() if name in NAMES})
     return dict(totals)

@@ -113,6 +113,7 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "prompt": pl.String(),
         "target": pl.String(),
         "response": pl.String(),
+        "read": pl.String(),
         "scores": pl.List(SCORE),
     },
 }

@@ -84,7 +84,8 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
             "filter": "none",
             "prompt": f"What is {n}+1?",
             "target": str(n + 1),
-            "response": f"{n}",
+            "response": f"It is {n}",
+            "read": f"{n}",
             "scores": [{"name": "exact_match", "value": 0.0, "status": "ok"}],
         },
     }

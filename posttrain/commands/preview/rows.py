@@ -174,6 +174,9 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
                 for record in records
             ]
             return ([_part(f"sample {record['sample']}", row)] for record, row in zip(records, rows, strict=True))
+        case "documents":
+            texts = [record["prompt"] + record["response"] for record in records]
+            return ([_part("document", TokenRow([], ids))] for ids in text.plain(texts))
 
 
 def _answered(text: ChatText, records: Sequence[Record], name: str) -> list[TokenRow]:
