@@ -114,7 +114,7 @@ lock-vllm: ## renew constraints-vllm.txt: what pip chooses for vLLM, without ins
 	mv constraints-vllm.new constraints-vllm.txt && rm -rf .venv-lock
 
 # So have lm-eval and Inspect AI.
-env-lm-eval: ## make .venv-lm-eval with lm-evaluation-harness, for evaluate.lm_eval (docs/lm-eval.md)
+env-lm-eval: ## make .venv-lm-eval with lm-evaluation-harness, for evaluate.lm_eval (docs/results.md)
 	$(PYTHON) -m venv --clear .venv-lm-eval
 	.venv-lm-eval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lm-eval.txt '$(LM_EVAL)'
 
@@ -134,7 +134,7 @@ resolve: ## let pip find the packages of all environments, without installing th
 test-vllm: env ## the tests of external engines against the vLLM of .venv-vllm (docs/sampling.md)
 	$(BIN)/python -m pytest -m vllm tests/engines
 
-test-lm-eval: env ## lm-eval's numbers next to ours on the same rows, by the lm-eval of .venv-lm-eval (docs/lm-eval.md)
+test-lm-eval: env ## lm-eval's numbers next to ours on the same rows, by the lm-eval of .venv-lm-eval (docs/results.md)
 	$(BIN)/python -m pytest -m lm_eval tests/outside
 
 test-inspect: env ## logs of Inspect, read, scanned, scored and viewed by the Inspect AI of .venv-inspect
