@@ -25,7 +25,6 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
-from posttrain.rewards.usage import judge_metrics
 from posttrain.rollout import Prompt
 from posttrain.sampling.cache import frozen_sampler
 from posttrain.sampling.engines import SampledModel
@@ -72,7 +71,7 @@ def _evaluate(label: str, policy: str, params: EvaluateParams) -> None:
     reward = RewardSum(params.reward, Context(runtime, "evaluate.settings", scorer, text, params.sampling.max_tokens))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     FailureLimit(reward, params.max_failed, "evaluate.settings").check([*sampled, *greedy])
-    metrics = evaluation_metrics(reward, sampled, greedy, params.seed) | judge_metrics()
+    metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None and _comparable(text, reference, label):
