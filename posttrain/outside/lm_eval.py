@@ -1,4 +1,4 @@
-"""`evaluate.lm_eval`: tasks of lm-evaluation-harness on our models, in an environment of its own (docs/results.md#tasks-of-lm-eval)."""
+"""`evaluate.lm_eval`: tasks of lm-evaluation-harness on our models, in an environment of its own (docs/results.md)."""
 
 from __future__ import annotations
 

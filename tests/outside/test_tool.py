@@ -87,11 +87,8 @@ def test_figures_of_lm_eval_are_a_table(tmp_path: Path, monkeypatch: pytest.Monk
         workspace.put_json(Path("results/lm_eval") / run / "metrics.json", figures)
     settings = {"evaluate": {"lm_eval": {run: {"policy": f"sft/{run}"} for run in "abc"}}}
     assert lm_eval_lines(settings, []).splitlines() == [
-        "lm-eval        a (sft/a)  b (sft/b)",
-        "-----------------------------------",
-        "t.acc      0.500 ± 0.100      0.250",
-        "u.em,strict            -      1.000",
-    ] or lm_eval_lines(settings, []).splitlines()[2:] == [
+        "lm-eval          a (sft/a)  b (sft/b)",
+        "-------------------------------------",
         "t.acc        0.500 ± 0.100      0.250",
         "u.em,strict              -      1.000",
     ]
