@@ -188,7 +188,8 @@ def main() -> None:
             raise SystemExit(done.stdout)
         record = json.loads((workspace / "records/lm_eval/start.json").read_text("utf-8"))
         versions = {name: record[key] for key in record if (name := key.removeprefix("lm_eval_")) != key}
-        page = table(agreement(workspace), model.resolve().name, {"lm_eval": record["lm_eval"], **versions})
+        name = "SmolLM2-135M-Instruct" if model.resolve().name == "smollm2" else model.resolve().name
+        page = table(agreement(workspace), name, {"lm_eval": record["lm_eval"], **versions})
     PAGE.write_text(page, encoding="utf-8")
     print(page)
 
