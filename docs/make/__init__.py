@@ -12,6 +12,7 @@ WRITERS = {
     "reports/fuzz.md": ("benchmarks/faults/fuzz.py",),
     "reports/growth.md": ("benchmarks/growth.py",),
     "reports/learning.md": ("docs/make/learning.py",),
+    "reports/lm-eval.md": ("benchmarks/lm_eval_agreement.py",),
     "reports/memory.md": ("benchmarks/memory_estimate.py",),
     "reports/over-optimisation.md": ("docs/make/over_optimisation.py",),
     "reports/performance-gpu.md": ("benchmarks/speed/gpu.py",),

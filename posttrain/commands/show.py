@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from pathlib import Path
 
 from posttrain.commands.line import add_action, add_actions, add_json
 
@@ -28,6 +29,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     does = "write report/report.html from the current results, also when a run has failed"
     add_action(actions, "show", "report", does)
     add_action(actions, "show", "readme", "write the last run's results into README.md and draw its plot")
+    does = "write results, or rollouts of runs, as logs of Inspect AI, for its viewer and its scanners"
+    logs = add_action(actions, "show", "inspect", does, "grpo online/grpo")
+    logs.add_argument(
+        "names", metavar="NAME", nargs="*", help="a policy, or a run with rollouts; default: all policies"
+    )
+    logs.add_argument("--to", metavar="FOLDER", default="inspect", help="where they are written; default: inspect")
     add_action(actions, "show", "timings", "show what each stage spent its time on in its last run")
     does = "show the lengths of a table's rows in a model's tokens"
     tokens = add_action(actions, "show", "tokens", does, "mine/chat base/start")
@@ -48,6 +55,10 @@ def run(arguments: Namespace) -> str:
             from posttrain.train.token_counts import token_counts
 
             return token_counts(arguments.table, arguments.model, arguments.plot)
+        case "inspect":
+            from posttrain.outside.inspect_logs import write_logs
+
+            return write_logs(arguments.names, Path(arguments.to))
         case action:
             return _results(action, json=arguments.json)
 
@@ -64,10 +75,13 @@ def _results(action: str, *, json: bool) -> str:
 def _not_current(*, say_running: bool) -> Mapping[str, str]:
     """Return the labels whose results are not current, with the reason."""
     from posttrain.params.params import read
-    from posttrain.params.stage_table import evaluated
+    from posttrain.params.stage_table import evaluated, group_of
     from posttrain.report.stale_results import staleness
 
-    found = staleness({label: run.stage for label, run in evaluated(read()).items()})
+    settings = read()
+    stages = {label: run.stage for label, run in evaluated(settings).items()}
+    stages |= {f"lm_eval/{run}": f"lm_eval@{run}" for run in group_of(settings, "evaluate.lm_eval")}
+    found = staleness(stages)
     if say_running and found.running:
         are = "is" if len(found.running) == 1 else "are"
         print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)

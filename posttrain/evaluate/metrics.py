@@ -21,6 +21,7 @@ from posttrain.models.master_weights import frozen_on
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum
+from posttrain.rewards.usage import judge_metrics
 from posttrain.rollout import FAILED, Rollout, Score
 from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
@@ -61,6 +62,7 @@ def evaluation_metrics(
         "truncated": float(np.mean([rollout.truncated for rollout in sampled])),
         "length": float(np.mean([len(rollout.logps) for rollout in sampled])),
         **_task_metrics(sampled, scores),
+        **judge_metrics(),
     }
 
 

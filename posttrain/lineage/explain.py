@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import polars as pl
@@ -87,6 +88,8 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
         return _evaluated(figure)
     if group == "evaluate_ratings":
         return _rated(figure)
+    if group == "lm_eval":
+        return _documents(figure)
     if "@" in figure.key:
         key, _, step = figure.key.partition("@")
         if key.startswith(HELDOUT):
@@ -154,15 +157,34 @@ def _rated(figure: Figure) -> Node:
     return _checked(node, figure, rated_again(matches).get(figure.key.removeprefix("rating_")), "it is no rating")
 
 
+def _documents(figure: Figure) -> Node:
+    """Return the documents behind a figure of lm-eval, the worst and the best of them, and the mean of their metric."""
+    file = Path(figure.file).with_name("documents.parquet")
+    name, _, reader = figure.key.partition(",")
+    task, _, metric = name.rpartition(".")
+    rows = read_table(file, "documents").filter(task=task, filter=reader or "none")
+    known = rows.with_columns(_score(metric, rows).alias("_value")).drop_nulls("_value").sort("_value")
+    count = f"{rows.height:,} documents of {task}"
+    facts = {"table": str(file), "rows": count, "worst": _named(known.head(SHOWN)), "best": _named(known.tail(SHOWN))}
+    node = Node("rows", facts)
+    value = fmean(known["_value"]) if known.height == rows.height > 0 else None
+    return _checked(node, figure, value, "it is no mean of the documents' metric")
+
+
+def _score(name: str, rows: pl.DataFrame) -> pl.Series:
+    """Return each row's score of one name; null where it has none."""
+    element = pl.element().struct
+    found = pl.col("scores").list.eval(pl.when(element.field("name") == name).then(element.field("value")))
+    return rows.select(found.list.drop_nulls().list.first()).to_series()
+
+
 def _values(key: str, rows: pl.DataFrame) -> pl.Series:
     """Return what each row adds to a figure: its length, the score of a part, or its reward."""
     if key == "length":
         return lengths(rows).cast(pl.Float64)
     if not key.startswith("reward_"):
         return rows["reward"]
-    name, element = key.removeprefix("reward_"), pl.element().struct
-    found = pl.col("scores").list.eval(pl.when(element.field("name") == name).then(element.field("value")))
-    return rows.select(found.list.drop_nulls().list.first()).to_series()
+    return _score(key.removeprefix("reward_"), rows)
 
 
 def _named(rows: pl.DataFrame) -> list[str]:
@@ -188,7 +210,7 @@ def _checked(node: Node, figure: Figure, value: float | None, why_not: str) -> N
     if value is None:
         node.facts["computed again"] = f"no: {why_not}"
         return node
-    shown = rounded({"": value}, 5 if figure.stage.startswith("evaluate") else 6)[""]
+    shown = rounded({"": value}, 5 if figure.stage.startswith(("evaluate", "lm_eval")) else 6)[""]
     agrees = abs(shown - figure.value) <= EXACT * max(abs(figure.value), 1e-9) or shown == figure.value
     said = "agrees" if agrees else "DIFFERS: the rows or the figure were edited"
     node.facts["computed again"] = f"{shown:.6g}, {said}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from posttrain.errors import DataError, PosttrainError
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
-from posttrain.params.stage_table import evaluated, model_runs, stage_of
+from posttrain.params.stage_table import STAGES, evaluated, group_of, model_runs, stage_of
 from posttrain.pipeline.digests import recorded
 from posttrain.report.build import CURVE_POINTS
 from posttrain.report.curves import thinned
@@ -162,7 +162,13 @@ class Figures:
         settings = read(self._root / PARAMS_FILE)
         models = {model: (model, stage_of(settings, model)) for model in model_runs(settings)}
         alone = {model.rpartition("/")[2]: maker for model, maker in models.items()}
-        return alone | models | {label: (label, run.stage) for label, run in evaluated(settings).items()}
+        listed = {
+            stage.output(run): (stage.output(run), f"{stage.name}@{run}")
+            for stage in STAGES
+            if stage.is_listed_result
+            for run in group_of(settings, stage.group)
+        }
+        return alone | models | listed | {label: (label, run.stage) for label, run in evaluated(settings).items()}
 
 
 def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -14,6 +15,8 @@ from posttrain.online.collect import Collect, Draw
 from posttrain.online.reward_monitor import has_zero_variance
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_metrics
+from posttrain.processes import world
+from posttrain.rewards.usage import USED, judge_metrics
 from posttrain.rollout import Prompt, Rollout
 from posttrain.train.batch_sources import BatchSource, prefixed, under
 from posttrain.train.model_set import ModelSet
@@ -75,7 +78,7 @@ class FreshRounds:
         accepted: list[Batch] = []
         spare: list[Batch] = []
         rollouts: list[Rollout] = []
-        tries, most, number = 0, self.params.prompts, draw.round
+        tries, most, number, judged = 0, self.params.prompts, draw.round, dict(USED)
         while len(accepted) < most and tries < self._tries:
             if tries:
                 draw, sampled = self._draw(number, tries, most - len(accepted)), None
@@ -89,6 +92,7 @@ class FreshRounds:
         self._check_enough(len(accepted))
         self._collect.monitor.round(accepted)
         metrics = reward_metrics(self._collect.rewards.terms, rollouts)
+        metrics |= world.from_first(partial(judge_metrics, judged))
         metrics["groups_with_signal"] = groups_with_signal(accepted)
         if self._tries > 1:
             metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / most}

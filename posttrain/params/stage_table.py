@@ -35,7 +35,13 @@ class Stage:
 
     def output(self, run: str) -> str:
         """Return what a run is called by those that use it: a folder under data/, models/ or results/."""
-        return f"{self.group.partition('.')[0]}/{run}" if self.makes == "model" else run
+        section, _, group = self.group.partition(".")
+        return f"{section}/{run}" if self.makes == "model" else f"{group}/{run}" if self.is_listed_result else run
+
+    @property
+    def is_listed_result(self) -> bool:
+        """Whether its results are in a folder of the group, which no other tool reads: results/lm_eval/RUN."""
+        return self.makes == "results" and self.group not in ("evaluate.policies", "evaluate.runs")
 
 
 STAGES: Final = (
@@ -57,6 +63,7 @@ STAGES: Final = (
     Stage("evaluate", "evaluate.policies", "results"),
     Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.evaluate.settings:EvaluateRun"),
     Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.evaluate.ratings:RatingRun"),
+    Stage("lm_eval", "evaluate.lm_eval", "results", "posttrain.outside.lm_eval:LmEvalRun"),
 )
 
 

@@ -304,14 +304,10 @@ def named_files(settings: Any) -> list[str]:
 
 
 def _own_files(names: Collection[str]) -> list[str]:
-    """Return the files in `custom` that a run's settings name, such as a chat template."""
+    """Return the files in `custom` that a run's settings name, such as a chat template; of a folder all in it."""
     paths = [Path(name) for name in names if name.startswith(f"{CUSTOM}/")]
-    files = {file for path in paths for file in ([path, *path.rglob("*")] if path.is_dir() else [path])}
-    return [
-        str(file)
-        for file in files
-        if file.suffix not in (".py", ".pyc") and file.is_file() and not is_outside(file, CUSTOM)
-    ]
+    files = {file for path in paths for file in (path.rglob("*") if path.is_dir() else [path] * (path.suffix != ".py"))}
+    return [str(file) for file in files if file.suffix != ".pyc" and file.is_file() and not is_outside(file, CUSTOM)]
 
 
 def _tasks(run: Any) -> Iterator[str]:

@@ -79,7 +79,7 @@ def _outputs(stage: Stage, run: str) -> list[str]:
     if stage.makes == "tables":
         return [record, f"data/{run}", str(metrics_path(f"data/{run}"))]
     if stage.makes == "results":
-        return [record, f"results/{run}"]
+        return [record, f"results/{stage.output(run)}"]
     if stage.makes == "ratings":
         return [record, *(str(metrics_path(f"ratings/{run}").with_suffix(suffix)) for suffix in (".json", ".parquet"))]
     model = stage.output(run)

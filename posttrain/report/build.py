@@ -13,6 +13,7 @@ from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.lineage import differing, labels, made_from
+from posttrain.report.lm_eval import lm_eval_table
 from posttrain.report.other_tables import as_cells, other_tables
 from posttrain.report.page import page
 from posttrain.report.policies import (
@@ -120,6 +121,7 @@ def page_data(
             for policy in policies
         ],
         "ratings": [{"name": name, **found} for name, found in read_ratings(settings).items()],
+        "lm_eval": lm_eval_table(settings, errors),
         "curves": curves(labels(settings).items(), CURVE_POINTS),
         "evaluations": evaluations(labels(settings).items()),
         "settings": differing(settings),

@@ -69,3 +69,9 @@ function ratingTable(one) {
   return el("div", {}, el("h3", {}, `Ratings ${one.name}, by ${one.decided_by}`),
     table(`Ratings ${one.name}`, ["policy", { text: scale.map((value) => fixed(value, 0)).join(" to "), left: true }, { text: "rating [95 %]", about: "Bradley-Terry in points of Elo, mean 0" }, "rank"], rows, true));
 }
+
+// Tasks of lm-eval: a row for each task and metric, a column for each run.
+function startBenchmarks() {
+  const { runs, rows } = DATA.lm_eval;
+  byId("benchmarks-table").append(table("Tasks of lm-eval", ["task and metric", ...runs.map((one) => ({ text: one.run, about: one.model }))], rows, true));
+}

@@ -16,6 +16,7 @@ from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
 from posttrain.report.curves import evaluations
 from posttrain.report.lineage import labels
+from posttrain.report.lm_eval import lm_eval_lines
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.ratings import read_ratings
@@ -52,8 +53,9 @@ def results_table(not_current: Mapping[str, str]) -> str:
     summary, tasks, errors = current_summary(not_current)
     others, missing = other_tables(read(), not_current)
     errors |= missing
+    theirs = lm_eval_lines(read(), not_current)
     if not (summary or others or errors):
-        return "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
+        return theirs or "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
     rows = [_titles(summary), *_rows(summary)]
     names = [row[0] for row in rows] + list(errors)
     widths = [max(map(len, names)), *(max(len(row[nth]) for row in rows) for nth in range(1, len(rows[0])))]
@@ -64,10 +66,11 @@ def results_table(not_current: Mapping[str, str]) -> str:
     if lines:
         lines.insert(1, "-" * max(map(len, lines)))
     lines += [f"{label.ljust(widths[0])}  {' '.join(error.split())}" for label, error in errors.items()]
-    about = (_INTERVALS, _reward_note(summary), gains(summary, tasks)) if policy_figures(summary) else ()
+    judged = map(_judge_note, summary.items())
+    about = (_INTERVALS, _reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
-    blocks = ["\n".join(lines), *_rated(read()), *notes, *as_lines(others), follow]
+    blocks = ["\n".join(lines), *_rated(read()), *notes, *as_lines(others), theirs, follow]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -185,6 +188,16 @@ def _number(figures: Figures, key: str, digits: int) -> str:
 def _reward_note(summary: Mapping[str, Figures]) -> str:
     found = [f"{name} {figures['accuracy']:.3f}" for name, figures in reward_figures(summary).items()]
     return f"Accuracy of the reward model on held-out pairs: {', '.join(found)}." if found else ""
+
+
+def _judge_note(policy: tuple[str, Figures]) -> str:
+    """Return what the verdicts of a judge on a policy took."""
+    label, figures = policy
+    if "judge_requests" not in figures:
+        return ""
+    cost = f", cost {figures['judge_cost']:.4g}" if "judge_cost" in figures else ""
+    tokens = f"{figures['judge_tokens_in']:,.0f} tokens in, {figures['judge_tokens_out']:,.0f} out"
+    return f"The judge of {label}: {figures['judge_requests']:,.0f} requests, {tokens}{cost}."
 
 
 def _fallen(settings: Settings) -> Iterator[str]:

@@ -1,5 +1,10 @@
 startTheme();
 startResults();
+if (DATA.lm_eval.rows.length) startBenchmarks();
+else {
+  byId("benchmarks").hidden = true;
+  document.querySelector('nav a[href="#benchmarks"]').remove();
+}
 if (DATA.curves.length) startCurves();
 else byId("curves").hidden = true;
 if (DATA.evaluations.length) startWatched();

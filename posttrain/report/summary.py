@@ -8,6 +8,7 @@ from typing import Any
 
 from posttrain.compare.paired import against
 from posttrain.report.policies import Policy, reference
+from posttrain.rewards.usage import NAMES as JUDGED
 from posttrain.tasks.task import load_task
 
 SUMMARY = "report/summary.json"
@@ -56,7 +57,7 @@ def score_name(summary: Mapping[str, Figures]) -> str:
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
     """Return the columns that depend on the rewards and the task of an evaluation."""
     keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
-    return [key for key in keys if key not in (*_FIRST, *GAIN, "pass_at_1", "kl")]
+    return [key for key in keys if key not in (*_FIRST, *GAIN, *JUDGED, "pass_at_1", "kl")]
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:

@@ -14,7 +14,9 @@ import polars as pl
 
 from posttrain.errors import TableError
 
-Kind = Literal["corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts", "matches"]
+Kind = Literal[
+    "corpus", "chat", "prompts", "pairs", "feedback", "rollouts", "training_rollouts", "matches", "documents"
+]
 Split = Literal["train", "heldout", "test"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -118,6 +120,17 @@ COLUMNS: Final[dict[Kind, dict[str, pl.DataType]]] = {
         "win": pl.Float64(),
         "status": pl.String(),
     },
+    "documents": {
+        "id": pl.String(),
+        "task": pl.String(),
+        "doc": pl.Int64(),
+        "filter": pl.String(),
+        "prompt": pl.String(),
+        "target": pl.String(),
+        "response": pl.String(),
+        "read": pl.String(),
+        "scores": pl.List(SCORE),
+    },
 }
 
 TOOL_USE: Final = ("fields", "tools")
@@ -148,6 +161,7 @@ CONTENT: Final[dict[Kind, tuple[str, ...]]] = {
     "rollouts": ("completion_ids", "greedy", "policy", "prompt_id", "sample"),
     "training_rollouts": ("completion_ids", "draw", "prompt_id", "sample", "version"),
     "matches": ("first", "prompt_id", "sample", "second"),
+    "documents": ("doc", "filter", "prompt", "response", "task"),
 }
 """The columns that a row's id is a hash of, in the order of canonical JSON."""
 
@@ -160,6 +174,7 @@ SPLITS: Final[dict[Kind, tuple[Split, ...]]] = {
     "rollouts": (),
     "training_rollouts": (),
     "matches": (),
+    "documents": (),
 }
 
 

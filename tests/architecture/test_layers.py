@@ -14,7 +14,7 @@ LAYERS = (
     {"posttrain.report"},
     {"posttrain.api", "posttrain.compare"},
     {"posttrain.online"},
-    {"posttrain.evaluate", "posttrain.serve"},
+    {"posttrain.evaluate", "posttrain.outside", "posttrain.serve"},
     {"posttrain.sampling", "posttrain.template"},
     {"posttrain.losses", "posttrain.rewards", "posttrain.train"},
     {"posttrain.laws", "posttrain.models", "posttrain.tasks"},

@@ -18,12 +18,14 @@ from posttrain.report.results import (
     BEGIN,
     END,
     FIGURE,
+    _judge_note,
     read_summary,
     readme_is_current,
     results_json,
     results_table,
     write_readme,
 )
+from posttrain.report.summary import extra_columns
 from tests.report import workspace
 from tests.workspace import ROOT, environment
 
@@ -224,3 +226,18 @@ def test_docs_name_every_figure(reported: Path) -> None:
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     for name in read_summary()[0]["grpo"]:
         assert f"`{name}`" in text
+
+
+def test_what_a_judge_took_is_a_line_and_no_column() -> None:
+    took = {"judge_requests": 1200.0, "judge_tokens_in": 45_000.0, "judge_tokens_out": 900.0}
+    summary = {
+        "sft": {"score": 0.5, **took, "judge_cost": 0.1234},
+        "base": {"score": 0.5, **took},
+        "dpo": {"score": 1.0},
+    }
+    assert list(map(_judge_note, summary.items())) == [
+        "The judge of sft: 1,200 requests, 45,000 tokens in, 900 out, cost 0.1234.",
+        "The judge of base: 1,200 requests, 45,000 tokens in, 900 out.",
+        "",
+    ]
+    assert extra_columns(summary) == []

@@ -90,6 +90,16 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
             "win": 0.0,
             "status": "ok",
         },
+        "documents": {
+            "task": "sums",
+            "doc": n,
+            "filter": "none",
+            "prompt": f"What is {n}+1?",
+            "target": str(n + 1),
+            "response": f"It is {n}",
+            "read": f"{n}",
+            "scores": [{"name": "exact_match", "value": 0.0, "status": "ok"}],
+        },
     }
     return rows[kind]
 

@@ -177,6 +177,9 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
         case "matches":
             fix = "Preview results/LABEL/rollouts.parquet"
             raise DataError(what="matches have no text", where=str(subject.table), fix=fix)
+        case "documents":
+            texts = [record["prompt"] + record["response"] for record in records]
+            return ([_part("document", TokenRow([], ids))] for ids in text.plain(texts))
 
 
 def _answered(text: ChatText, records: Sequence[Record], name: str) -> list[TokenRow]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 from pydantic import Field
 
 from posttrain.rewards.judge.connection import Connection, ConnectionParams, TryAgainError
+from posttrain.rewards.usage import Usage
 
 
 class EndpointParams(ConnectionParams):
@@ -32,6 +33,7 @@ class Reply:
     text: str
     cut: bool
     """Whether it was cut at `max_tokens`."""
+    used: Usage = field(default_factory=Usage)
 
 
 class Endpoint(Connection):
@@ -70,14 +72,14 @@ class Endpoint(Connection):
             raise TryAgainError("the reply is no chat completion") from error
         if not isinstance(text, str | None):
             raise TryAgainError("the reply is no chat completion")
-        self.counts.update(tokens_in=max(sent, 0), tokens_out=max(received, 0))
-        return Reply(text or "", choice.get("finish_reason") == "length")
+        used = Usage(requests=1, tokens_in=max(sent, 0), tokens_out=max(received, 0))
+        self.counts.update(tokens_in=used["tokens_in"], tokens_out=used["tokens_out"])
+        return Reply(text or "", choice.get("finish_reason") == "length", used)
 
-    @property
-    def cost(self) -> float:
-        """What the counted tokens cost."""
+    def cost(self, used: Mapping[str, float]) -> float:
+        """Return what these tokens cost."""
         params = self._judge
-        return (self.counts["tokens_in"] * params.price_in + self.counts["tokens_out"] * params.price_out) / 1e6
+        return (used["tokens_in"] * params.price_in + used["tokens_out"] * params.price_out) / 1e6
 
 
 def connection(params: EndpointParams) -> dict[str, Any]:

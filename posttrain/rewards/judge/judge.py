@@ -34,6 +34,7 @@ from posttrain.rewards.judge.texts import asked_of, said
 from posttrain.rewards.judge.verdict_cache import VerdictCache
 from posttrain.rewards.judge.verdicts import Verdict, weighted
 from posttrain.rewards.reward import Context, Reward, ScoreFn
+from posttrain.rewards.usage import USED, Usage
 from posttrain.rollout import Prompt, Rollout, Score
 
 
@@ -99,16 +100,19 @@ class LanguageJudge:
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the score of each rollout."""
         before = self.counts()
+        self._used = Usage(requests=0, tokens_in=0, tokens_out=0)
         try:
             return asyncio.run(self._scores(rollouts))
         finally:
             count({f"judge {name}": value - before[name] for name, value in self.counts().items()})
+            priced = self._options.price_in or self._options.price_out
+            USED.update({**self._used, **({"cost": self._endpoint.cost(self._used)} if priced else {})})
 
     def counts(self) -> dict[str, float]:
         """Requests, verdicts found in the cache, tokens as the endpoint counts them, and what they cost."""
         sent = self._endpoint.counts
         tokens = {"tokens in": sent["tokens_in"], "tokens out": sent["tokens_out"]}
-        return {"requests": sent["requests"], "cached": self._cached, **tokens, "cost": self._endpoint.cost}
+        return {"requests": sent["requests"], "cached": self._cached, **tokens, "cost": self._endpoint.cost(sent)}
 
     async def _scores(self, rollouts: Sequence[Rollout]) -> list[Score]:
         options = self._options
@@ -207,21 +211,25 @@ class LanguageJudge:
         asked = {**connection(self._options), **served, "question": text}
         if self._cache is not None and (known := self._cache.read(asked, form.count or 1)) is not None:
             self._cached += 1
+            self._used.update(self._cache.usage(asked))
             return known
-        messages = [{"role": "user", "content": text}]
+        messages, used = [{"role": "user", "content": text}], Usage()
         try:
             for _ in range(2):
                 reply = await self._endpoint.ask(client, messages)
+                used.update(reply.used)
                 found = None if reply.cut else read_verdicts(reply.text, form)
                 if found is not None:
                     if self._cache is not None:
-                        self._cache.write(asked, found)
+                        self._cache.write(asked, found, used)
                     return found
                 if reply.text.strip():
                     again = {"role": "user", "content": form.ending}
                     messages += [{"role": "assistant", "content": reply.text}, again]
         except NoReply as error:
             return Score(0.0, error.status, error.reason)
+        finally:
+            self._used.update(used)
         if reply.cut:  # by our own limit, so it says nothing of the completion
             return Score(0.0, "error", f"the judge's reply was cut at max_tokens: {self._options.max_tokens}. Raise it")
         return Score(0.0, "unparseable", f"the judge gave no verdict, its reply ends with {reply.text[-60:]!r}")

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.rewards.usage import Usage
+
 
 class VerdictCache:
     """Numbers by content; a file that cannot be read counts as missing."""
@@ -24,9 +26,14 @@ class VerdictCache:
         finite = all(isinstance(value, int | float) and math.isfinite(value) for value in values)
         return tuple(map(float, values)) if finite and len(values) == count else None
 
-    def write(self, asked: Mapping[str, Any], verdicts: Sequence[float]) -> None:
-        """Remember verdicts; one alone is a plain number."""
-        self._remember(asked, {"verdict": verdicts[0] if len(verdicts) == 1 else list(verdicts)})
+    def usage(self, asked: Mapping[str, Any]) -> Usage:
+        """Return what known verdicts took; nothing for those that an earlier version has written."""
+        known = self._known(asked, "used")
+        return Usage({name: int(known[name]) for name in known} if isinstance(known, dict) else {})
+
+    def write(self, asked: Mapping[str, Any], verdicts: Sequence[float], used: Usage) -> None:
+        """Remember verdicts and what they took; one alone is a plain number."""
+        self._remember(asked, {"verdict": verdicts[0] if len(verdicts) == 1 else list(verdicts), "used": used})
 
     def weights(self, connection: Mapping[str, Any], served: str | None) -> str:
         """Return the weights of the served model, those of the last time where nobody answers (None)."""

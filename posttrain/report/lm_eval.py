@@ -1,0 +1,54 @@
+"""The figures of `evaluate.lm_eval`: a row for each task and metric, a column for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from posttrain.params.stage_table import Settings, group_of
+from posttrain.report.policies import check_recorded, need_numbers, output_digests, read_json
+
+ERROR = "_stderr"
+"""What the name of a metric has after it where it is the standard error."""
+
+
+def lm_eval_table(settings: Settings, left_out: Container[str]) -> dict[str, Any]:
+    """Return the runs with their models, and each figure with its standard error; `left_out`: lm_eval/RUN."""
+    found, digests = {}, output_digests()
+    for run in group_of(settings, "evaluate.lm_eval"):
+        file = Path("results/lm_eval") / run / "metrics.json"
+        if f"lm_eval/{run}" not in left_out and file.is_file():
+            check_recorded(file, digests)
+            found[run] = read_json(file)
+            need_numbers(found[run], found[run], file)
+    names = dict.fromkeys(name for figures in found.values() for name in figures if ERROR not in name)
+    models = group_of(settings, "evaluate.lm_eval")
+    return {
+        "runs": [{"run": run, "model": str((models[run] or {}).get("policy", ""))} for run in found],
+        "rows": [{"name": name, "cells": [_cell(figures, name) for figures in found.values()]} for name in names],
+    }
+
+
+def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:
+    """Return the same as text; empty where there is nothing."""
+    table = lm_eval_table(settings, left_out)
+    rows = [["lm-eval", *(f"{one['run']} ({one['model']})" for one in table["runs"])]]
+    rows += [[row["name"], *row["cells"]] for row in table["rows"]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]]) if table["rows"] else ""
+
+
+def _cell(figures: dict[str, float], name: str) -> str:
+    """Return a figure, with its standard error where there is one."""
+    if name not in figures:
+        return "-"
+    metric, comma, reader = name.partition(",")
+    error = figures.get(f"{metric}{ERROR}{comma}{reader}")
+    return f"{figures[name]:.3f}" + (f" ± {error:.3f}" if error is not None else "")

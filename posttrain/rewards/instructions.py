@@ -1,0 +1,34 @@
+"""1 for a completion that follows all instructions of its prompt, which a program verifies, as IFEval does."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from posttrain.params.params import Params
+from posttrain.rewards.reward import rule
+from posttrain.rollout import Prompt, Rollout
+from posttrain.tasks.instructions.checks import fault, followed
+
+
+class InstructionsOptions(Params):
+    """How several instructions are counted."""
+
+    count: Literal["all", "share"] = Field(
+        "all", description="all: 1 if every instruction is followed, else 0; share: the share that is"
+    )
+
+
+def _cannot_score(prompt: Prompt, options: InstructionsOptions) -> str | None:  # noqa: ARG001
+    return fault(prompt.info.get("instructions"))
+
+
+@rule(InstructionsOptions, _cannot_score)
+def instructions(rollout: Rollout, options: InstructionsOptions) -> float:
+    """Return whether the instructions in the prompt's info are followed."""
+    found = [followed(one, rollout.text) for one in rollout.prompt.info["instructions"]]
+    return float(all(found)) if options.count == "all" else sum(found) / len(found)
+
+
+REWARDS = {"instructions": instructions}

@@ -1,0 +1,92 @@
+"""Instructions that a program can verify, in the manner of IFEval (Zhou et al. 2023); texts and code are our own.
+
+An instruction is a mapping with its `kind` and its options: `{"kind": "words", "at_most": 20}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Instruction = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One kind of instruction."""
+
+    says: str
+    """How it is said, with its options in braces."""
+    followed: Callable[..., bool]
+    """(text, **options) -> whether the text follows it."""
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.casefold())
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "at_least": Check("Use at least {count} words.", lambda text, count: len(_words(text)) >= count),
+    "at_most": Check("Use at most {count} words.", lambda text, count: len(_words(text)) <= count),
+    "include": Check('Use the word "{word}".', lambda text, word: word in _words(text)),
+    "avoid": Check('Do not use the word "{word}".', lambda text, word: word not in _words(text)),
+    "repeat": Check(
+        'Use the word "{word}" at least {count} times.', lambda text, word, count: _words(text).count(word) >= count
+    ),
+    "lowercase": Check("Write in lowercase letters only.", lambda text: text == text.lower()),
+    "uppercase": Check("Write in capital letters only.", lambda text: text == text.upper()),
+    "no_commas": Check("Do not use any commas.", lambda text: "," not in text),
+    "bullets": Check(
+        'Write exactly {count} bullet points, each on a line that begins with "- ".',
+        lambda text, count: len(re.findall(r"^\s*[-*] ", text, re.MULTILINE)) == count,
+    ),
+    "ends": Check('End with the words "{phrase}".', lambda text, phrase: text.casefold().endswith(phrase.casefold())),
+    "begins": Check(
+        'Begin with the words "{phrase}".', lambda text, phrase: text.casefold().startswith(phrase.casefold())
+    ),
+    "quotes": Check(
+        "Put the whole answer in double quotation marks.",
+        lambda text: len(text) > 1 and text[0] == text[-1] == '"' and text.count('"') == 2,
+    ),
+    "title": Check(
+        "Give it a title in double angle brackets, such as <<title>>.",
+        lambda text: re.search("<<[^<>]+>>", text) is not None,
+    ),
+    "json": Check("Answer with a JSON object and nothing else.", _is_object),
+}
+"""Kind -> check. The text is stripped, and an empty one follows nothing."""
+
+
+def fault(instructions: Any) -> str | None:
+    """Return why these are no instructions; None if they are."""
+    if not isinstance(instructions, Sequence) or isinstance(instructions, str) or not instructions:
+        return "its info has no list `instructions`"
+    for one in instructions:
+        if not isinstance(one, Mapping) or one.get("kind") not in CHECKS:
+            return f"its info has no instruction of a known kind: {one!r:.80}"
+        try:
+            followed(one, "a")
+        except (TypeError, AttributeError):
+            return f"its info has an instruction with the wrong options: {one!r:.80}"
+    return None
+
+
+def followed(instruction: Instruction, text: str) -> bool:
+    """Return whether a text follows an instruction."""
+    text, options = text.strip(), {name: value for name, value in instruction.items() if name != "kind"}
+    return bool(text) and CHECKS[instruction["kind"]].followed(text, **options)
+
+
+def said(instruction: Instruction) -> str:
+    """Return an instruction in words."""
+    return CHECKS[instruction["kind"]].says.format(**instruction)

@@ -1,0 +1,28 @@
+"""lm_eval: one run of `evaluate.lm_eval`, tasks of lm-evaluation-harness on a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posttrain.outside.lm_eval import LmEvalRun, measured
+from posttrain.params.params import load
+from posttrain.params.slots import needed_model
+from posttrain.processes.stage import run_named_stage
+from posttrain.tables.store import write_table
+from posttrain.workspace import rounded, write_json
+
+
+def main(name: str) -> None:
+    """Writes results/lm_eval/NAME/metrics.json and results/lm_eval/NAME/documents.parquet."""
+    where = f"evaluate.lm_eval.{name}"
+    run = load(LmEvalRun, where)
+    figures, documents = measured(run, needed_model(run.policy, f"{where}.policy"), where)
+    folder = Path("results/lm_eval") / name
+    write_table(documents, folder / "documents.parquet", "documents")
+    write_json(folder / "metrics.json", figures := rounded(figures, 5))
+    shown = ", ".join(f"{key} {value:.3f}" for key, value in figures.items() if "_stderr" not in key)
+    print(f"lm_eval@{name}: {shown}")
+
+
+if __name__ == "__main__":
+    run_named_stage(main)
