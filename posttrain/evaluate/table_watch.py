@@ -17,7 +17,7 @@ from posttrain.evaluate.watch import LOSS, HeldoutWatch, Measure, Measured, Quan
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.params.listing import Listing
-from posttrain.rewards.catalog import LEARNED, Rewards, need_a_weight
+from posttrain.rewards.catalog import Rewards, learned, need_a_weight
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example, collate
 from posttrain.train.heldout import first_by_id
@@ -48,9 +48,9 @@ class DemonstrationWatch(TableWatch):
     @field_validator("reward", mode="after")
     @classmethod
     def _comparable(cls, reward: Rewards | None) -> Rewards | None:
-        for name, term in (reward or {}).items():
-            if name == LEARNED or term.normalise:
-                raise ValueError(f"reward '{name}' needs a reward model or normalise, which samples of sft do not have")
+        odd = [*learned(reward or {}), *(name for name, term in (reward or {}).items() if term.normalise)]
+        if odd:
+            raise ValueError(f"reward '{odd[0]}' needs a reward model or normalise, which samples of sft do not have")
         return reward
 
 
