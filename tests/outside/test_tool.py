@@ -97,4 +97,4 @@ def test_figures_of_lm_eval_are_a_table(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_results_of_lm_eval_have_a_folder_of_their_own() -> None:
     found = {stage.name: stage.output("x") for stage in STAGES if stage.makes == "results"}
-    assert found == {"evaluate": "x", "lm_eval": "lm_eval/x"}
+    assert found == {"evaluate": "x", "evaluate_runs": "x", "lm_eval": "lm_eval/x"}
