@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ def tensorboard(folder: Path, _: str) -> Points:
 def mlflow(folder: Path, project: str) -> Points:
     from mlflow import MlflowClient
 
-    client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.resolve()}/mlflow/mlflow.db")
+    client: Any = MlflowClient(
+        os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.resolve()}/mlflow/mlflow.db"
+    )
     found: Points = {}
     for run in client.search_runs([client.get_experiment_by_name(project).experiment_id]):
         metrics = {
@@ -67,13 +70,11 @@ def trackio(folder: Path, project: str) -> Points:
 
 def wandb(folder: Path, _: str) -> Points:
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
     found: Points = {}
     for file in sorted((folder / "wandb").glob("offline-run-*/run-*.wandb")):
-        store, rows, label, keys = DataStore(), [], "", set()
-        store.open_for_scan(str(file))
-        while data := store.scan_data():
+        rows, label, keys = list[tuple[int, dict[str, Any]]](), "", set[str]()
+        for data in _leveldb(file.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             if record.HasField("run"):
@@ -86,6 +87,23 @@ def wandb(folder: Path, _: str) -> Points:
         assert label not in found, f"two runs are called {label}"
         found[label] = _by_metric(rows) | {f"text/{key}": [(0, 1.0)] for key in keys}
     return found
+
+
+def _leveldb(log: bytes) -> Iterator[bytes]:
+    """Yield the records of a file in the format of LevelDB's logs, after W&B's header of 7 bytes."""
+    block, header, full, last = 32768, 7, 1, 4
+    place, record = header, b""
+    while place + header <= len(log):
+        left = block - place % block
+        size, kind = int.from_bytes(log[place + 4 : place + 6], "little"), log[place + 6]
+        if left < header:
+            place += left
+            continue
+        record += log[place + header : place + header + size]
+        place += header + size
+        if kind in (full, last):
+            yield record
+            record = b""
 
 
 def _by_metric(rows: list[tuple[int, dict[str, Any]]]) -> dict[str, list[tuple[int, float]]]:
