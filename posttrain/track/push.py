@@ -127,7 +127,7 @@ class Followed:
 
     def look(self) -> None:
         """Log the steps that the tracker lacks; a curve that begins anew with other settings is another run."""
-        marks = [_mark(file) for file in (plot_path(self.name), *result_files(self.name))]
+        marks = [_mark(file) for file in (plot_path(self.name), *result_files(self.name).values())]
         rows = curve(plot_path(self.name)) if marks != self._marks else []
         if not rows:
             return

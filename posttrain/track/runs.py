@@ -110,17 +110,24 @@ def curve(file: Path) -> list[dict[str, float]]:
     return found
 
 
-def result_files(name: str) -> list[Path]:
-    """Return the files with the run's figures: of its training, and of each evaluation of its model."""
-    return [metrics_path(name), *(Path("results") / label / "metrics.json" for label in _labels(name))]
+def result_files(name: str) -> dict[str, Path]:
+    """Return the files with the run's figures: of its training, and of evaluations of its model by their table.
+
+    Runs that were evaluated on a table share the names of its figures, so that a tracker draws them together.
+    """
+    found = {"train": metrics_path(name)}
+    for label, policy in evaluated(read_yaml(PARAMS_FILE)).items():
+        if policy.model == name:
+            place = policy.table if policy.table not in found else f"{policy.table}/{label}"
+            found[place] = Path("results") / label / "metrics.json"
+    return found
 
 
 def figures(name: str) -> dict[str, float]:
-    """Return what these files say: `train/steps`, `grpo/score`."""
-    prefixes = ["train", *_labels(name)]
+    """Return what these files say: `train/steps`, `two_step/prompts/score`."""
     return {
-        f"{prefix}/{key}": float(value)
-        for prefix, file in zip(prefixes, result_files(name), strict=True)
+        f"{place}/{key}": float(value)
+        for place, file in result_files(name).items()
         for key, value in _json(file).items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
@@ -128,20 +135,18 @@ def figures(name: str) -> dict[str, float]:
 
 def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield tables of the first completions: of each evaluation of the run, and of its last round of training."""
-    files = {f"completions/{label}": Path("results") / label / "rollouts.parquet" for label in _labels(name)}
-    for last in sorted(rollouts_path(name).glob("*.parquet"))[-1:]:
-        files["completions/training"] = last
+    files = {place: file.with_name("rollouts.parquet") for place, file in result_files(name).items()}
+    files["train"] = max(rollouts_path(name).glob("*.parquet"), default=Path("none"))
     for table, file in files.items():
         if file.is_file() and most:
             import polars as pl
 
             shown = [column for column in COLUMNS if column in pl.read_parquet_schema(file)]
             rows = pl.read_parquet(file, columns=shown, n_rows=most).to_dicts()
-            yield table, [{key: masked(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows]
-
-
-def _labels(name: str) -> list[str]:
-    return [label for label, policy in evaluated(read_yaml(PARAMS_FILE)).items() if policy.model == name]
+            yield (
+                f"completions/{table}",
+                [{key: masked(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows],
+            )
 
 
 def _settings(params: Mapping[str, Any], section: str) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def mlflow(folder: Path, project: str) -> Points:
             for name in run.data.metrics
             if name != "step"
         }
-        tables = [one.path for one in client.list_artifacts(run.info.run_id, "completions")]
+        tables = [table["path"] for table in json.loads(run.data.tags.get("mlflow.loggedArtifacts", "[]"))]
+        assert all(client.download_artifacts(run.info.run_id, table) for table in tables)
         assert run.info.run_name not in found, f"two runs are called {run.info.run_name}"
         found[run.info.run_name] = metrics | {
             f"text/{name.removesuffix('.json')}": [(0, 1.0)] for name in (*tables, *run.data.params, "lineage")

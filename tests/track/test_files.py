@@ -52,9 +52,11 @@ def test_a_run_has_its_settings_figures_and_completions(finished: Path) -> None:
     assert run.settings["kl"] == {"beta": 0.02} and run.label == f"online/grpo-{run.id[:6]}"
     assert tracked("online/grpo", {**first, "loss": 9.0}).id != run.id == tracked("online/grpo", first).id
     found = figures("online/grpo")
-    assert found["grpo/score"] == 0.9 and found["train/steps"] == 60 and "train/algorithm" not in found
+    assert found["two_step/prompts/score"] == 0.9 and found["train/steps"] == 60 and "train/algorithm" not in found
     ((name, rows),) = completions("online/grpo", 5)
-    assert name == "completions/grpo" and len(rows) == 5 and {"completion", "reward", "status"} <= set(rows[0])
+    assert (
+        name == "completions/two_step/prompts" and len(rows) == 5 and {"completion", "reward", "status"} <= set(rows[0])
+    )
 
 
 def test_a_tracker_that_is_unknown_or_not_installed_is_refused(finished: Path) -> None:

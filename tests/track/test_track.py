@@ -108,8 +108,11 @@ def test_every_tracker_has_the_points_of_the_file_and_pushing_again_adds_none(fo
             assert sorted(label.partition("-")[0] for label in found) == ["online/grpo", "preference/dpo"], tracker
             label = next(label for label in found if label.startswith("online/grpo-"))
             assert curves(found[label]) == expected, tracker
-            assert tracker == "wandb" or six(found[label]["figures/grpo/score"][-1][1]) == 0.9, tracker
-            assert {"text/completions/grpo", "text/lineage"} <= set(found[label]), (tracker, sorted(found[label]))
+            assert tracker == "wandb" or six(found[label]["figures/two_step/prompts/score"][-1][1]) == 0.9, tracker
+            assert {"text/completions/two_step/prompts", "text/lineage"} <= set(found[label]), (
+                tracker,
+                sorted(found[label]),
+            )
             if not time_pushed:
                 first[tracker] = {label: curves(points) for label, points in found.items()}
             assert {label: curves(points) for label, points in found.items()} == first[tracker], tracker
@@ -140,7 +143,7 @@ def test_a_run_that_grows_is_followed_though_its_tracker_is_killed_and_its_file_
     assert second.returncode == 0, f"{out}\n{err}"
     (found,) = read_back(folder, tracker).values()
     assert curves(found) == written(file)
-    assert found["figures/grpo/score"]
+    assert found["figures/two_step/prompts/score"]
 
 
 @pytest.mark.slow
@@ -188,7 +191,10 @@ def test_a_server_of_mlflow_has_the_same_points(folder: Path, tmp_path: Path) ->
         for _ in range(2):
             track(folder, "--to", "mlflow", "grpo", **more)
             (found,) = read_back(folder, "mlflow", **more).values()
-            assert curves(found) == written(folder / "plots/online/grpo.csv") and "text/completions/grpo" in found
+            assert (
+                curves(found) == written(folder / "plots/online/grpo.csv")
+                and "text/completions/two_step/prompts" in found
+            )
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
