@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+from pathlib import Path
 
 from datasets import Dataset, load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -53,7 +54,7 @@ def main() -> None:
 
     logged = [row for row in trainer.state.log_history if "loss" in row]
     if "POSTTRAIN_METRICS" in os.environ:
-        with open(os.environ["POSTTRAIN_METRICS"], "w", encoding="utf-8", newline="") as file:
+        with Path(os.environ["POSTTRAIN_METRICS"]).open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
             table.writerow(["step", *COLUMNS.values()])
             table.writerows([row["step"], *(row[name] for name in COLUMNS)] for row in logged)

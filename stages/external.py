@@ -25,7 +25,7 @@ class ExternalRun(Params):
     makes: Literal["model"] = Field("model", description="what the command writes into {out}")
     command: str | list[str] = Field(
         min_length=1,
-        description="a line for the shell, or a list of words; {start}, {data}, {out}, {metrics} and {seed} are filled in",
+        description="a line for the shell, or words; {start}, {data}, {out}, {metrics} and {seed} are filled in",
     )
     script: str = Field(
         min_length=1, description="the file or folder that the command runs: a change makes the run stale"
