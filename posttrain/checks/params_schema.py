@@ -44,6 +44,7 @@ from posttrain.train.run_config import Algorithm, typed_run
 from posttrain.workspace import CUSTOM, is_outside
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
+from stages.external import ExternalRun
 from stages.preference import PreferenceRun, needed_kind
 
 _TYPES = {
@@ -207,6 +208,14 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
             yield f"{where}.path = '{params.path}': it has no config.json. Give the folder of a model."
         elif isinstance(params, FilesRun):
             yield from _missing_files(where, params, folder)
+    if isinstance(params, ExternalRun):
+        script, shown = root / params.script, f"{where}.script = '{params.script}'"
+        if not script.exists():
+            yield f"{shown}: not found. Name the file or the folder that the command runs."
+        elif is_outside(script, root):
+            yield f"{shown}: outside the workspace. Copy it into the workspace."
+        else:
+            yield from (f"{shown}: {what}. {REMOVE}." for what in unreadable(script, outside_workspace=False))
     if isinstance(params, TemplateParams) and params.chat_template is not None:
         file = root / params.chat_template
         if not file.is_file() or is_outside(file, root / CUSTOM):

@@ -60,6 +60,7 @@ STAGES: Final = (
     Stage("online", "online.runs", "model", "posttrain.online.runs:ONLINE", seeded=True),
     Stage("distill", "distill.runs", "model", "posttrain.online.distill_runs:DISTILL", seeded=True),
     Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
+    Stage("external", "external.runs", "model", "stages.external:ExternalRun", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
     Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.evaluate.settings:EvaluateRun"),
     Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.evaluate.ratings:RatingRun"),

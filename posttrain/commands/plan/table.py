@@ -13,9 +13,10 @@ from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import STAGES, group_of
 from posttrain.workspace import format_size
 
+OWN = "external.runs"
 GROUPS = (
     "base.scratch", "sft.runs", "data.samples", "reward.runs", "preference.runs", "online.runs", "distill.runs",
-    "offline.runs", "evaluate.policies", "evaluate.runs",
+    "offline.runs", OWN, "evaluate.policies", "evaluate.runs",
 )  # fmt: skip
 """Those whose runs train or sample."""
 COLUMNS = (
@@ -48,6 +49,9 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     rows: list[tuple[str, ...]] = [COLUMNS]
     unknown, free, shared = [], "", ""
     for name in chosen:
+        if known[name][0] == OWN:
+            unknown.append(f"{name}: what a trainer of your own takes is not known here")
+            continue
         try:
             planned = partial(demand_of, *known[name], settings, prompt, model)
             demand = planned()

@@ -1,0 +1,42 @@
+"""A command of the user's that ends with this process, however that ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from posttrain.isolation import keeper
+
+PART: Final = 1 << 16
+"""Bytes that are read at a time."""
+
+
+def run_command(
+    words: Sequence[str], environment: Mapping[str, str], folder: Path, show: Callable[[bytes], object]
+) -> int:
+    """Run a command and return its exit status, 128 + N where signal N has ended it.
+
+    `show` gets what it prints, as it comes. If this process ends first, all that the command has started is killed and
+    `folder`, where it writes, is removed.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(keeper.__file__), str(folder), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,  # signals to the group of this process are not for the command
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        while part := os.read(process.stdout.fileno(), PART):
+            show(part)
+        return process.wait()
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()

@@ -1,0 +1,188 @@
+"""A trainer of the user's own through a real `dvc repro`: a plain script that changes the weights of its start."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import psutil
+import pytest
+import torch
+
+from tests.marks import slow_except
+from tests.models.imported_models import policy_folder
+from tests.pipeline.test_adapters import edit
+from tests.pipeline.test_own_data import write_rows
+from tests.workspace import dvc, environment, make_workspace, run, stage
+
+SECRET = "-".join(["a-key", "that-nobody", "may-read"])  # not in one piece in this file, which the workspace has too
+TRAINER = """
+import json, os, shutil, subprocess, sys, time
+from safetensors.torch import load_file, save_file
+
+how = sys.argv[1]
+start, out = os.environ["POSTTRAIN_START"], os.environ["POSTTRAIN_OUT"]
+print("reads", os.environ["POSTTRAIN_DATA"], "with the seed", os.environ["POSTTRAIN_SEED"])
+print("has", os.environ.get("OWN_SERVICE"), os.environ.get("UNNAMED"))
+if how == "fails":
+    sys.exit("no more disk, says a library")
+shutil.copytree(start, out, dirs_exist_ok=True)
+os.remove(f"{out}/manifest.json")
+if how == "waits":
+    others = [subprocess.Popen(["sleep", "600"], start_new_session=own) for own in (False, True)]
+    print("pids", os.getpid(), *(other.pid for other in others))
+    time.sleep(600)
+weights = {name: part * 1.5 for name, part in load_file(f"{out}/model.safetensors").items()}
+if how == "pickles":
+    import torch
+    os.remove(f"{out}/model.safetensors")
+    torch.save(weights, f"{out}/pytorch_model.bin")
+else:
+    save_file(weights, f"{out}/model.safetensors", {"format": "pt"})
+if how == "forgets":
+    for name in os.listdir(out):
+        if name.startswith("tokenizer"):
+            os.remove(f"{out}/{name}")
+with open(os.environ["POSTTRAIN_METRICS"], "w") as file:
+    file.write("step,loss\\n0,2.0\\n1,1.5\\n")
+"""
+PARAMS = """
+seed: 7
+data:
+  files:
+    mine: {path: my/data, chat: demonstrations.jsonl, prompts: prompts.jsonl}
+base:
+  folders:
+    start: {path: my/model}
+external:
+  runs:
+    own: {command: "python my/train.py works && echo {start} {data} {seed} {other} | cat", env: [OWN_SERVICE],
+          script: my/train.py, start: base/start, data: mine/chat}
+    fails: {command: [python, my/train.py, fails], script: my/train.py, start: base/start, data: mine/chat}
+    pickles: {command: [python, my/train.py, pickles], script: my/train.py, start: base/start, data: none}
+    forgets: {command: [python, my/train.py, forgets], script: my/train.py, start: base/start, data: none}
+    waits: {command: [python, my/train.py, waits], script: my/train.py, start: base/start, data: none}
+    absent: {command: [no-such-program], script: my/train.py, start: base/start, data: none}
+evaluate:
+  settings: {data: mine/prompts, reference: base/start, reward_model: none, prompts: 6, samples: 2,
+             sampling: {max_tokens: 8}}
+  policies: {start: base/start, own: external/own}
+"""
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with the inputs of all runs."""
+    folder = tmp_path_factory.mktemp("external")
+    (folder / "params.yaml").write_text(PARAMS, encoding="utf-8")
+    made = make_workspace(folder / "clone", folder / "params.yaml")
+    write_rows(made / "my/data")
+    policy_folder(made / "my/model")
+    (made / "my/train.py").write_text(TRAINER, encoding="utf-8")
+    checked = run(made, sys.executable, "-m", "posttrain", "check")
+    assert checked.returncode == 0, checked.stdout
+    ran(made, "base_folders@start", "data_files@mine")
+    return made
+
+
+@pytest.fixture(scope="module")
+def trained(workspace: Path) -> Path:
+    """The same after the run `own` was trained and evaluated."""
+    ran(workspace, "evaluate@own", "evaluate@start")
+    return workspace
+
+
+def ran(workspace: Path, *stages: str) -> list[str]:
+    """The stages that a repro ran, with two variables that hold secrets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OWN_SERVICE", SECRET)
+        patch.setenv("UNNAMED", "elsewhere")
+        done = dvc(workspace, "repro", *stages)
+    assert done.returncode == 0, done.stdout
+    return [line.split("'")[1] for line in done.stdout.splitlines() if line.startswith("Running stage")]
+
+
+@pytest.mark.slow
+def test_the_model_is_checked_measured_and_explained(trained: Path) -> None:
+    from posttrain.models.files.store import load_model
+
+    before, after = (load_model(trained / "models" / name) for name in ("base/start", "external/own"))
+    for old, new in zip(before.parameters(), after.parameters(), strict=True):
+        assert torch.equal(new, old * 1.5)
+    assert pl.read_csv(trained / "plots/external/own.csv")["loss"].to_list() == [2.0, 1.5]
+    assert json.loads((trained / "metrics/external/own.json").read_text())["loss"] == 1.5
+    log = (trained / "logs/external@own.log").read_text(encoding="utf-8")
+    assert "reads data/mine/chat.parquet with the seed 7" in log
+    assert "models/base/start data/mine/chat.parquet 7 {other}" in log
+    assert "has *** None" in log, "a variable that the run names, hidden; not one that it does not name"
+    assert not list((trained / "models/external").glob(".*"))
+    written = [path for path in trained.rglob("*") if path.is_file() and ".git" not in path.parts]
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+
+    for words in (("why", "own.score"), ("why", "external/own.loss"), ("compare", "own", "start"), ("status",)):
+        done = run(trained, sys.executable, "-m", "posttrain", *words)
+        assert done.returncode == 0, done.stdout
+        assert words[0] != "why" or "my/train.py" in done.stdout
+    planned = run(trained, sys.executable, "-m", "posttrain", "plan", "external@own", "evaluate@own")
+    assert "external@own: what a trainer of your own takes is not known here" in planned.stdout
+
+
+@pytest.mark.slow
+def test_a_change_of_the_script_or_the_command_makes_it_stale(trained: Path) -> None:
+    assert ran(trained, "evaluate@own") == []
+    script = trained / "my/train.py"
+    script.write_text(script.read_text(encoding="utf-8").replace("* 1.5", "* 1.25"), encoding="utf-8")
+    assert ran(trained, "evaluate@own") == ["external@own", "evaluate@own"]
+    edit(trained, lambda params: params["external"]["runs"]["own"].update(command="python my/train.py again"))
+    assert ran(trained, "external@own")[-1] == "external@own"
+    edit(trained, lambda params: params["external"]["runs"]["own"].update(script="my/other.py"))
+    refused = run(trained, sys.executable, "-m", "posttrain", "check")
+    assert "external.runs.own.script = 'my/other.py': not found" in refused.stdout
+    edit(trained, lambda params: params["external"]["runs"]["own"].update(script="my/train.py"))
+
+
+REFUSED = {
+    "fails": "exit status 1. It printed last:\n  reads data/mine/chat.parquet with the seed 7\n  has None None\n  no ",
+    "pickles": "weights must be safetensors",
+    "forgets": "tokenizer",
+    "absent": "exit status 127. It printed last:\n  no-such-program: No such file or directory",
+}
+
+
+@pytest.mark.parametrize("name", slow_except(["fails"], REFUSED))
+def test_what_fails_or_is_no_model_leaves_nothing(workspace: Path, name: str) -> None:
+    done = stage(workspace, "external", name)
+    assert done.returncode == 1 and REFUSED[name] in done.stdout, done.stdout
+    assert "Traceback" not in done.stdout.partition("error: ")[2]
+    assert not (workspace / "models/external" / name).exists()
+    assert not list((workspace / "models/external").glob(".*"))
+
+
+@pytest.mark.parametrize("number", slow_except([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+def test_a_killed_stage_leaves_no_process_and_no_file(workspace: Path, number: signal.Signals) -> None:
+    words = [sys.executable, "-m", "stages.external", "waits"]
+    with subprocess.Popen(words, cwd=workspace, env=environment(), stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        line = next(line for line in started.stdout if line.startswith("pids "))
+        children = [int(pid) for pid in line.split()[1:]]
+        scratch = workspace / "models/external/.waits.scratch.tmp"
+        assert len(children) == 3 and all(map(psutil.pid_exists, children)) and scratch.is_dir()
+        started.send_signal(number)
+        started.wait(30)
+    until = time.monotonic() + 30
+    while (any(map(psutil.pid_exists, children)) or scratch.exists()) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(map(psutil.pid_exists, children)), "also what the command has started in a session of its own"
+    assert not scratch.exists() and not (workspace / "models/external/waits").exists()
+
+
+def test_a_variable_that_a_run_names_must_be_set(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OWN_SERVICE", raising=False)
+    done = stage(workspace, "external", "own")
+    expected = "external.runs.own.env (params.yaml): the environment variable OWN_SERVICE is not set"
+    assert done.returncode == 1 and expected in done.stdout
