@@ -165,4 +165,4 @@ def test_it_runs_where_it_can_be_stopped() -> None:
 def test_a_pattern_sees_the_mark_that_a_task_sets() -> None:
     options = CorrectOptions(answer="regex", pattern="#### ([0-9]+)", after="####")
     (score,) = correct.score_fn(options, None)([rollout_of("4 + 2 = 6\n#### 6", "so\n#### 6")])  # type: ignore[arg-type]
-    assert score == Score(1.0)
+    assert score == Score(1.0, answer="6")

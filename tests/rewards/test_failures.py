@@ -123,7 +123,7 @@ def test_an_evaluation_leaves_failures_out_of_every_mean() -> None:
     metrics = evaluation_metrics(reward, drawn, greedy, 0)
     assert metrics["score"] == metrics["pass_at_1"] == pytest.approx((0.5 + 1.0) / 2)
     assert metrics["failed"] == pytest.approx(3 / 8) and metrics["parsed"] == 1.0
-    table = with_ids(rollouts_table("a", reward, drawn, greedy=False), "rollouts")
+    table = with_ids(rollouts_table("a", drawn, reward, greedy=False), "rollouts")
     assert table["reward"].to_list() == [1, 1, 0, 0, 1, None, None, None]
     assert table["status"].to_list()[-1] == "infrastructure"
     check_table(table, "rollouts", "results/a/rollouts.parquet")
