@@ -229,11 +229,11 @@ def test_one_turn_is_the_default_episode(sampler: Recorder, text: ChatText) -> N
     assert all(one.row.mask is None and not one.turn_rewards and not one.info for one in rollouts)
     scored = reward_of().score(rollouts)
     assert {one.scores["turns"].status for one in scored} == {"unparseable"}, "no task gives it rewards"
-    assert "info" not in rollouts_table("x", reward_of(), scored, greedy=False).columns
+    assert "info" not in rollouts_table("x", scored, reward_of(), greedy=False).columns
 
 
 def test_a_table_has_the_rewards_of_turns_and_refuses_another_mask(sampler: Recorder, text: ChatText) -> None:
-    frame = rollouts_table("x", reward_of(), reward_of().score(drawn(sampler, text, "paying")), greedy=False)
+    frame = rollouts_table("x", reward_of().score(drawn(sampler, text, "paying")), reward_of(), greedy=False)
     table = with_ids(frame, "rollouts")
     check_table(table, "rollouts", Path("rollouts.parquet"))
     assert table["turn_rewards"].list.sum().to_list() == table["reward"].to_list()
