@@ -85,11 +85,14 @@ def demonstration_watch(
     rows: pl.DataFrame, text: ChatText,
 ) -> HeldoutWatch | None:  # fmt: skip
     """Return the same of demonstrations, whose prompts are sampled where there is a reward; `rows`: those of them."""
-    if params is None or params.reward is None:
+    named = (
+        [] if params is None or params.reward is None else [name for name in SAMPLED if name in params.model_fields_set]
+    )
+    if params is None or not named:
         return table_watch(run, objective, params, examples)
     where = _where(run)
     loss = HeldoutLoss(run.models, objective, examples, where)
-    measure = SAMPLED["reward"](run, params, loss, rows, text, where)
+    measure = SAMPLED[named[0]](run, params, loss, rows, text, where)
     quantities = (Quantity("score", "score"), *LOSS)
     return HeldoutWatch(params, measure, run.models.policy, run.source.steps, where, quantities)
 
