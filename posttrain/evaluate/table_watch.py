@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import polars as pl
 import torch
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from posttrain.algorithms.objective import HeldoutItems, Objective
 from posttrain.errors import DataError
@@ -17,7 +17,6 @@ from posttrain.evaluate.watch import LOSS, HeldoutWatch, Measure, Measured, Quan
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.params.listing import Listing
-from posttrain.rewards.catalog import Rewards, learned, need_a_weight
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example, collate
 from posttrain.train.heldout import first_by_id
@@ -26,6 +25,12 @@ from posttrain.train.model_set import ModelSet
 
 FELL = 0.5
 """Share of held-out pairs both of whose answers have become less likely from which on a line says so."""
+
+
+SAMPLED: Final[Listing[tuple[Callable[..., dict[str, Any]], Callable[..., Measure]]]] = Listing(
+    "posttrain.online.heldout", "SAMPLED"
+)
+"""What reads a reward and what samples prompts; a run without them does not depend on the code that samples."""
 
 
 class TableWatch(WatchRule):
@@ -37,7 +42,7 @@ class TableWatch(WatchRule):
 class DemonstrationWatch(TableWatch):
     """The same of demonstrations, whose prompts can be sampled too: the samples' reward then decides."""
 
-    reward: Annotated[Rewards, AfterValidator(need_a_weight)] | None = Field(
+    reward: dict[str, Any] | None = Field(
         None,
         description="the reward of samples for the rows' prompts, with the demonstration as the right answer; "
         "null: nothing is sampled, the loss decides",
@@ -47,11 +52,11 @@ class DemonstrationWatch(TableWatch):
 
     @field_validator("reward", mode="after")
     @classmethod
-    def _comparable(cls, reward: Rewards | None) -> Rewards | None:
-        odd = [*learned(reward or {}), *(name for name, term in (reward or {}).items() if term.normalise)]
-        if odd:
-            raise ValueError(f"reward '{odd[0]}' needs a reward model or normalise, which samples of sft do not have")
-        return reward
+    def _comparable(cls, reward: dict[str, Any] | None) -> dict[str, Any] | None:
+        if reward is None:
+            return None
+        ((terms, _),) = SAMPLED.values()
+        return terms(reward)
 
 
 WATCH: Any = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
@@ -64,10 +69,6 @@ class MeasuredObjective(Objective, Protocol):
     def heldout(self, micro: Ragged) -> HeldoutItems:
         """Return what is measured of each item, from the columns that the objective needs."""
         ...
-
-
-SAMPLED: Final[Listing[Callable[..., Measure]]] = Listing("posttrain.online.heldout", "SAMPLED")
-"""What samples prompts; a run without it does not depend on the code that samples."""
 
 
 def table_watch(
@@ -92,7 +93,7 @@ def demonstration_watch(
         return table_watch(run, objective, params, examples)
     where = _where(run)
     loss = HeldoutLoss(run.models, objective, examples, where)
-    measure = SAMPLED[named[0]](run, params, loss, rows, text, where)
+    measure = SAMPLED[named[0]][1](run, params, loss, rows, text, where)
     quantities = (Quantity("score", "score"), *LOSS)
     return HeldoutWatch(params, measure, run.models.policy, run.source.steps, where, quantities)
 

@@ -10,6 +10,7 @@ import numpy as np
 from posttrain.evaluate.intervals import Floats
 from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
 from posttrain.params.slots import model_of
+from posttrain.rewards.catalog import learned, need_a_weight, term
 from posttrain.rewards.failures import MAX_FAILED, FailureLimit
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
@@ -101,7 +102,15 @@ def sampled_demonstrations(
     return measure
 
 
-SAMPLED: Final = {"reward": sampled_demonstrations}
+def terms_of(reward: dict[str, Any]) -> dict[str, Any]:
+    """Return the typed rewards of a run that samples without a reward model."""
+    terms = need_a_weight({name: term(name, value) for name, value in reward.items()})
+    if odd := [*learned(terms), *(name for name, one in terms.items() if one.normalise)]:
+        raise ValueError(f"reward '{odd[0]}' needs a reward model or normalise, which samples of sft do not have")
+    return dict(terms)
+
+
+SAMPLED: Final = {"reward": (terms_of, sampled_demonstrations)}
 
 
 class HeldoutRewards:
