@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import posttrain
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
-from posttrain.evaluate.watch import HeldoutWatch, WatchRule
+from posttrain.evaluate.watch import HeldoutWatch, Measured, WatchRule
 from posttrain.models.device import FLOAT32_ONLY, DeviceParams, Runtime
 from posttrain.models.files.store import load_model, save_model
 from posttrain.models.forward.forward import packed_states, score_tokens
@@ -289,7 +289,7 @@ def test_the_best_weights_of_a_watched_run_are_masters(folder: Path) -> None:
     models = ModelSet(load_model(folder), BF16)
     rewards = iter([1.0, 0.0])
     params = WatchRule(every=1, keep="best")
-    watch = HeldoutWatch(params, lambda: (np.full(3, next(rewards)), np.zeros(3)), models.policy, 1, "watch")
+    watch = HeldoutWatch(params, lambda: Measured(np.full(3, next(rewards)), np.zeros(3)), models.policy, 1, "watch")
     start = {name: part.clone() for name, part in models.trained_parameters().items()}
     watch.look(0)
     with torch.no_grad():
