@@ -32,5 +32,5 @@ def _makers(settings: Settings) -> dict[str, str]:
 
     stages = {stage.group: stage.name for stage in STAGES}
     places = {table: where.rpartition(".") for table, where in RunOutputs(settings, {}, []).tables.items()}
-    results = {f"results/{label}/rollouts.parquet": run.stage for label, run in evaluated(settings).items()}
+    results = {f"results/{label}/{run.rows}.parquet": run.stage for label, run in evaluated(settings).items()}
     return {table: f"{stages[group]}@{run}" for table, (group, _, run) in places.items()} | results

@@ -9,7 +9,9 @@ from posttrain.commands.line import add_action, add_actions, add_json
 EXAMPLE = "results --json"
 FIGURES = """
 the figures, all measured on prompts that nothing was trained on:
-  score                 mean reward of the sampled completions [95 % interval over prompts]
+  setting               policies that differ in their seeds alone
+  score                 mean reward of the sampled completions [95 % interval over prompts, and over seeds if several]
+  less NAME             the paired difference to NAME on the same prompts, as `posttrain compare` tests it
   pass@1                the score, where every completion is right or wrong
   greedy                the same of the likeliest completion of each prompt
   truncated             share of completions that were cut at the longest length
@@ -21,10 +23,12 @@ the figures, all measured on prompts that nothing was trained on:
 def add_arguments(parser: ArgumentParser) -> None:
     """Take what to show; by default the results."""
     actions = add_actions(parser, "results")
-    parser.set_defaults(json=False)
-    does = "show every policy with its figures, or why it has none"
+    parser.set_defaults(json=False, against=None)
+    does = "show every setting with its figures, the best first, or why it has none"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
+    base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
+    results.add_argument("--against", metavar="NAME", help=base)
     add_json(results)
     does = "write report/report.html from the current results, also when a run has failed"
     add_action(actions, "show", "report", does)
@@ -60,28 +64,25 @@ def run(arguments: Namespace) -> str:
 
             return write_logs(arguments.names, Path(arguments.to))
         case action:
-            return _results(action, json=arguments.json)
+            return _results(action, json=arguments.json, against=arguments.against)
 
 
-def _results(action: str, *, json: bool) -> str:
+def _results(action: str, *, json: bool, against: str | None) -> str:
     not_current = _not_current(say_running=action != "readme" and not json)
     from posttrain.report import results
 
     if action == "results":
-        return (results.results_json if json else results.results_table)(not_current)
+        return (results.results_json if json else results.results_table)(not_current, against)
     return (results.write_report if action == "report" else results.write_readme)(not_current)
 
 
 def _not_current(*, say_running: bool) -> Mapping[str, str]:
     """Return the labels whose results are not current, with the reason."""
     from posttrain.params.params import read
-    from posttrain.params.stage_table import evaluated, group_of
+    from posttrain.params.stage_table import evaluated
     from posttrain.report.stale_results import staleness
 
-    settings = read()
-    stages = {label: run.stage for label, run in evaluated(settings).items()}
-    stages |= {f"lm_eval/{run}": f"lm_eval@{run}" for run in group_of(settings, "evaluate.lm_eval")}
-    found = staleness(stages)
+    found = staleness({label: run.stage for label, run in evaluated(read()).items()})
     if say_running and found.running:
         are = "is" if len(found.running) == 1 else "are"
         print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)

@@ -74,7 +74,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
         f"{setting.label}: not compared, as none of its completions has an answer that can be read"
         for setting in unread
     ]
-    means = [_mean(setting) for setting in settings]
+    means = [mean_of(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
     pairs = _pairs([setting.label for setting in settings], settings, against)
@@ -112,7 +112,7 @@ def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Differ
     return [Pair(left, right, finding) for (left, right), finding in zip(pairs, found, strict=True)]
 
 
-def _mean(setting: Setting) -> Mean:
+def mean_of(setting: Setting) -> Mean:
     """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
     scored = scores(setting.trained)
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}

@@ -55,8 +55,14 @@ class EvaluatedPolicy:
 
 def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> EvaluatedPolicy:
     """Return a policy of a workspace, or of a copy of an experiment's files; `tasks`: only prompts of these count."""
-    file = folder / "results" / policy / "rollouts.parquet"
-    rollouts = read_table(file, "rollouts")
+    settings = read_yaml(folder / PARAMS_FILE)
+    known_labels = evaluated(settings)
+    if policy not in known_labels:
+        fix = f"It has {', '.join(known_labels)}"
+        raise DataError(what=f"evaluate has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
+    model, kind = known_labels[policy].model, known_labels[policy].rows
+    file = folder / "results" / policy / f"{kind}.parquet"
+    rollouts = as_rollouts(read_table(file, "documents")) if kind == "documents" else read_table(file, "rollouts")
     known = rollouts["task"].unique().sort().to_list()
     for task in tasks:
         if task not in known:
@@ -64,13 +70,20 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
             raise DataError(what=what, where=str(file), fix=fix)
     if tasks:
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
+    return evaluated_policy(folder, name, policy, model, rollouts, settings, score)
+
+
+def evaluated_policy(
+    folder: Path,
+    name: str,
+    policy: str,
+    model: str,
+    rollouts: pl.DataFrame,
+    settings: Mapping[str, Any],
+    score: Score,
+) -> EvaluatedPolicy:
+    """Return a policy by its rollouts; `settings`: the whole of the params.yaml that it was made with."""
     scores = prompt_scores(rollouts, score)
-    settings = read_yaml(folder / PARAMS_FILE)
-    known_labels = evaluated(settings)
-    if policy not in known_labels:
-        fix = f"It has {', '.join(known_labels)}"
-        raise DataError(what=f"evaluate has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
-    model = known_labels[policy].model
     plot = folder / plot_path(model)
     return EvaluatedPolicy(
         name=name,
@@ -86,6 +99,17 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
     )
 
 
+def as_rollouts(documents: pl.DataFrame) -> pl.DataFrame:
+    """Return the documents of lm-eval with the columns that a comparison reads; the reward is the task's first metric.
+
+    Where a task reads answers in several ways, each is a prompt of its own.
+    """
+    prompt = pl.concat_str("task", "filter", pl.col("doc").cast(pl.String), separator="/").alias("prompt_id")
+    reward = pl.col("scores").list.first().struct.field("value").alias("reward")
+    rows = documents.select("task", prompt, reward, status=pl.lit("ok"))
+    return pl.concat([rows.with_columns(greedy=pl.lit(value)) for value in (False, True)]).sort("prompt_id")
+
+
 def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
     """Refuse policies that were evaluated on different prompts."""
     for policy in found[1:]:
@@ -93,8 +117,8 @@ def check_same_prompts(found: list[EvaluatedPolicy]) -> None:
             shared = len(set(policy.prompts) & set(found[0].prompts))
             raise DataError(
                 what=f"{policy.name} and {found[0].name} were evaluated on different prompts ({shared} are the same)",
-                where=f"results/{policy.policy}/rollouts.parquet",
-                fix="Compare policies with the same data and the same evaluate.settings",
+                where=f"results/{policy.policy}",
+                fix="Compare policies with the same data and evaluate.settings, or one task of lm-eval: --task",
             )
 
 

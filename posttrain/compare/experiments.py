@@ -81,8 +81,9 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
     from dvc.api import DVCFileSystem
     from dvc.exceptions import DvcException
 
-    model = found.model if (found := evaluated(_settings(experiment)).get(policy)) else ""
-    wanted = (Path(PARAMS_FILE), Path("results") / policy / "rollouts.parquet", plot_path(model))
+    found = evaluated(_settings(experiment)).get(policy)
+    rows = Path("results") / policy / f"{found.rows if found else 'rollouts'}.parquet"
+    wanted = (Path(PARAMS_FILE), rows, plot_path(found.model if found else ""))
     files: Any = DVCFileSystem(rev=experiment.commit)
     for path in wanted:
         target = into / path

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from posttrain.compare.evaluated import EvaluatedPolicy
 
 Flat = Mapping[str, str]
 LONGEST = 70
+_SEEDS = re.compile(r"([-_.](s|seed)?[-_.]?)?\d*$")
+"""What names of several seeds have at the end of what they share."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,9 @@ class Setting:
 
     label: str
     trained: list[EvaluatedPolicy]
+    """Those with other scores or curves than the ones before."""
+    names: tuple[str, ...] = ()
+    """The names of all of them."""
 
 
 def is_seed(key: str) -> bool:
@@ -48,8 +54,28 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
         distinct = _distinct(trained)
         if len(distinct) < len(trained):
             notes.append(f"{label}: of {len(trained)} trainings only {len(distinct)} differ; equal ones count once")
-        settings.append(Setting(label, distinct))
-    return settings, notes
+        settings.append(Setting(label, distinct, tuple(policy.name for policy in trained)))
+    return _shortened(settings), notes
+
+
+def _shortened(settings: Sequence[Setting]) -> list[Setting]:
+    """Name several seeds by what their names begin with (`grpo` for grpo_s1 and grpo_s2), where no other has it."""
+    short = [_SEEDS.sub("", _shared(setting.names)) if len(setting.names) > 1 else "" for setting in settings]
+    taken = [*(setting.label for setting in settings), *(name for setting in settings for name in setting.names)]
+    return [
+        replace(setting, label=name) if _by_names(setting) and name and [*taken, *short].count(name) == 1 else setting
+        for setting, name in zip(settings, short, strict=True)
+    ]
+
+
+def _shared(names: Sequence[str]) -> str:
+    """Return what all names begin with."""
+    first, last = min(names), max(names)
+    return next((first[:size] for size in range(len(first), 0, -1) if last.startswith(first[:size])), "")
+
+
+def _by_names(setting: Setting) -> bool:
+    return setting.label == " + ".join(setting.names)
 
 
 def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
@@ -57,7 +83,15 @@ def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat
     if len({other.policy for other in found}) == 1:
         return policy.settings
     # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
-    return {"policy": policy.section.rpartition(".")[0], **policy.own}
+    return {"policy": policy.section.rpartition(".")[0], **policy.own, **_measuring(policy)}
+
+
+def _measuring(policy: EvaluatedPolicy) -> Flat:
+    """Return how a run of `evaluate.runs` or `evaluate.lm_eval` measures its model: another way is another setting."""
+    group, _, name = policy.policy.rpartition("/")
+    head = f"evaluate.{group or 'runs'}.{name}."
+    own = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
+    return {f"evaluate.{key}": value for key, value in own.items() if key != "policy"}
 
 
 def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:

@@ -17,7 +17,16 @@ from posttrain.pipeline.digests import recorded
 from posttrain.report.build import CURVE_POINTS
 from posttrain.report.curves import thinned
 from posttrain.report.policies import read_json
-from posttrain.report.summary import GAIN, SUMMARY, extra_columns, from_json, gain_parts, policy_figures, reference_of
+from posttrain.report.summary import (
+    GAIN,
+    SEEDS,
+    SUMMARY,
+    extra_columns,
+    gain_parts,
+    policy_figures,
+    reference_of,
+    settings_in,
+)
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import metrics_path
 
@@ -76,20 +85,25 @@ class Figures:
         yield from (candidate for candidate in candidates if (self._root / candidate).is_file())
 
     def _gains(self) -> Iterator[Figure]:
-        """Each policy's paired difference to the reference; the numbers of the sentences about them, in their order."""
+        """Each setting's difference to the reference and means over seeds; the numbers of sentences about them."""
         try:
             kept = read_json(self._root / SUMMARY)
         except PosttrainError:  # nothing was reported yet
             return
-        summary = from_json(kept)
+        summary = settings_in(kept)
+        members = {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())}
+        base = members.get(reference_of(summary), ())
         for label, figures in policy_figures(summary).items():
-            scores = tuple(f"{name}.score" for name in (reference_of(summary), label))
-            yield from (Figure(label, key, figures[key], SUMMARY, "report", scores) for key in GAIN if key in figures)
-        tasks = {row["policy"]: row["task"] for row in kept["policies"] if row.get("task")}
+            keys = (*GAIN, *SEEDS) if members[label] == [label] else figures
+            for key in (key for key in keys if key in figures):
+                of = [*base, *members[label]] if key in (*GAIN, *SEEDS) else members[label]
+                column = "score" if key in (*GAIN, *SEEDS, "low", "high") else key
+                yield Figure(label, key, figures[key], SUMMARY, "report", tuple(f"{name}.{column}" for name in of))
+        tasks = {row["setting"]: row["task"] for row in kept.get("settings", ()) if row.get("task")}
         for sentence in gain_parts(summary, tasks):
             label, _, rest = sentence.partition(" ")
             used = ["score", *extra_columns(summary)]
-            of = tuple(f"{name}.{key}" for name in (reference_of(summary), label) for key in used)
+            of = tuple(f"{name}.{key}" for name in (*base, *members[label]) for key in used)
             for nth, number in enumerate(_NUMBER.findall(rest)):
                 yield Figure(label, f"gain.{nth}", float(number), SUMMARY, "report", of)
 

@@ -115,19 +115,23 @@ def policies(settings: Settings) -> dict[str, str]:
 
 
 class Evaluated(NamedTuple):
-    """A policy that is evaluated: its folder under models/, on which table, and the DVC stage."""
+    """A policy that is evaluated: its folder under models/, on which table, the DVC stage, and its table of rows."""
 
     model: str
     table: str
     stage: str
+    rows: str = "rollouts"
 
 
 def evaluated(settings: Settings) -> dict[str, Evaluated]:
-    """Folder under results/ -> what is evaluated, of `evaluate.policies` and `evaluate.runs`."""
+    """Folder under results/ -> what is evaluated, of `evaluate.policies`, `evaluate.runs` and `evaluate.lm_eval`."""
     table = str(group_of(settings, "evaluate.settings").get("data", ""))
     found = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
     for name, run in group_of(settings, "evaluate.runs").items():
         found[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
+    for name, run in group_of(settings, "evaluate.lm_eval").items():
+        model = str((run or {}).get("policy", ""))
+        found[f"lm_eval/{name}"] = Evaluated(model, "lm-eval", f"lm_eval@{name}", "documents")
     return found
 
 

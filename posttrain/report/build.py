@@ -12,6 +12,7 @@ from posttrain.measure.phases import phase
 from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.report.curves import curves, curves_csv, evaluations
+from posttrain.report.decision import Decision, decide
 from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.lm_eval import lm_eval_table
 from posttrain.report.other_tables import as_cells, other_tables
@@ -28,6 +29,7 @@ from posttrain.report.policies import (
 from posttrain.report.ratings import read_ratings
 from posttrain.report.samples import for_page, lengths, samples, side_by_side
 from posttrain.report.summary import (
+    GAIN,
     HEADLINE,
     SUMMARY,
     extra_columns,
@@ -38,6 +40,7 @@ from posttrain.report.summary import (
     summarize,
     tasks_of,
     to_json,
+    verdict,
 )
 from posttrain.tables.store import write_parquet
 from posttrain.workspace import metrics_path, write_json, write_text
@@ -66,13 +69,14 @@ def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
         others, missing = other_tables(settings, not_current)
         errors |= missing
         rewards = reward_metrics(settings)
-    summary = summarize(policies, rewards)
+    summary, decision = summarize(policies, rewards), decide(policies, settings)
     table = side_by_side(policies, SHOWN_PROMPTS)
-    data = page_data(settings, policies, table, summary, errors)
+    data = page_data(settings, policies, table, summary, decision, errors)
     data["tables"] = [{"name": other.name, "cells": as_cells(other)} for other in others]
     write_text(PAGE, page(data, TITLE))
     if not not_current:
-        kept = to_json(summary, tasks_of(policies))
+        tasks = tasks_of(policies)
+        kept = to_json(summary, decision.figures(), tasks | decision.tasks(tasks), decision.members)
         if others:
             kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
         write_json(Path(SUMMARY), kept)
@@ -99,6 +103,7 @@ def page_data(
     policies: Sequence[Policy],
     table: pl.DataFrame,
     summary: dict[str, dict[str, float]],
+    decision: Decision,
     errors: dict[str, str],
 ) -> dict[str, Any]:
     """Return everything that the page shows, as plain data."""
@@ -107,7 +112,8 @@ def page_data(
         "reference": reference(policies),
         "rewards": [{"run": name, **figures} for name, figures in reward_figures(summary).items()],
         "errors": [{"label": label, "error": error} for label, error in errors.items()],
-        "gain": gain_parts(summary, tasks_of(policies)),
+        "gain": gain_parts(decision.figures(), decision.tasks(tasks_of(policies))),
+        "decision": _decision(decision),
         "score": score_name(summary),
         "extra": extra_columns(summary),
         "policies": [
@@ -127,4 +133,24 @@ def page_data(
         "settings": differing(settings),
         "stages": made_from(settings, list(policies)),
         "prompts": for_page(table, policies, LONGEST_TEXT),
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    """Return the table that decides: its rows, and the differences to each setting that can be chosen."""
+    chosen = {base: decision.figures(base) for base in decision.differences}
+    return {
+        "base": decision.base,
+        "rows": [
+            {"setting": row.setting, "policies": row.policies, "path": row.model, "metrics": dict(row.figures)}
+            for row in decision.rows
+        ],
+        "against": {
+            base: {
+                setting: [*(figures[key] for key in GAIN), verdict(figures)]
+                for setting, figures in found.items()
+                if GAIN[0] in figures
+            }
+            for base, found in chosen.items()
+        },
     }

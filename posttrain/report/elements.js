@@ -45,6 +45,7 @@ function table(caption, titles, rows, stacks) {
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const fixed = (value, digits) => (isNumber(value) ? value.toFixed(digits).replace(/^-(?=[0.]+$)/, "") : "–");
+const signed = (value) => (value >= 0 ? "+" : "") + fixed(value, 3);
 function short(value) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);

@@ -15,19 +15,30 @@ ERROR = "_stderr"
 
 def lm_eval_table(settings: Settings, left_out: Container[str]) -> dict[str, Any]:
     """Return the runs with their models, and each figure with its standard error; `left_out`: lm_eval/RUN."""
+    found = _figures(settings, left_out)
+    names = dict.fromkeys(name for _, figures in found.values() for name in figures if ERROR not in name)
+    return {
+        "runs": [{"run": run, "model": model} for run, (model, _) in found.items()],
+        "rows": [{"name": name, "cells": [_cell(figures, name) for _, figures in found.values()]} for name in names],
+    }
+
+
+def lm_eval_rows(settings: Settings, left_out: Container[str]) -> list[dict[str, Any]]:
+    """Return the same as one row for each run."""
+    found = _figures(settings, left_out)
+    return [{"table": "lm-eval", "run": run, "policy": model, **figures} for run, (model, figures) in found.items()]
+
+
+def _figures(settings: Settings, left_out: Container[str]) -> dict[str, tuple[str, dict[str, float]]]:
+    """Return run -> its model and its figures, of runs that are current and have some."""
     found, digests = {}, output_digests()
-    for run in group_of(settings, "evaluate.lm_eval"):
+    for run, asked in group_of(settings, "evaluate.lm_eval").items():
         file = Path("results/lm_eval") / run / "metrics.json"
         if f"lm_eval/{run}" not in left_out and file.is_file():
             check_recorded(file, digests)
-            found[run] = read_json(file)
-            need_numbers(found[run], found[run], file)
-    names = dict.fromkeys(name for figures in found.values() for name in figures if ERROR not in name)
-    models = group_of(settings, "evaluate.lm_eval")
-    return {
-        "runs": [{"run": run, "model": str((models[run] or {}).get("policy", ""))} for run in found],
-        "rows": [{"name": name, "cells": [_cell(figures, name) for figures in found.values()]} for name in names],
-    }
+            found[run] = str((asked or {}).get("policy", "")), read_json(file)
+            need_numbers(found[run][1], found[run][1], file)
+    return found
 
 
 def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:

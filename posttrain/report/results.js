@@ -2,58 +2,86 @@
 const isMeasured = (metrics) => metrics.parsed !== 0;
 const NOT_MEASURED = "not measured";
 
-// The table of policies, with the score and its interval drawn to one scale.
-function resultColumns(policies) {
-  const sampled = [...new Set(policies.flatMap((one) => Object.keys(one.metrics)))].filter((name) => /^pass_at_\d+$/.test(name) && name !== "pass_at_1")
+// The table that decides: a row for each setting with its seeds pooled, and its difference to one of them.
+function resultColumns(rows, against) {
+  const sampled = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].filter((name) => /^pass_at_\d+$/.test(name) && name !== "pass_at_1")
     .sort((left, right) => left.slice(8) - right.slice(8)).slice(-1);
-  const share = (key, title, about) => ({ text: title, about, value: (m) => fixed(m[key], 3) });
-  const scored = (key, title, about) => ({ text: title, about, value: (m) => isMeasured(m) ? fixed(m[key], 3) : NOT_MEASURED });
+  const share = (key, text, about, digits = 3) => ({ text, about, of: (row) => row.metrics[key], value: (row) => fixed(row.metrics[key], digits) });
+  const scored = (key, text, about) => ({ ...share(key, text, about), value: (row) => isMeasured(row.metrics) ? fixed(row.metrics[key], 3) : NOT_MEASURED });
+  const found = DATA.decision.against[against] || {}, seeds = rows.some((row) => row.metrics.seeds > 1);
+  const difference = (row) => { const [mean, low, high] = found[row.setting]; return `${signed(mean)} [${signed(low)}, ${signed(high)}]`; };
   return [
-    { text: `${DATA.score} [95 %]`, about: "mean of the sampled completions, with a bootstrap interval over prompts",
-      value: (m) => !isMeasured(m) ? NOT_MEASURED : `${fixed(m.score, 3)} [${fixed(m.score_low, 3)}, ${fixed(m.score_high, 3)}]` },
+    ...(seeds ? [share("seeds", "seeds", "trainings that differ in their seeds alone", 0)] : []),
+    { text: `${DATA.score} [95 %]`, about: "mean of the sampled completions; the interval is over prompts, and over seeds where there are several", kind: "whole", of: (row) => row.metrics.score,
+      value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]` },
+    { text: `less ${against}`, about: `the paired difference to ${against} on the same prompts, 95 % after Holm's correction, as posttrain compare tests it`, kind: "whole",
+      of: (row) => found[row.setting]?.[0], value: (row) => row.setting in found ? difference(row) : "–" },
+    { text: "verdict", about: "of one seed it is about that training alone", left: true, of: (row) => found[row.setting]?.[3] ?? "", value: (row) => found[row.setting]?.[3] ?? "" },
     ...sampled.map((key) => scored(key, `pass@${key.slice(8)}`, "a right completion among so many")),
     scored("greedy", "greedy", "the same of the likeliest completion of each prompt"),
     ...DATA.extra.map((key) => share(key, key.replace(/^reward_/, "").replaceAll("_", " "), "mean of the sampled completions")),
     share("truncated", "truncated", "share of completions that did not end by themselves"),
-    { text: "length", about: "mean tokens of a completion", value: (m) => fixed(m.length, 1) },
-    { text: `KL to ${DATA.reference}`, about: "nats per completion, from the policy's own samples", value: (m) => fixed(m.kl_k1, 2) },
+    share("length", "length", "mean tokens of a completion", 1),
+    share("kl", `KL to ${DATA.reference}`, "nats per completion, from the policy's own samples", 2),
   ];
 }
 
-// With more policies than this the table alone says it better.
-const TILES = 6;
+// The rows of the table with all figures of their policies, of several seeds the means.
+function settings() {
+  const policies = new Map(DATA.policies.map((one, nth) => [one.label, { ...one.metrics, nth }]));
+  return DATA.decision.rows.map((row) => {
+    const mine = row.policies.map((label) => policies.get(label)), keys = Object.keys(mine[0]).filter((key) => mine.every((one) => key in one));
+    const means = Object.fromEntries(keys.map((key) => [key, mine.reduce((sum, one) => sum + one[key], 0) / mine.length]));
+    return { ...row, look: mine[0].nth, metrics: { ...means, ...row.metrics } };
+  });
+}
 
 function startResults() {
-  const policies = DATA.policies, columns = resultColumns(policies);
-  const count = policies.length ? DATA.stages.at(-1).numbers : null;
-  if (!count) {
-    byId("results-note").textContent = DATA.errors.length ? "No policy could be read." : "params.yaml evaluates no policy (evaluate.policies).";
-  } else {
-  byId("results-note").textContent = `${figure(count.prompts)} prompts, the same for every policy. Whiskers are 95 % intervals.`;
-  }
-  if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.reference} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
-  const tile = (value, text) => el("li", {}, el("b", {}, value), el("span", {}, text));
-  byId("tiles").append(...(policies.length > TILES ? [] : policies).map((one) => tile(!isMeasured(one.metrics) ? NOT_MEASURED : fixed(one.metrics.score, 3), `${DATA.score} of ${one.label}`)),
-    ...DATA.rewards.map((one) => tile(fixed(one.accuracy, 3), `accuracy of ${one.run} on held-out pairs`)));
-  const known = policies.flatMap((one) => [one.metrics.score_low, one.metrics.score_high]);
-  const scale = DATA.score === "pass@1" ? [0, 1] : [Math.min(0, ...known), Math.max(0, ...known)];
-  const rows = policies.map((one, nth) => {
-    const m = one.metrics, label = `${one.label}: ${columns[0].value(m)}`;
-    const picture = !isMeasured(m) ? NOT_MEASURED : whiskers({ look: nth, value: m.score, low: m.score_low, high: m.score_high, bar: true }, scale, label);
-    return { attributes: { "data-policy": one.label }, name: [swatch(nth), one.label], about: one.path,
-      cells: [{ of: picture, kind: "picture" }, ...columns.map((column, k) => ({ of: column.value(m), kind: k ? null : "whole" }))] };
-  });
-  const width = columns.length + 1;
-  for (const one of DATA.errors) {
-    const blank = Array.from({ length: width - 1 }, () => "–");
-    rows.push({ attributes: { "data-policy": one.label, "data-error": "yes" }, name: one.label, about: one.error, cells: [{ of: one.error, kind: "wrap" }, ...blank] });
-  }
+  const rows = settings(), count = rows.length ? DATA.stages.at(-1).numbers : null, choices = Object.keys(DATA.decision.against);
+  byId("results-note").textContent = count ? `${figure(count.prompts)} prompts, the same for every policy. Whiskers are 95 % intervals.`
+    : DATA.errors.length ? "No policy could be read." : "params.yaml evaluates no policy (evaluate.policies).";
+  if (DATA.rewards.length) byId("rewards").textContent = `Accuracy on held-out pairs: ${DATA.rewards.map((one) => `${one.run} ${fixed(one.accuracy, 3)}`).join(", ")}.`;
+  if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.decision.base} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
   for (const one of DATA.tables) {
     const [titles, ...lines] = one.cells;
     byId("other-tables").append(el("h3", {}, one.name), table(one.name, titles, lines.map(([name, ...cells]) => ({ name, cells })), true));
   }
-  if (rows.length) byId("results-table").append(table("Policies and their figures", ["policy", { text: scale.map(short).join(" to "), left: true }, ...columns], rows, true));
   byId("ratings").append(...DATA.ratings.map(ratingTable));
+  byId("against").append(...choices.map((name) => el("option", {}, name)));
+  byId("against").value = DATA.decision.base;
+  byId("against-label").hidden = choices.length < 2;
+  const chosen = { against: DATA.decision.base, by: null, down: true };
+  const known = rows.flatMap((row) => [row.metrics.low, row.metrics.high]);
+  const scale = DATA.score === "pass@1" ? [0, 1] : [Math.min(0, ...known), Math.max(0, ...known)];
+  const show = () => byId("results-table").replaceChildren(...(rows.length || DATA.errors.length ? [resultTable(rows, scale, chosen, show)] : []));
+  byId("against").addEventListener("change", (event) => { chosen.against = event.target.value; show(); });
+  show();
+}
+
+function resultTable(rows, scale, chosen, show) {
+  const columns = resultColumns(rows, chosen.against), by = columns.find((column) => column.text === chosen.by);
+  const order = (left, right) => (left > right ? 1 : left < right ? -1 : 0) * (chosen.down ? -1 : 1);
+  const sorted = by ? [...rows].sort((left, right) => order(by.of(left) ?? -Infinity, by.of(right) ?? -Infinity)) : rows;
+  const lines = sorted.map((row) => {
+    const m = row.metrics, score = columns.find((column) => column.kind === "whole").value(row);
+    const picture = !isMeasured(m) ? NOT_MEASURED : whiskers({ look: row.look, value: m.score, low: m.low, high: m.high, bar: true }, scale, `${row.setting}: ${score}`);
+    return { attributes: { "data-policy": row.setting }, name: [swatch(row.look), row.setting], about: row.policies.length > 1 ? row.policies.join(", ") : row.path,
+      cells: [{ of: picture, kind: "picture" }, ...columns.map((column) => ({ of: column.value(row), kind: column.kind }))] };
+  });
+  for (const one of DATA.errors) {
+    const blank = columns.map(() => "–");
+    lines.push({ attributes: { "data-policy": one.label, "data-error": "yes" }, name: one.label, about: one.error, cells: [{ of: one.error, kind: "wrap" }, ...blank] });
+  }
+  const titles = ["setting", { text: scale.map(short).join(" to "), left: true }, ...columns];
+  const drawn = table("Settings and their figures", titles, lines, true);
+  drawn.querySelectorAll("thead th").forEach((head, place) => {
+    const column = columns[place - 2];
+    if (!column) return;
+    const down = chosen.by === column.text ? !chosen.down : true;
+    if (chosen.by === column.text) head.setAttribute("aria-sort", chosen.down ? "descending" : "ascending");
+    head.replaceChildren(el("button", { type: "button", class: "sort", onclick: () => { Object.assign(chosen, { by: column.text, down }); show(); } }, column.text));
+  });
+  return drawn;
 }
 
 // One table of ratings: points of Elo with their intervals, and the ranks that they leave open.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from posttrain.errors import DataError
@@ -15,8 +16,9 @@ from posttrain.params.formats import flattened
 from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
 from posttrain.report.curves import evaluations
+from posttrain.report.decision import decide
 from posttrain.report.lineage import labels
-from posttrain.report.lm_eval import lm_eval_lines
+from posttrain.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.ratings import read_ratings
@@ -27,15 +29,16 @@ from posttrain.report.summary import (
     SUMMARY,
     Figures,
     extra_columns,
-    from_json,
     gains,
     is_measured,
     policy_figures,
     reference_of,
     reward_figures,
     score_name,
+    settings_in,
     summarize,
     tasks_of,
+    verdict,
 )
 from posttrain.workspace import write_text
 
@@ -43,29 +46,25 @@ README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 WRITTEN_BY = "<!-- Written by `posttrain show readme` from report/summary.json; do not edit. -->"
 WIDTH = 100
+WIDEST = 1000
+"""Columns of a table that no terminal cuts."""
 _INTERVALS = (
     "Intervals are over the prompts, of one training each; `posttrain compare` tests differences, over seeds too."
 )
 
 
-def results_table(not_current: Mapping[str, str]) -> str:
-    """Return every policy with its figures, or with the reason why there are none; the gains; what to look at next."""
-    summary, tasks, errors = current_summary(not_current)
+def results_table(not_current: Mapping[str, str], against: str | None = None) -> str:
+    """Return every setting with its figures, or with the reason why there are none; the gains; what to look at next."""
+    summary, tasks, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     errors |= missing
     theirs = lm_eval_lines(read(), not_current)
     if not (summary or others or errors):
         return theirs or "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
-    rows = [_titles(summary), *_rows(summary)]
-    names = [row[0] for row in rows] + list(errors)
-    widths = [max(map(len, names)), *(max(len(row[nth]) for row in rows) for nth in range(1, len(rows[0])))]
-    lines = []
-    for row in rows if policy_figures(summary) else []:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]).rstrip())
-    if lines:
-        lines.insert(1, "-" * max(map(len, lines)))
-    lines += [f"{label.ljust(widths[0])}  {' '.join(error.split())}" for label, error in errors.items()]
+    rows = [_titles(summary, against), *_rows(summary)] if policy_figures(summary) else []
+    first = max(map(len, [*(row[0] for row in rows), *errors]), default=0)
+    lines = fitted(rows, first, shutil.get_terminal_size((WIDEST, 0)).columns)
+    lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
     judged = map(_judge_note, summary.items())
     about = (_INTERVALS, _reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
@@ -84,16 +83,41 @@ def _rated(settings: Settings) -> Iterator[str]:
         yield "\n".join([*lines, *([f"ratings {name}: {reasons[name]}"] if reasons[name] else [])])
 
 
-def results_json(not_current: Mapping[str, str]) -> str:
-    """Return the same as plain data: one row per policy."""
-    summary, _, errors = current_summary(not_current)
+def fitted(rows: Sequence[Sequence[str]], first: int, width: int) -> list[str]:
+    """Return the rows as lines with a rule below the titles, without the last columns where they are too wide."""
+    if not rows:
+        return []
+    widths = [first, *(max(len(row[place]) for row in rows) for place in range(1, len(rows[0])))]
+    shown = len(widths)
+    while shown > 2 and sum(widths[:shown]) + 2 * (shown - 1) > width:
+        shown -= 1
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(size) for cell, size in zip(row[1:shown], widths[1:shown], strict=True)]
+        lines.append("  ".join([row[0].ljust(first), *cells]).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    if left_out := rows[0][shown:]:
+        lines.append(f"not shown: {', '.join(left_out)} (a wider terminal, or --json)")
+    return lines
+
+
+def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:
+    """Return the same as plain data: one row per setting, the best first."""
+    summary, _, errors = current_summary(not_current, against)
     rows = [
-        {"policy": name, **figures, **({} if is_measured(figures) else dict.fromkeys(SCORES))}
+        {
+            "policy": name,
+            **figures,
+            "verdict": verdict(figures),
+            **({} if is_measured(figures) else dict.fromkeys(SCORES)),
+        }
         for name, figures in policy_figures(summary).items()
     ]
     others, missing = other_tables(read(), not_current)
     rows += [{"table": table.name, **row} for table in others for row in table.rows]
     errors |= missing
+    rows += lm_eval_rows(read(), not_current)
+    rows += [{"ratings": name, **found} for name, found in read_ratings(read()).items()]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 
@@ -105,13 +129,17 @@ def write_report(not_current: Mapping[str, str]) -> str:
     return "\n".join([f"wrote {PAGE}", *(f"{label} is left out: {error}" for label, error in errors.items())])
 
 
-def current_summary(not_current: Mapping[str, str]) -> tuple[dict[str, Figures], dict[str, str], dict[str, str]]:
-    """Return the figures of the policies whose results are current, their tasks, and label -> reason of the others."""
+def current_summary(
+    not_current: Mapping[str, str], against: str | None = None
+) -> tuple[dict[str, Figures], dict[str, str], dict[str, str]]:
+    """Return the rows of settings whose results are current, their tasks, and label -> reason of the others."""
     from posttrain.report.build import reward_metrics
 
     settings = read()
     found, errors = read_policies(settings, not_current)
-    return dict(summarize(found, reward_metrics(settings) if found else {})), tasks_of(found), errors
+    table = decide(found, settings)
+    rewards = reward_figures(summarize((), reward_metrics(settings) if found else {}))
+    return {**table.figures(against), **rewards}, table.tasks(tasks_of(found)), errors
 
 
 def write_readme(not_current: Mapping[str, str]) -> str:
@@ -142,12 +170,12 @@ def readme_is_current() -> bool:
 
 
 def read_summary() -> tuple[dict[str, Figures], dict[str, str]]:
-    """Return the figures that the stage `report` wrote, and the task of each policy."""
+    """Return the rows of settings that the stage `report` wrote, and the task of each."""
     kept = read_json(Path(SUMMARY))
-    summary = from_json(kept)
+    summary = settings_in(kept)
     if not policy_figures(summary):
         raise DataError(what="holds no policy", where=SUMMARY, fix="Run the pipeline: dvc repro")
-    return summary, {row["policy"]: row["task"] for row in kept["policies"] if row.get("task") is not None}
+    return summary, {row["setting"]: row["task"] for row in kept["settings"] if row.get("task") is not None}
 
 
 def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
@@ -158,10 +186,16 @@ def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
     return "\n\n".join([f"{BEGIN}\n{WRITTEN_BY}", table, *notes, END])
 
 
-def _titles(summary: Mapping[str, Figures]) -> list[str]:
+def _titles(summary: Mapping[str, Figures], against: str | None = None) -> list[str]:
     extra = [key.removeprefix("reward_").replace("_", " ") for key in extra_columns(summary)]
-    of = f"KL to {reference_of(summary)}"
-    return ["policy", f"{score_name(summary)} [95 % interval]", "greedy", *extra, "truncated", "length", of]
+    base = reference_of(summary)
+    seeds = ["seeds"] if _has_seeds(summary) else []
+    score = [f"{score_name(summary)} [95 % interval]", f"less {against or base} [95 %, Holm]", ""]
+    return ["setting", *seeds, *score, "greedy", *extra, "truncated", "length", f"KL to {base}"]
+
+
+def _has_seeds(summary: Mapping[str, Figures]) -> bool:
+    return any(figures.get("seeds", 1) > 1 for figures in summary.values())
 
 
 def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
@@ -169,9 +203,14 @@ def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
     return [
         [
             name,
+            *([f"{figures.get('seeds', 1):.0f}"] if _has_seeds(summary) else []),
             f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
             if is_measured(figures)
             else NOT_MEASURED,
+            f"{figures['gain']:+.3f} [{figures['gain_low']:+.3f}, {figures['gain_high']:+.3f}]"
+            if "gain" in figures
+            else "-",
+            verdict(figures),
             _number(figures, "greedy", 3) if is_measured(figures) else NOT_MEASURED,
             *(_number(figures, key, 3) for key in (*extra, "truncated")),
             _number(figures, "length", 1),

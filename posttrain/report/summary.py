@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from posttrain.compare.paired import against
-from posttrain.report.policies import Policy, reference
+from posttrain.report.policies import Policy
 from posttrain.rewards.usage import NAMES as JUDGED
 from posttrain.tasks.task import load_task
 
@@ -22,6 +21,9 @@ _RENAMED = {"score_low": "low", "score_high": "high", "kl_k1": "kl"}
 """Key of results/*/metrics.json -> column of summary.json. k1 is the estimate of KL whose tail is light."""
 GAIN = ("gain", "gain_low", "gain_high")
 """The paired difference to the reference on the same prompts, and its interval."""
+SEEDS = ("seeds", "over_seeds")
+"""The trainings behind a row, and whether the interval of its difference is over seeds too."""
+CANNOT_TELL = "cannot tell"
 NOT_MEASURED = "not measured"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
 """The figures that say nothing of a policy without a readable answer."""
@@ -29,13 +31,8 @@ _LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+|maj_at_\d+|best_of_\d+_by_.+")
 
 
 def summarize(policies: Iterable[Policy], rewards: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Label -> figures of every policy, with the paired difference to the reference; then those of reward models."""
-    found = {policy.label: policy for policy in policies}
-    summary = {label: _figures(policy.metrics) for label, policy in found.items()}
-    if (base := reference(found.values())) in found:
-        others = {label: policy.rollouts for label, policy in found.items() if label != base}
-        for label, finding in against(found[base].rollouts, others).items():
-            summary[label] |= dict(zip(GAIN, (finding.mean, finding.low, finding.high), strict=True))
+    """Label -> figures of every policy; then those of reward models."""
+    summary = {policy.label: figures_of(policy.metrics) for policy in policies}
     for name, metrics in rewards.items():
         if "heldout_accuracy" in metrics:
             summary[name] = {"accuracy": float(metrics["heldout_accuracy"])}
@@ -57,7 +54,7 @@ def score_name(summary: Mapping[str, Figures]) -> str:
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
     """Return the columns that depend on the rewards and the task of an evaluation."""
     keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
-    return [key for key in keys if key not in (*_FIRST, *GAIN, *JUDGED, "pass_at_1", "kl")]
+    return [key for key in keys if key not in (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "kl")]
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
@@ -66,26 +63,48 @@ def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
     return {label: found[0] for label, found in named.items() if len(found) == 1}
 
 
-def to_json(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> dict[str, Any]:
-    """Return the summary as JSON: lists of rows with equal keys, which DVC can plot."""
-    keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
-    rows = [
-        {"policy": name, "task": tasks.get(name), **{key: figures.get(key) for key in keys}}
-        for name, figures in policy_figures(summary).items()
-    ]
+def to_json(
+    summary: Mapping[str, Figures],
+    settings: Mapping[str, Figures],
+    tasks: Mapping[str, str],
+    members: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """Return policies, reward models and the table that decides as JSON: lists of rows with equal keys, as DVC plots.
+
+    `settings`: the rows of the table; `tasks`: of policies and of settings; `members`: the policies of a setting.
+    """
+    rows = _rows("setting", settings, tasks)
     rewards = [{"reward_model": name, **figures} for name, figures in reward_figures(summary).items()]
-    return {"policies": rows, **({"reward_models": rewards} if rewards else {})}
+    return {
+        "policies": _rows("policy", policy_figures(summary), tasks),
+        "settings": [row | {"policies": ", ".join(members[row["setting"]])} for row in rows],
+        **({"reward_models": rewards} if rewards else {}),
+    }
 
 
 def from_json(kept: Mapping[str, Any]) -> dict[str, Figures]:
-    """Return the inverse of `to_json`."""
-    found: dict[str, Figures] = {}
-    for group, name in (("policies", "policy"), ("reward_models", "reward_model")):
-        for row in kept.get(group, []):
-            found[row[name]] = {
-                key: value for key, value in row.items() if key not in (name, "task") and value is not None
-            }
-    return found
+    """Return what `to_json` was given of policies and reward models."""
+    return _figures_in(kept, "policies", "policy") | _figures_in(kept, "reward_models", "reward_model")
+
+
+def settings_in(kept: Mapping[str, Any]) -> dict[str, Figures]:
+    """Return what `to_json` was given of the table that decides, and of reward models."""
+    return _figures_in(kept, "settings", "setting") | _figures_in(kept, "reward_models", "reward_model")
+
+
+def _rows(title: str, found: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[dict[str, Any]]:
+    keys = dict.fromkeys(key for figures in found.values() for key in figures)
+    return [
+        {title: name, "task": tasks.get(name), **{key: figures.get(key) for key in keys}}
+        for name, figures in found.items()
+    ]
+
+
+def _figures_in(kept: Mapping[str, Any], group: str, title: str) -> dict[str, Figures]:
+    return {
+        row[title]: {key: value for key, value in row.items() if isinstance(value, int | float)}
+        for row in kept.get(group, [])
+    }
 
 
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
@@ -108,40 +127,37 @@ def reference_of(summary: Mapping[str, Figures]) -> str:
     return next((name for name, figures in policy_figures(summary).items() if figures.get("kl") == 0.0), "reference")
 
 
+def verdict(figures: Figures) -> str:
+    """Return what a difference says, in a word or two; of one seed it is about that training alone."""
+    if "gain" not in figures:
+        return ""
+    if figures["gain_low"] <= 0 <= figures["gain_high"]:
+        return CANNOT_TELL
+    better = "better" if figures["gain"] > 0 else "worse"
+    return better if figures.get("over_seeds") else f"this training {better}"
+
+
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
-    """Return one sentence: what each run's gain over the reference consists of, as the task explains it."""
+    """Return one sentence: what each gain over the reference consists of, as the task explains it."""
     parts = gain_parts(summary, tasks)
     return f"What the gain over {reference_of(summary)} consists of: {'; '.join(parts)}." if parts else ""
 
 
 def gain_parts(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[str]:
-    """Return the same, one part for each policy that comes after the reference and whose task can explain a gain."""
-    policies, base = policy_figures(summary), reference_of(summary)
-    names = list(policies)
-    if base not in names:
+    """Return the same, one part for each row that is better than the reference and whose task can explain it."""
+    found = policy_figures(summary)
+    base = found.get(reference_of(summary))
+    if base is None or not is_measured(base):
         return []
-    after = names[names.index(base) + 1 :]
-    return [part for name in after if (part := _part(name, policies[base], policies[name], tasks.get(name)))]
+    explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in found.items())
+    return [
+        explain(name, base, figures)
+        for name, figures, explain in explained
+        if explain and is_measured(figures) and figures.get("gain_low", 0.0) > 0
+    ]
 
 
-def _part(name: str, before: Figures, after: Figures, task: str | None) -> str:
-    explain = load_task(task or "").explain
-    if explain is None:
-        return ""
-    if not is_measured(after):
-        return f"{name} is not measured (no completion has an answer that can be read)"
-    if not is_measured(before):
-        return f"{name} cannot be compared (of the reference no completion has an answer that can be read)"
-    if "gain" not in after:
-        return f"{name} cannot be compared (other prompts could be scored)"
-    if after["gain_high"] < 0:
-        return f"{name} lost {-after['gain']:.2f}"
-    if after["gain_low"] <= 0:
-        interval = f"{after['gain']:+.2f} [{after['gain_low']:+.2f}, {after['gain_high']:+.2f}]"
-        return f"{name} is not clearly different ({interval} on the same prompts)"
-    return explain(name, before, after)
-
-
-def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
+def figures_of(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of an evaluation by the names that a summary has."""
     found = {_RENAMED.get(key, key): float(value) for key, value in metrics.items() if not _LEFT_OUT.fullmatch(key)}
     return {key: found[key] for key in (*(name for name in _FIRST if name in found), *found)}

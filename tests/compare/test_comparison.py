@@ -71,13 +71,13 @@ def seeded(finished: Path) -> Path:
 def test_runs_that_differ_only_in_seeds_are_one_setting_and_the_better_one_is_named(seeded: Path) -> None:
     found = compare(select(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
     assert [(mean.label, mean.seeds) for mean in found.means] == [
-        ("low_1 + low_2 + low_3", 3),
-        ("high_1 + high_2 + high_3", 3),
+        ("low", 3),
+        ("high", 3),
     ]
     (pair,) = found.held_out
-    assert verdict(pair, [mean.label for mean in found.means]) == "low_1 + low_2 + low_3 is better"
+    assert verdict(pair, [mean.label for mean in found.means]) == "low is better"
     assert 0.3 < pair.finding.low < pair.finding.mean < pair.finding.high < 0.8
-    assert conclusion(found) == "Best on the held-out prompts: low_1 + low_2 + low_3."
+    assert conclusion(found) == "Best on the held-out prompts: low."
 
 
 def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> None:
@@ -125,7 +125,7 @@ def test_two_seeds_are_said_to_be_few(seeded: Path) -> None:
     words = as_text(compare(select(names, None, "sampled")), "sampled")
     assert "seeds of" not in words
     words = as_text(compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled")), "sampled")
-    assert "note: only 2 seeds of low_1 + low_2, high_1 + high_2: that shows large differences alone" in words
+    assert "note: only 2 seeds of low, high: that shows large differences alone" in words
 
 
 def test_the_winners_experiment_is_named_with_the_command_that_brings_its_weights(seeded: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_winners_experiment_is_named_with_the_command_that_brings_its_weight
     found = [replace(one, weights=f"dvc exp apply {one.name}") for one in select(names, None, "sampled")]
     best = max(found, key=lambda one: float(one.scores_P.mean())).name
     said = conclusion(compare(found))
-    assert said.endswith(f"low_1 + low_2 + low_3. Its weights, of the best seed: `dvc exp apply {best}`.")
+    assert said.endswith(f"low. Its weights, of the best seed: `dvc exp apply {best}`.")
 
 
 def test_one_training_has_the_interval_of_its_evaluation(seeded: Path) -> None:

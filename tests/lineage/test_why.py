@@ -21,6 +21,7 @@ from posttrain.lineage.lineage import Lineage
 from posttrain.lineage.tree import NOT_STORED, Node
 from posttrain.params.params import read
 from posttrain.report.build import page_data, reward_metrics
+from posttrain.report.decision import decide
 from posttrain.report.policies import read_policies
 from posttrain.report.results import results_table
 from posttrain.report.samples import side_by_side
@@ -60,12 +61,12 @@ def test_every_figure_of_the_report_is_traced_in_a_second(inside: Path) -> None:
     names = set(json.loads((inside / "report/headline.json").read_text()))
     for rows in json.loads((inside / "report/summary.json").read_text()).values():
         for row in rows:
-            owner = row.pop("policy", None) or row.pop("reward_model")
+            owner = row.pop("policy", None) or row.pop("setting", None) or row.pop("reward_model")
             names |= {f"{owner}.{key}" for key, value in row.items() if isinstance(value, int | float)}
     settings = read()
     policies, errors = read_policies(settings, {})
     summary = dict(summarize(policies, reward_metrics(settings)))
-    page = page_data(settings, policies, side_by_side(policies, 5), summary, errors)
+    page = page_data(settings, policies, side_by_side(policies, 5), summary, decide(policies, settings), errors)
     names |= {f"{one['label']}.{key}" for one in page["policies"] for key in one["metrics"]}
     for run in page["stages"]:
         if run["path"] != "evaluate":

@@ -7,10 +7,11 @@ import os
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from benchmarks.lm_eval_agreement import agreement, write_project
-from posttrain.tables.store import read_table
+from posttrain.tables.store import read_table, write_table
 from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT, dvc, run, stage
 
@@ -58,6 +59,30 @@ def test_figures_are_shown_with_what_they_come_from(project: Path) -> None:
     record = json.loads((project / "records/lm_eval/start.json").read_text(encoding="utf-8"))
     assert record["lm_eval"] == "0.4.13" and {"lm_eval_torch", "lm_eval_transformers"} <= record.keys()
     assert "custom/sums/sums.jsonl" in record["code"]["files"]
+
+
+def test_two_models_are_compared_on_the_same_documents(project: Path) -> None:
+    assert stage(project, "lm_eval", "start").returncode == 0
+    source, target = project / "results/lm_eval/start", project / "results/lm_eval/other"
+    settings = (project / "params.yaml").read_text(encoding="utf-8")
+    try:
+        added = settings.replace("  lm_eval:\n", "  lm_eval:\n    other: {policy: base/start, tasks: [sums_choice]}\n")
+        (project / "params.yaml").write_text(added, encoding="utf-8")
+        documents = read_table(source / "documents.parquet", "documents").filter(task="sums_choice")
+        better = [[{**score, "value": 1.0} for score in scores] for scores in documents["scores"]]
+        write_table(documents.with_columns(scores=pl.Series(better, dtype=documents["scores"].dtype)),
+                    target / "documents.parquet", "documents")  # fmt: skip
+        asked = ("compare", "lm_eval/start", "lm_eval/other")
+        refused = run(project, "python", "-m", "posttrain", *asked).stdout
+        assert "were evaluated on different prompts" in refused and "one task of lm-eval: --task" in refused
+        found = json.loads(run(project, "python", "-m", "posttrain", *asked, "--task", "sums_choice", "--json").stdout)
+        figures = json.loads((source / "metrics.json").read_text(encoding="utf-8"))
+        means = {row["label"]: row["value"] for row in found["settings"]}
+        assert means["lm_eval/other"] == 1.0
+        assert means["lm_eval/start"] == pytest.approx(figures["sums_choice.acc"], abs=1e-5)
+    finally:
+        (project / "params.yaml").write_text(settings, encoding="utf-8")
+        shutil.rmtree(target, ignore_errors=True)
 
 
 def test_a_run_again_has_the_same_bytes_and_an_edited_task_makes_it_stale(project: Path) -> None:

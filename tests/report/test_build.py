@@ -32,7 +32,7 @@ def page_data(text: str) -> dict[str, object]:
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
     build_report({})
     summary, tasks = read_summary()
-    assert list(summary) == ["base", "sft", "dpo", "grpo", "reward/main"]
+    assert list(summary) == ["grpo", "dpo", "sft", "base", "reward/main"], "the best first"
     assert tasks == dict.fromkeys(("base", "sft", "dpo", "grpo"), "two_step")
     interval = [summary["grpo"].pop(key) for key in ("gain_low", "gain", "gain_high")]  # type: ignore[attr-defined]
     assert interval == sorted(interval) and interval[1] == pytest.approx(0.3167, abs=1e-4), "paired: by the rollouts"
@@ -48,6 +48,8 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
         "working": 1.0,
         "right_given_working": 0.9,
         "kl": 0.9,
+        "seeds": 1,
+        "over_seeds": 0.0,
     }
     headline = json.loads(Path("report/headline.json").read_text())
     assert headline == {"base": 0.0, "sft": 0.3, "dpo": 0.64, "grpo": 0.9, "reward/main": 0.875}
@@ -156,7 +158,7 @@ def test_results_of_a_removed_run_are_left_out(finished: Path) -> None:
 def test_a_pipeline_without_runs_and_reward_model(finished: Path) -> None:
     Path("params.yaml").write_text("evaluate: {policies: {base: base/tiny, sft: sft/main}}\n")
     assert build_report({}) == {}
-    assert list(read_summary()[0]) == ["base", "sft"]
+    assert list(read_summary()[0]) == ["sft", "base"]
 
 
 def test_a_run_is_shown_by_its_label_or_else_by_its_folder(finished: Path) -> None:
@@ -183,7 +185,7 @@ def check_left_out(label: str, error: str) -> None:
     errors = build_report({})
     assert list(errors) == [label]
     assert re.search(error, errors[label]), errors
-    assert list(read_summary()[0]) == [name for name in ("base", "sft", "dpo", "grpo", "reward/main") if name != label]
+    assert list(read_summary()[0]) == [name for name in ("grpo", "dpo", "sft", "base", "reward/main") if name != label]
     assert page_data(PAGE.read_text(encoding="utf-8"))["errors"] == [{"label": label, "error": errors[label]}]
 
 

@@ -12,16 +12,19 @@ from posttrain.report.lineage import differing
 from posttrain.report.policies import Policy, read_policies
 from posttrain.report.readme_plot import smoothed
 from posttrain.report.samples import lengths
-from posttrain.report.summary import from_json, gains, score_name, summarize, to_json
+from posttrain.report.summary import from_json, gains, score_name, settings_in, summarize, to_json, verdict
 from posttrain.tables.curve import read_curve
 
 
 def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
     summary = {"base": {"score": 0.0}, "sft": {"score": 0.3, "kl": 0.0}, "reward/main": {"accuracy": 0.9}}
-    kept = to_json(summary, {"base": "two_step"})
+    settings = {"sft": {"score": 0.3, "kl": 0.0, "seeds": 1}, "base": {"score": 0.0, "seeds": 1}}
+    kept = to_json(summary, settings, {"base": "two_step"}, {"sft": ["sft"], "base": ["base"]})
     first = {"policy": "base", "task": "two_step", "score": 0.0, "kl": None}
     assert kept["policies"][0] == first, "DVC draws equal keys alone"
     assert from_json(kept) == summary
+    assert settings_in(kept) == {**settings, "reward/main": {"accuracy": 0.9}}
+    assert kept["settings"][1]["policies"] == "base"
 
 
 TASKS = dict.fromkeys(("base", "sft", "up", "same", "down", "mute"), "two_step")
@@ -34,23 +37,22 @@ def figures(score: float, working: float, accuracy: float, kl: float) -> dict[st
     return {**bounds, "working": working, "right_given_working": accuracy, "kl": kl, **gain}
 
 
-def test_the_sentence_distinguishes_gain_no_difference_and_loss() -> None:
+def test_a_gain_is_explained_and_the_verdict_says_the_rest() -> None:
     # without working never right: b = 0. up: (.9 - .5) * (.6 + .8) / 2 = .28 of .42
-    text = gains(
-        {
-            "base": figures(0.0, 0.9, 0.0, 40.0),
-            "sft": figures(0.3, 0.5, 0.6, 0.0),
-            "up": figures(0.72, 0.9, 0.8, 0.5),
-            "same": figures(0.31, 0.5, 0.62, 0.1),
-            "down": figures(0.1, 0.5, 0.2, 0.9),
-            "reward/main": {"accuracy": 0.9},
-        },
-        TASKS,
-    )
+    rows = {
+        "base": figures(0.0, 0.9, 0.0, 40.0),
+        "sft": figures(0.3, 0.5, 0.6, 0.0),
+        "up": figures(0.72, 0.9, 0.8, 0.5),
+        "same": figures(0.31, 0.5, 0.62, 0.1),
+        "down": figures(0.1, 0.5, 0.2, 0.9),
+        "reward/main": {"accuracy": 0.9},
+    }
+    text = gains(rows, TASKS)
     assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
-    assert "0.50 → 0.90 of the completions" in text
-    assert "same is not clearly different (+0.01 [-0.01, +0.03] on the same prompts)" in text
-    assert text.endswith("down lost 0.20.")
+    assert "0.50 → 0.90 of the completions" in text and "same" not in text and "down" not in text
+    said = {name: verdict(row) for name, row in rows.items()}
+    assert said["up"] == "this training better" and said["same"] == "cannot tell" and said["reward/main"] == ""
+    assert verdict(rows["down"] | {"over_seeds": 1.0}) == "worse"
 
 
 def test_only_a_task_explains_a_gain() -> None:
@@ -68,12 +70,10 @@ def test_a_score_is_pass_at_1_where_each_policy_has_it() -> None:
     assert score_name(summarize(read.values(), {})) == "score"
 
 
-def test_a_policy_without_readable_answers_is_not_measured() -> None:
+def test_nothing_is_explained_without_readable_answers() -> None:
     sft, mute = {**figures(0.3, 0.5, 0.6, 0.0), "parsed": 0.9}, {**figures(0.0, 0.5, 0.0, 0.5), "parsed": 0.0}
-    expected = gains({"sft": sft, "mute": mute}, TASKS)
-    assert "mute is not measured (no completion has an answer that can be read)" in expected
-    expected = gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5}}, TASKS)
-    assert "up cannot be compared (of the reference no" in expected
+    assert gains({"sft": sft, "mute": mute}, TASKS) == ""
+    assert gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5, "gain_low": 0.1}}, TASKS) == ""
 
 
 def test_thinned_means_equally_many_steps() -> None:

@@ -58,13 +58,27 @@ def page(port: int, file: Path) -> Iterator[Page]:
 
 
 def test_the_page_shows_every_policy_with_its_figures(page: Page) -> None:
-    assert page.texts("#results-table tbody th") == ["base", "sft", "dpo", "grpo"]
+    assert page.texts("#results-table tbody th") == ["grpo", "dpo", "sft", "base"]
     assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "0.900 [0.850, 0.950]"
     assert page.run("document.querySelectorAll('#results-table svg.whiskers').length") == 4
-    assert "0.875" in page.texts("#tiles b")
-    assert page.texts("#gain li")[1].startswith("grpo gained 0.60, of which")
+    assert page.texts("#rewards") == ["Accuracy on held-out pairs: reward/main 0.875."]
+    assert page.texts("#gain li")[0].startswith("grpo gained 0.60, of which")
     assert "1,500" in page.texts("#lineage-body")[0]
     assert "kl.beta" in page.texts("#settings-body tbody th")
+
+
+def test_the_table_is_against_any_setting_and_sorts_by_any_column(page: Page) -> None:
+    assert page.texts("#results-table tr[data-policy=dpo] td")[3] == "cannot tell"
+    page.run("document.getElementById('against').value = 'base'")
+    page.run("document.getElementById('against').dispatchEvent(new Event('change'))")
+    assert page.texts("#results-table thead th")[3] == "less base"
+    assert page.texts("#results-table tr[data-policy=dpo] td")[3] == "this training better"
+    assert page.texts("#results-table tr[data-policy=base] td")[2] == "–"
+    sort = "[...document.querySelectorAll('#results-table .sort')].find((b) => b.textContent === 'KL to sft').click()"
+    page.run(sort)
+    assert page.texts("#results-table tbody th") == ["base", "grpo", "dpo", "sft"]
+    page.run(sort)
+    assert page.texts("#results-table tbody th") == ["sft", "dpo", "grpo", "base"]
 
 
 def test_a_watched_run_shows_proxy_and_true_reward(port: int, tmp_path: Path) -> None:
@@ -220,7 +234,7 @@ def test_without_stored_completions_the_rest_of_the_page_works(port: int, tmp_pa
         ]
         assert page.run("document.querySelectorAll('#prompts li').length") == 0
         assert page.run("getComputedStyle(document.getElementById('filters')).display") == "none"
-        assert page.texts("#results-table tbody th") == ["base", "sft", "dpo", "grpo"]
+        assert page.texts("#results-table tbody th") == ["grpo", "dpo", "sft", "base"]
         assert page.run("document.querySelectorAll('#length-spread svg').length") > 0 and page.complaints == []
     file = built(workspace.rewritten(workspace.make(tmp_path / "sampled"), "sampled"))
     with Page(port) as page:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, PipelineError
 from posttrain.report.build import build_report
 from posttrain.report.results import (
     BEGIN,
@@ -39,25 +39,30 @@ def reported(finished: Path) -> Path:
 
 def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     lines = results_table({}).splitlines()
-    assert lines[0].split("  ")[0] == "policy"
+    assert lines[0].split("  ")[0] == "setting"
     rows = {line.split()[0]: line for line in lines if line}
-    assert rows["grpo"].split() == [
-        "grpo",
-        "0.900",
-        "[0.850,",
-        "0.950]",
-        "0.500",
-        "0.900",
-        "1.000",
-        "0.900",
-        "0.010",
-        "12.5",
-        "0.90",
-    ]
+    cells = re.split("  +", rows["grpo"])
+    assert cells[:2] == ["grpo", "0.900 [0.850, 0.950]"] and cells[2].startswith("+0.317 [")
+    assert cells[3:] == ["this training better", "0.500", "0.900", "1.000", "0.900", "0.010", "12.5", "0.90"]
+    assert [line.split()[0] for line in lines[2:6]] == ["grpo", "dpo", "sft", "base"], "the best first"
     assert "Accuracy of the reward model on held-out pairs: reward/main 0.875." in lines
     assert any("report/report.html" in line for line in lines)
     assert any("exp run -S 'online.runs.grpo.kl.beta=0.04'" in line for line in lines)
     assert len({len(line) for line in lines[:6]}) == 1, "the columns do not line up"
+
+
+def test_columns_that_do_not_fit_the_terminal_are_named(reported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table = results_table({}).partition("\n\n")[0].splitlines()
+    assert max(map(len, table[:-1])) <= 80 and table[-1].startswith("not shown: ") and "KL to sft" in table[-1]
+    assert "this training better" in table[2]
+
+
+def test_differences_are_to_the_setting_that_is_asked_for(reported: Path) -> None:
+    table = results_table({}, "dpo")
+    assert "less dpo [95 %, Holm]" in table and re.search(r"\ndpo +0.640 \[0.600, 0.700\] +-  ", table)
+    with pytest.raises(PipelineError, match=r"no setting 'dpoo' is evaluated.*Did you mean 'dpo'"):
+        results_table({}, "dpoo")
 
 
 def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
@@ -125,7 +130,7 @@ def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown
     assert "base" not in json.loads((reported / "report/headline.json").read_text())
     write_readme({})
     assert "not measured</text>" in FIGURE.read_text(encoding="utf-8")
-    assert "| base | not measured | not measured |" in Path("README.md").read_text(encoding="utf-8")
+    assert "| base | not measured | -0.167 [" in Path("README.md").read_text(encoding="utf-8")
 
 
 def test_a_figure_that_rounds_to_zero_has_no_sign(reported: Path) -> None:
@@ -143,8 +148,8 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert text.startswith(f"# Title\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\nThe end.\n")
     assert "old" not in text
-    assert "| sft | 0.300 [0.250, 0.350] | 0.500 | 0.900 | 0.500 | 0.600 | 0.010 | 12.5 | 0.00 |" in text
-    assert "What the gain over sft consists of: dpo is not clearly different (+0.08 [" in text
+    assert "| sft | 0.300 [0.250, 0.350] | - |  | 0.500 | 0.900 | 0.500 | 0.600 | 0.010 | 12.5 | 0.00 |" in text
+    assert "What the gain over sft consists of: grpo gained 0.60, of which" in text
     assert readme_is_current()
 
 
@@ -189,9 +194,11 @@ def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) 
     workspace.graded(reported)
     build_report({})
     lines = results_table({}).splitlines()
-    assert re.split(r"  +", lines[0])[:4] == ["policy", "score [95 % interval]", "greedy", "my:brief"]
+    assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "less sft [95 %, Holm]", "greedy"]
     rows = {line.split()[0]: line for line in lines if line}
-    assert rows["grpo"].split()[1:6] == ["2.600", "[2.400,", "2.800]", "1.000", "0.250"]
+    assert rows["grpo"].split()[1:4] == ["2.600", "[2.400,", "2.800]"] and " 1.000  0.250 " in " ".join(
+        rows["grpo"].split(" ")
+    )
     assert rows["base"].split()[1:4] == ["-1.000", "[-1.000,", "-1.000]"]
     assert "What the gain" not in "\n".join(lines), "no task explains it"
     write_readme({})

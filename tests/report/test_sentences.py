@@ -16,7 +16,7 @@ from posttrain.report.results import BEGIN, END, results_table, write_readme
 from tests.report import workspace
 from tests.report.test_build import page_data
 
-SAID = re.compile(r"\b(\w+) (gained|lost|is not clearly different|is not measured)")
+SAID = re.compile(r"\b(\w+) (gained)")
 
 
 def random_policy(rng: np.random.Generator, folder: Path, policy: str, skill_P: list[float], *, readable: bool) -> None:
@@ -42,15 +42,26 @@ def test_no_sentence_contradicts_compare(finished: Path, seed: int) -> None:
         random_policy(rng, finished, policy, list(skill), readable=policy == "sft" or rng.random() < 0.8)
     found = compare(select([], None, "sampled"), against="sft")
     labels = [mean.label for mean in found.means]
-    expected = dict.fromkeys(("dpo", "grpo"), "is not measured")
+    expected = {}
     for pair in found.held_out:
         low, high = pair.finding.low, pair.finding.high
-        expected[labels[pair.left]] = "gained" if low > 0 else "lost" if high < 0 else "is not clearly different"
-    expected.pop("base", None)  # it comes before the reference
+        said = "this training better" if low > 0 else "this training worse" if high < 0 else "cannot tell"
+        expected[labels[pair.left]] = (said, f"{pair.finding.mean:+.3f} [{low:+.3f}, {high:+.3f}]")
     build_report({})
     (finished / "README.md").write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
     write_readme({})
-    shown: Any = page_data((finished / "report/report.html").read_text(encoding="utf-8"))["gain"]
-    table = " ".join(results_table({}).split())
-    for text in (table, "; ".join(shown), (finished / "README.md").read_text(encoding="utf-8")):
-        assert dict(SAID.findall(text)) == expected, text
+    shown: Any = page_data((finished / "report/report.html").read_text(encoding="utf-8"))
+    table = results_table({})
+    gained = {label: "gained" for label, (said, _) in expected.items() if said.endswith("better")}
+    readme = (finished / "README.md").read_text(encoding="utf-8")
+    for text in (" ".join(table.split()), "; ".join(shown["gain"]), readme):
+        assert dict(SAID.findall(text)) == gained, text
+    for label, (said, difference) in expected.items():
+        (line,) = [line for line in table.splitlines() if line.startswith(f"{label} ")]
+        assert difference in line and f" {said} " in line
+        (row,) = [line for line in readme.splitlines() if line.startswith(f"| {label} |")]
+        assert f"| {difference} | {said} |" in row
+    against = shown["decision"]["against"]["sft"]
+    assert {label: row[3] for label, row in against.items()} == {label: said for label, (said, _) in expected.items()}
+    order = [line.split()[0] for line in table.splitlines()[2 : 2 + len(workspace.POLICIES)]]
+    assert order[: len(found.means)] == labels, "the best first, as compare has them"

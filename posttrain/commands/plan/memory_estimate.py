@@ -13,11 +13,14 @@ from posttrain.algorithms.reward import RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.checks.meta_models import config_of, shape_of
 from posttrain.checks.params_schema import settings_of
+from posttrain.evaluate.likelihood import MICRO_TOKENS
 from posttrain.evaluate.settings import EvaluateParams, EvaluateRun
 from posttrain.models.device import Runtime, free_bytes
+from posttrain.models.files.loading import is_scorer
 from posttrain.models.files.text import context_of
+from posttrain.models.forward.logp import TILE_BYTES, TILE_TOKENS
 from posttrain.models.master_weights import compute_in_bf16
-from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes
+from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes, layer_bytes, vocabulary
 from posttrain.online.distill_runs import DistillRun
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.runs import OnlineParams
@@ -30,7 +33,7 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.engine import OWN_BYTES, engine_bytes
 from posttrain.train.checkpoint import KEPT
-from posttrain.train.estimate import checkpoint_bytes, training_parts
+from posttrain.train.estimate import TILES, checkpoint_bytes, training_parts
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet, Teacher
 
@@ -89,6 +92,8 @@ def demand_of(
         policy = settings["evaluate"]["policies"][run] if shared else changed["policy"]
         others = [] if params.reference in (NONE, policy) else [shape(params.reference)]
         others += _reward_models(params, settings, shape)
+        if isinstance(params, EvaluateRun) and params.by == "likelihood":
+            return _of_likelihood(params, shape(policy), others)
         return _of_sampling(params, shape(policy), others, params.prompts, prompt)
     section = f"{group}.{run}"
     params = settings_of(group, _changed(settings, section, change), section)
@@ -125,6 +130,16 @@ def _of_sampling(
     weights = {"weights": _frozen_bytes([policy, *others], runtime)}
     demand = Demand(free_bytes(runtime.device), weights)
     _add_sampling(demand, policy, runtime, params.sampling, prompts, params.samples, prompt)
+    return demand
+
+
+def _of_likelihood(params: EvaluateRun, policy: Any, others: list[Any]) -> Demand:
+    """Return a stage that reads rows in forward passes."""
+    runtime = Runtime(params.device)
+    runtime.suit(policy)
+    demand = Demand(free_bytes(runtime.device), {"weights": _frozen_bytes([policy, *others], runtime)})
+    head = 0 if is_scorer(policy) else TILES * max(TILE_BYTES, TILE_TOKENS * 4 * vocabulary(policy))
+    demand.sampling["decoding"] = float(MICRO_TOKENS * layer_bytes(policy, bf16=runtime.bf16) + head)
     return demand
 
 

@@ -13,10 +13,11 @@ from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import STAGES, group_of
 from posttrain.workspace import format_size
 
-OWN = "external.runs"
+OUTSIDE = {"external.runs": "what a trainer of your own takes", "evaluate.lm_eval": "what lm-eval takes"}
+"""Groups whose runs another program computes."""
 GROUPS = (
     "base.scratch", "sft.runs", "data.samples", "reward.runs", "preference.runs", "online.runs", "distill.runs",
-    "offline.runs", OWN, "evaluate.policies", "evaluate.runs",
+    "offline.runs", "evaluate.policies", "evaluate.runs", *OUTSIDE,
 )  # fmt: skip
 """Those whose runs train or sample."""
 COLUMNS = (
@@ -49,8 +50,8 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
     rows: list[tuple[str, ...]] = [COLUMNS]
     unknown, free, shared = [], "", ""
     for name in chosen:
-        if known[name][0] == OWN:
-            unknown.append(f"{name}: what a trainer of your own takes is not known here")
+        if known[name][0] in OUTSIDE:
+            unknown.append(f"{name}: {OUTSIDE[known[name][0]]} is not known here")
             continue
         try:
             planned = partial(demand_of, *known[name], settings, prompt, model)
