@@ -80,6 +80,18 @@ def test_runs_that_differ_only_in_seeds_are_one_setting_and_the_better_one_is_na
     assert conclusion(found) == "Best on the held-out prompts: low."
 
 
+@pytest.mark.parametrize(("epochs", "labels"), [("2.0", {"low", "high"}), ("3.0", {"low_1", "low_2", "high"})])
+def test_runs_that_start_from_other_seeds_of_one_run_are_one_setting(
+    seeded: Path, epochs: str, labels: set[str]
+) -> None:
+    settings = seeded / "params.yaml"
+    sft = "sft: {runs: {one: {epochs: 2.0, seed: 1}, two: {epochs: " + epochs + ", seed: 2}}}\n"
+    text = settings.read_text().replace("low_1: {algorithm", "low_1: {start: sft/one, algorithm")
+    settings.write_text(sft + text.replace("low_2: {algorithm", "low_2: {start: sft/two, algorithm"))
+    found = compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
+    assert {mean.label for mean in found.means} == labels
+
+
 def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> None:
     found = compare(select(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
     steps, tokens, seconds = found.training

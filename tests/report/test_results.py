@@ -26,6 +26,8 @@ from posttrain.report.results import (
     write_readme,
 )
 from posttrain.report.summary import extra_columns
+from posttrain.tables.columns import from_rows
+from posttrain.tables.store import write_table
 from tests.report import workspace
 from tests.workspace import ROOT, environment
 
@@ -63,6 +65,25 @@ def test_differences_are_to_the_setting_that_is_asked_for(reported: Path) -> Non
     assert "less dpo [95 %, Holm]" in table and re.search(r"\ndpo +0.640 \[0.600, 0.700\] +-  ", table)
     with pytest.raises(PipelineError, match=r"no setting 'dpoo' is evaluated.*Did you mean 'dpo'"):
         results_table({}, "dpoo")
+
+
+def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> None:
+    second = "    grpo_2: {algorithm: grpo, start: sft/main, data: two_step/prompts, seed: 2, kl: {beta: 0.02}}\n"
+    settings = workspace.PARAMS.replace("    grpo: {", f"{second}    grpo: {{")
+    settings = settings.replace("grpo: online/grpo}", "grpo: online/grpo, grpo_2: online/grpo_2}")
+    Path("params.yaml").write_text(settings, encoding="utf-8")
+    shutil.copytree("results/grpo", "results/grpo_2")
+    table = finished / "results/grpo_2/rollouts.parquet"
+    write_table(from_rows(workspace.rollouts("dpo"), "rollouts"), table, "rollouts")
+    figures = json.loads(Path("results/grpo/metrics.json").read_text())
+    workspace.put_json(table.with_name("metrics.json"), figures | {"length": figures["length"] + 1})
+    build_report({})
+    lines = results_table({}).splitlines()
+    assert re.split("  +", lines[0])[:2] == ["setting", "seeds"]
+    (row,) = [line for line in lines if line.startswith("grpo")]
+    assert re.split("  +", row)[:2] == ["grpo", "2"] and " 13.0 " in row
+    kept = {row["setting"]: row for row in json.loads(Path("report/summary.json").read_text())["settings"]}
+    assert kept["grpo"]["policies"] == "grpo, grpo_2" and kept["grpo"]["over_seeds"] == 0.0
 
 
 def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
@@ -196,9 +217,7 @@ def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) 
     lines = results_table({}).splitlines()
     assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "less sft [95 %, Holm]", "greedy"]
     rows = {line.split()[0]: line for line in lines if line}
-    assert rows["grpo"].split()[1:4] == ["2.600", "[2.400,", "2.800]"] and " 1.000  0.250 " in " ".join(
-        rows["grpo"].split(" ")
-    )
+    assert re.split("  +", rows["grpo"])[1] == "2.600 [2.400, 2.800]" and "1.000  " in rows["grpo"]
     assert rows["base"].split()[1:4] == ["-1.000", "[-1.000,", "-1.000]"]
     assert "What the gain" not in "\n".join(lines), "no task explains it"
     write_readme({})
