@@ -73,7 +73,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     if any(outcome.state == "Failed" for outcome in outcomes.values()):
         _posttrain(root, "report")  # the page must not be that of an earlier run
     if rows := results(root):
-        create_table_artifact(rows, key="results", description="Every setting with its figures, the best first, or why it has none")
+        create_table_artifact(rows, key="results", description="Every setting and its figures, or why it has none")
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
     if changed := metrics_diff(root, [file for stage in current for file in stage.metrics]):
