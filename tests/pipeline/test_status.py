@@ -37,4 +37,4 @@ def test_the_time_left_is_that_of_the_last_runs(tmp_path: Path, monkeypatch: pyt
     write_json(timings_path("sft@main"), {"stage": "sft@main", "seconds": seconds, "total": 318.0, "peak_mb": 1.0})
     took = "12 of 14 stages are done; the others took 5:18 when they last ran"
     assert _left(14, ["sft@main", "report"]) == f"{took} (1 of them never ran here)"
-    assert _left(13, ["sft@main"]) == took
+    assert _left(13, ["sft@main"]) == took.replace("14", "13")
