@@ -192,6 +192,9 @@ def group_advantages(
     rewards [B]. groups: how many samples each prompt has, where they are neighbours; or the prompt's number [B].
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
+    if knobs.advantage_entry.by_length:
+        what, fix = f"'{algorithm}' weighs rewards by lengths, which are not given here", "Use rloo or dr_grpo"
+        raise ParamsError(what=what, where="group_advantages", fix=fix)
     if not knobs.advantage_entry.grouped or knobs.advantage.type == "win_rate":
         what, fix = f"'{algorithm}' does not compare the rewards of a group", "Use gae, or subtract a baseline"
         raise ParamsError(what=what, where="group_advantages", fix=fix)
