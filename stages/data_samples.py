@@ -36,7 +36,7 @@ def main(run: str) -> None:
     note(seed=params.seed)
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
-    text = load_text(model_folder, params.date)
+    text = load_text(model_folder, params.date, params.template)
     model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
 
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))

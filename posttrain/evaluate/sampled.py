@@ -41,7 +41,7 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     note(seed=params.seed)
     model_folder = needed_model(policy, name)
     reference = model_of(params.reference, f"{section}.reference")
-    text = load_text(model_folder, params.date)
+    text = load_text(model_folder, params.date, params.template)
     model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
     prompts = encode_prompts(text, _prompts(params, section))
     count = len(prompts) * params.samples

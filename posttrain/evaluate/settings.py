@@ -17,7 +17,7 @@ from posttrain.rewards.failures import MAX_FAILED, MaxFailed
 from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Split
-from posttrain.text.chat import DATE, TemplateDate
+from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 MEASURED: Any = {"correct": 1.0, "format": 0.0}
 Completions = Literal["none", "sampled", "full"]
@@ -42,6 +42,9 @@ class EvaluateParams(Params):
     engine: EngineName = ENGINE
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    template: TemplateVariables = Field(
+        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+    )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         MEASURED, description="what is measured; the weighted sum is the score"
     )

@@ -29,6 +29,7 @@ from posttrain.sampling.sampler import (
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import row_variables
 from posttrain.train.model_set import ModelSet
 from posttrain.workspace import table_path
 
@@ -82,7 +83,14 @@ def sampled_demonstrations(
 ) -> Measure:
     """Return what samples the prompts of demonstrations and scores the samples, next to the loss of the rows."""
     shown = [
-        Prompt(row["id"], row["messages"][:-1], (), row["messages"][-1]["content"], problem=row["problem"])
+        Prompt(
+            row["id"],
+            row["messages"][:-1],
+            (),
+            row["messages"][-1]["content"],
+            problem=row["problem"],
+            variables=row_variables(row),
+        )
         for row in rows.iter_rows(named=True)
     ]
     table = str(run.inputs[1])

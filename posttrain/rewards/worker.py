@@ -131,6 +131,7 @@ def rollout_to(rollout: Rollout) -> dict[str, Any]:
             "info": dict(prompt.info),
             "task": prompt.task,
             "problem": prompt.problem,
+            "variables": dict(prompt.variables),
         },
         "sample": rollout.sample,
         "row": [list(row.prompt), list(row.rest), None if row.mask is None else list(row.mask)],
