@@ -634,9 +634,9 @@ def test_variables_of_the_template_are_kept_as_json_and_part_of_the_id() -> None
     frame = load(put("rows.jsonl", rows), "prompts", heldout_share=0.0, test_share=0.0)
     kept = ['{"enable_thinking":false}', '{"enable_thinking":true}', None, None]
     assert frame["chat_template_kwargs"].to_list() == kept
-    plain = load(put("plain.jsonl", [{**row, "chat_template_kwargs": None} for row in rows[:3]]), "prompts")
+    plain = load(put("plain.jsonl", rows[2:]), "prompts", heldout_share=0.0, test_share=0.0)
     assert "chat_template_kwargs" not in plain.columns
-    assert frame["id"].n_unique() == 4 and set(frame["id"][2:]) == set(plain["id"]) - {plain["id"][1]}
+    assert frame["id"].n_unique() == 4 and frame["id"].to_list()[2:] == plain["id"].to_list()
     assert [content_id(row, "prompts") for row in frame.iter_rows(named=True)] == frame["id"].to_list()
 
 

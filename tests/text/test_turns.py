@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -176,23 +177,14 @@ def test_what_the_template_writes_for_the_policy_is_not_trained(folder: Path) ->
     assert not off.same_as(text)
 
 
-@pytest.mark.parametrize(
-    ("variables", "told"),
-    [
-        ({"mod": "off"}, "models/own: the chat template does not read mod. Remove it from `template`, or fix its name"),
-        ({"mode": "<|end|>"}, "the chat_template_kwargs of a conversation holds '<|end|>', which ends or opens turns"),
-    ],
-)
-def test_variables_that_do_nothing_or_forge_turns_are_refused(
-    folder: Path, variables: dict[str, Any], told: str
-) -> None:
-    tokenizer = load_tokenizer(folder)
-    tokenizer.chat_template = SWITCHED
-    with pytest.raises(DataError) as caught:
-        if "mod" in variables:
-            ChatText(tokenizer, "models/own", variables=variables)
-        ChatText(tokenizer, "models/own").conversations([Conversation(LONG, variables=variables)], "last")
-    assert told in str(caught.value)
+def test_variables_that_do_nothing_or_forge_turns_are_refused(folder: Path) -> None:
+    text = with_template(folder, SWITCHED)
+    told = "models/own: the chat template does not read mod. Remove it from `template`, or fix its name"
+    with pytest.raises(DataError, match=re.escape(told)):
+        ChatText(text.tokenizer, "models/own", variables={"mod": "off"})
+    told = "the chat_template_kwargs of a conversation holds '<|end|>', which ends or opens turns"
+    with pytest.raises(DataError, match=re.escape(told)):
+        text.conversations([Conversation(LONG, variables={"mode": "<|end|>"})], "last")
 
 
 def test_an_answer_that_does_not_begin_as_a_generated_one_is_refused(folder: Path) -> None:
