@@ -123,6 +123,16 @@ def template_fault(file: Path) -> str | None:
     return None
 
 
+def written_template(root: Path, folder: Path | None, chat_template: str | None) -> str | None:
+    """Return the template of a run's file, or of a folder as it is written there; None where neither is there."""
+    if chat_template is not None:
+        file = root / chat_template
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+    files = [root / folder / name for name in ("chat_template.jinja", "tokenizer_config.json")] if folder else []
+    found = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    return "\n".join(found) if found else None
+
+
 def _read_template(file: str) -> str:
     if is_outside(file, CUSTOM):
         raise ModelError(what=f"the chat template lies outside {CUSTOM}/", where=file, fix=f"Move it to {CUSTOM}/")
