@@ -20,7 +20,7 @@ from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
 from posttrain.params.slots import model_of, needed_model
-from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
@@ -58,7 +58,8 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
         ]
     progress.close()
     scorer = model_of(params.reward_model, f"{section}.reward_model")
-    reward = RewardSum(params.reward, Context(runtime, section, scorer, text, params.sampling.max_tokens))
+    context = Context(runtime, section, scorer, text, params.sampling.max_tokens)
+    reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     FailureLimit(reward, params.max_failed, section).check([*sampled, *greedy])
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)

@@ -13,7 +13,7 @@ from posttrain.models.device import DeviceParams
 from posttrain.params.params import PARAMS_FILE, Params, at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Split
@@ -49,6 +49,7 @@ class EvaluateParams(Params):
         MEASURED, description="what is measured; the weighted sum is the score"
     )
     max_failed: MaxFailed = MAX_FAILED
+    on_failures: OnFailures = "end"
     completions: Completions = Field(
         "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
     )
@@ -66,7 +67,7 @@ class EvaluateParams(Params):
         return self
 
 
-SAMPLING = frozenset({"samples", "kl_samples", "sampling", "engine", "reward", "max_failed"})
+SAMPLING = frozenset({"samples", "kl_samples", "sampling", "engine", "reward", "max_failed", "on_failures"})
 """The settings of samples, which a likelihood does not read."""
 
 

@@ -11,7 +11,7 @@ from posttrain.evaluate.intervals import Floats
 from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
 from posttrain.params.slots import model_of
 from posttrain.rewards.catalog import learned, need_a_weight, term
-from posttrain.rewards.failures import MAX_FAILED, FailureLimit
+from posttrain.rewards.failures import MAX_FAILED, FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum, scored_by_first
@@ -59,7 +59,8 @@ def heldout_watch(
         print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
     check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * watch.samples, sampling, where)
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
-    true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
+    context = Context(models.runtime, where, reward_model, text, sampling.max_tokens)
+    true = RewardSum(watch.reward, context, wait_above(params.on_failures, params.max_failed))
     if params.rollout.ahead:
         local = LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")
         sampler = DistributedSampler(local)

@@ -22,7 +22,7 @@ from posttrain.models.device import DeviceParams
 from posttrain.params.params import Params
 from posttrain.params.slots import model_slot, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rollout import Rollout
 from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
@@ -66,6 +66,7 @@ class SamplesRun(Params):
     )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
     max_failed: MaxFailed = MAX_FAILED
+    on_failures: OnFailures = "end"
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     engine: EngineName = ENGINE
     device: DeviceParams = Field(default_factory=DeviceParams)

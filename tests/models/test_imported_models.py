@@ -194,9 +194,7 @@ def test_variables_stay_with_a_model_and_its_descendants_in_its_template(workspa
     assert "it's {off}\n%}" in text.stops.decode(theirs)
     assert load_text(Path("trained"), variables={"mode": ""}).prompt(asked) == plain.prompt(asked)
     assert text.prompts([Conversation(asked, variables={"mode": None})]) == [plain.prompt(asked)]
-    with pytest.raises(
-        PosttrainError, match=r"/my: the chat template does not read moode\. Remove it from `template`"
-    ):
+    with pytest.raises(PosttrainError, match=r"/my: the chat template does not read moode\. Remove it from `template`"):
         fetch_model(str(folder), None, Path("other"), None, None, {"moode": 1})
     assert not Path("other").exists()
 
