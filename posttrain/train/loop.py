@@ -147,7 +147,8 @@ RUNS_ON = "runs_on"
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """Return the settings that change the training, as plain data: they name the folder of the run's checkpoints."""
-    without = dict.fromkeys(("limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards"), True)
+    names = ["limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards", "on_failures"]
+    without = dict.fromkeys(names if params.template else [*names, "template"], True)
     return params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
 
 
