@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
+from posttrain.measure.phases import CLOCK
+
 PLAIN_EVERY_S = 10.0
 LIVE_EVERY_S = 0.1
 
@@ -27,7 +29,7 @@ class Progress:
     def advance(self, count: int = 1, metrics: Mapping[str, float] | None = None) -> None:
         """Count more finished steps; `metrics` are shown with the next line."""
         self._done += count
-        now = time.monotonic()
+        now = CLOCK.moved = time.monotonic()
         due = now - self._shown >= (LIVE_EVERY_S if self._live else PLAIN_EVERY_S)
         if due and self._done < self._total:
             self._show(now, metrics or {}, end="" if self._live else "\n")

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, Kind, content_ids
+from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, VARIABLES, Kind, content_ids
 from posttrain.tables.failures import short_repr
-from posttrain.tables.turns import Row, RowError, Turns, conversation, sharegpt, text, turns, type_name
+from posttrain.tables.turns import Row, RowError, Turns, conversation, sharegpt, text, turns, type_name, variables
 
 Layout = tuple[str, ...]
 
@@ -30,6 +30,7 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
             turned = turn(row)
             if "problem" in COLUMNS[kind]:
                 turned["problem"] = _scalar(row, "problem")
+                turned[VARIABLES] = variables(row)
             return turned
     missing = {layout: [name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]}
     nearest = min(missing, key=lambda layout: (len(missing[layout]) == len(layout), len(missing[layout])))
@@ -45,7 +46,7 @@ def layout_names(kind: Kind) -> str:
 
 def wanted_columns(kind: Kind) -> frozenset[str]:
     """Return every column that a layout reads."""
-    optional = {"answer", "info", "input", "margin", "problem", "split", "subset", "system", "tools"}
+    optional = {"answer", "info", "input", "margin", "problem", "split", "subset", "system", "tools", VARIABLES}
     return frozenset(name for layout in LAYOUTS[kind] for name in layout) | optional
 
 

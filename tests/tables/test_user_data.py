@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.errors import DataError, ParamsError, PosttrainError, TableError
 from posttrain.params.params import check
-from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.tables.columns import COLUMNS, Kind, content_id
 from posttrain.tables.hub_data import dataset_parts
 from posttrain.tables.options import FileTable, HubTable
 from posttrain.tables.readers import Columns
@@ -622,3 +622,26 @@ def test_parquet_rows_follow_the_same_rules_as_json_rows() -> None:
     pq.write_table(pa.table({"messages": pa.array(named, type=turns.type)}), "b.parquet")
     with pytest.raises(TableError, match=r"b.parquet row 61: turn 2 of 'messages' has 'name', which would be lost"):
         load("b.parquet", "chat")
+
+
+def test_variables_of_the_template_are_kept_as_json_and_part_of_the_id() -> None:
+    rows = [
+        {"prompt": "1?", "answer": "1", "chat_template_kwargs": {"enable_thinking": False, "mode": None}},
+        {"prompt": "2?", "answer": "2", "chat_template_kwargs": '{"enable_thinking": true}'},
+        {"prompt": "3?", "answer": "3"},
+        {"prompt": "1?", "answer": "1"},
+    ]
+    frame = load(put("rows.jsonl", rows), "prompts", heldout_share=0.0, test_share=0.0)
+    kept = ['{"enable_thinking":false}', '{"enable_thinking":true}', None, None]
+    assert frame["chat_template_kwargs"].to_list() == kept
+    plain = load(put("plain.jsonl", rows[2:]), "prompts", heldout_share=0.0, test_share=0.0)
+    assert "chat_template_kwargs" not in plain.columns
+    assert frame["id"].n_unique() == 4 and frame["id"].to_list()[2:] == plain["id"].to_list()
+    assert [content_id(row, "prompts") for row in frame.iter_rows(named=True)] == frame["id"].to_list()
+
+
+@pytest.mark.parametrize("value", [[1], "no", {"messages": 1}, {"bos_token": "x"}, {"a b": 1}])
+def test_variables_that_a_template_cannot_have_are_refused(value: Any) -> None:
+    name = put("rows.jsonl", [{"prompt": "1?", "answer": "1", "chat_template_kwargs": value}])
+    with pytest.raises(PosttrainError, match="'chat_template_kwargs' is"):
+        load(name, "prompts")

@@ -171,7 +171,7 @@ def test_many_conversations_are_rendered_in_their_order_and_the_failing_one_is_n
     asked = [RenderRequest([turn("user", f"{n}" * (1 + n % 7 * 3000))], n % 2 == 0) for n in range(600)]
     some = Template(OPENED, {}, "2024-07-26").render(asked)
     assert [one.text for one in some] == [
-        f"<|user|>{turns[0]['content']}<|end|>{'<|assistant|>' * opened}" for turns, opened, _ in asked
+        f"<|user|>{turns[0]['content']}<|end|>{'<|assistant|>' * opened}" for turns, opened, *_ in asked
     ]
     failing = "{% if '299' in messages[0].content %}{{ 1 / 0 }}{% endif %}" + OPENED
     with pytest.raises(DataError, match="which begins '299"):
