@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.commands.line import add_action, add_actions, add_json
+from posttrain.commands.line import Document, add_action, add_actions
 
 EXAMPLE = "results --json"
 FIGURES = """
@@ -21,11 +21,9 @@ the figures, all measured on prompts that nothing was trained on:
 def add_arguments(parser: ArgumentParser) -> None:
     """Take what to show; by default the results."""
     actions = add_actions(parser, "results")
-    parser.set_defaults(json=False)
     does = "show every policy with its figures, or why it has none"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
-    add_json(results)
     does = "write report/report.html from the current results, also when a run has failed"
     add_action(actions, "show", "report", does)
     add_action(actions, "show", "readme", "write the last run's results into README.md and draw its plot")
@@ -68,7 +66,7 @@ def _results(action: str, *, json: bool) -> str:
     from posttrain.report import results
 
     if action == "results":
-        return (results.results_json if json else results.results_table)(not_current)
+        return Document(results.results_json(not_current)) if json else results.results_table(not_current)
     return (results.write_report if action == "report" else results.write_readme)(not_current)
 
 

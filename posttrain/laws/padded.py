@@ -187,6 +187,8 @@ def on_policy(subject: PaddedLoss, shape: Shape) -> float | None:
     weight = found.gradients["advantage"]
     if largest(weight - moved.gradients["advantage"]) > 1e-9 * largest(weight):
         weight = weight / logp
+    if bool((weight > 0).any()):  # a better token than expected must become likelier
+        return math.inf
     expected = weight * step.rows.tokens["advantage"]
     return largest(found.gradients["logp"] - expected) / max(1e-3, largest(expected))
 

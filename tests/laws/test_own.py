@@ -26,13 +26,9 @@ HEAD = "import torch\nfrom posttrain.losses import Options, Surrogate\n"
 
 def blocks(language: str) -> list[str]:
     """The code of docs/algorithms.md in one language."""
-    page = (
-        (ROOT / "docs/algorithms.md")
-        .read_text(encoding="utf-8")
-        .split("## Your own surrogate or loss")[1]
-        .split("\n## ")[0]
-    )
-    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    section = page.split("## Your own surrogate or loss")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 @pytest.fixture
