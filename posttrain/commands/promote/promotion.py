@@ -38,8 +38,8 @@ def promote(name: str, title: str, force: str | None = None) -> str:
         raise ParamsError(what=f"'{title}' is not a name", where="--as", fix="Use letters, digits, _ and -")
     if force is not None and not force.strip():
         raise ParamsError(what="it is empty", where="--force", fix="Say why: the tag keeps the reason")
-    policy, model = _named(name)
-    _require_current(policy)
+    policy, model = named_policy(name)
+    require_current(policy)
     digest = output_digests().get(f"models/{model}")
     if digest is None:
         raise DataError(what=f"{LOCK} has no models/{model}", where="promote", fix="Run it first: dvc repro")
@@ -73,7 +73,7 @@ def present(title: str) -> Promoted | None:
     return Promoted(tag, max(numbers), said["policy"], said["digest"])
 
 
-def _named(name: str) -> tuple[str, str]:
+def named_policy(name: str) -> tuple[str, str]:
     """Return the label and the model of an evaluated policy."""
     labels = {label: run.model for label, run in evaluated(read()).items()}
     label = name if name in labels else next((label for label, model in labels.items() if model == name), None)
@@ -83,7 +83,8 @@ def _named(name: str) -> tuple[str, str]:
     return label, labels[label]
 
 
-def _require_current(policy: str) -> None:
+def require_current(policy: str) -> None:
+    """Refuse a policy whose results are not those of its model, settings and code."""
     if reason := staleness({policy: evaluated(read())[policy].stage}).reasons.get(policy):
         raise DataError(what=f"its results are not current ({reason})", where=policy, fix="Run them: dvc repro")
 
