@@ -136,6 +136,8 @@ def test_what_is_refused_says_how_to_fix_it_and_leaves_nothing(own_workspace: Pa
     closed = push(own_workspace, "grpo", "--to", "hf:me/tiny", HF_ENDPOINT="http://127.0.0.1:9", HF_TOKEN=TOKEN)
     assert closed.returncode == 1 and "the Hub cannot be reached" in closed.stderr and TOKEN not in closed.stderr
     assert "Traceback" not in closed.stderr
+    shown = push(own_workspace, "grpo", "--to", "hf:me/tiny", **there, HF_TOKEN=TOKEN, OTHER_API_KEY="two_step/prompts")
+    assert shown.returncode == 1 and "the card would show the value of a secret variable" in shown.stderr
     params = own_workspace / "params.yaml"
     params.write_text(params.read_text().replace("grpo: online/grpo", "grpo: sft/main"))
     stale = push(own_workspace, "grpo", "--to", "hf:me/tiny", **there, HF_TOKEN=TOKEN)
