@@ -22,7 +22,16 @@ from torch import Tensor, nn
 
 from posttrain.algorithms import advantages as formulas
 from posttrain.algorithms.objective import part_columns
-from posttrain.algorithms.padded import check_arguments, entry, flat, padded, padded_loss, settings_of
+from posttrain.algorithms.padded import (
+    PaddedBatch,
+    PaddedLoss,
+    check_arguments,
+    entry,
+    flat,
+    padded,
+    padded_loss,
+    settings_of,
+)
 from posttrain.algorithms.policy import ppo
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
@@ -39,6 +48,8 @@ from posttrain.params.choices import Options
 
 __all__ = [
     "Options",
+    "PaddedBatch",
+    "PaddedLoss",
     "PairLoss",
     "Surrogate",
     "Tokens",
