@@ -42,6 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,), (runs,) = blocks("python"), blocks("yaml")
     (place / "custom/my_losses.py").write_text(code)
@@ -97,6 +98,7 @@ def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) ->
     assert not error_of(law, f"{head}own = PairLoss(Options, lambda h, l, _: {loss}, 'bad')\n") <= LAWS[law].tolerance
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
     (place / "custom/broken.py").write_text(
         f"{HEAD}bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n"

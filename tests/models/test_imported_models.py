@@ -75,6 +75,7 @@ def theirs(folder: Path, rollouts: list[Rollout]) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rm", "padded", "plain", "chatml"])
 def test_a_given_reward_model_scores_as_transformers_does_in_its_own_tokens(given: Path, name: str) -> None:
     rollouts = drawn(given, ASKED[:2])

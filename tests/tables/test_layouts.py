@@ -76,6 +76,7 @@ def test_a_table_without_tool_use_has_no_extra_columns_and_the_same_ids() -> Non
     assert load([{**PLAIN, "tools": []}], "chat").equals(load([PLAIN], "chat"))
 
 
+@pytest.mark.slow
 def test_tool_use_changes_only_the_id_of_its_row() -> None:
     other = {**tool_row(), "tools": [{"type": "function", "function": {"name": "weather"}}]}
     table = load([PLAIN, tool_row(), other, tool_row()], "chat")
@@ -85,6 +86,7 @@ def test_tool_use_changes_only_the_id_of_its_row() -> None:
     assert table["id"][1] == load([tool_row()], "chat")["id"][0]
 
 
+@pytest.mark.slow
 def test_rows_with_and_without_tools_in_several_batches() -> None:
     rows = [{"messages": [*user(f"{n}?"), *assistant("a")]} for n in range(8192)] + [tool_row()]
     assert load(rows, "chat")["tools"].null_count() == 8192

@@ -414,6 +414,7 @@ def test_a_file_name_with_wildcards_is_read_as_a_name() -> None:
     assert "a\\x1b[2J\\nb.json row 1: 'text' is a number" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_folders_of_save_to_disk() -> None:
     splits = {"train": PROMPTS[:40], "validation": PROMPTS[40:50], "test": PROMPTS[50:]}
     whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
@@ -440,6 +441,7 @@ def test_arrow_files_of_both_formats() -> None:
     assert load("file.arrow", "pairs").equals(expected)
 
 
+@pytest.mark.slow
 def test_a_split_column_decides_the_split() -> None:
     names = ["train", "Training", "validation", "dev", "test"]
     rows = [{**row, "split": names[n % 5]} for n, row in enumerate(PROMPTS)]
@@ -456,6 +458,7 @@ def test_a_split_column_decides_the_split() -> None:
     assert load("a.jsonl", "prompts", limit=2).height == 10
 
 
+@pytest.mark.slow
 def test_unknown_values_of_a_split_column_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "split": "train"} for row in PROMPTS]
     for value, expected in (
@@ -503,6 +506,7 @@ def test_params_that_name_missing_splits_or_columns_are_refused(params: Row, exp
     assert expected in str(caught.value)
 
 
+@pytest.mark.slow
 def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [*PROMPTS, PROMPTS[3], {"prompt": " ", "answer": "x"}, {"prompt": None, "answer": "y"}]
     name, shares = put("a.jsonl", rows), {"heldout_share": 0.2, "test_share": 0.2}
@@ -528,6 +532,7 @@ def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> Non
     assert kept.equals(load(put("b.jsonl", PROMPTS), "prompts", **shares))
 
 
+@pytest.mark.slow
 def test_every_left_out_row_is_reported_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     name = put("a.jsonl", COMPLETIONS)
     asked = load(put("p.jsonl", PROMPTS), "prompts", heldout_share=0.2, test_share=0.2)
@@ -566,6 +571,7 @@ def test_several_assistant_turns_are_counted(capsys: pytest.CaptureFixture[str])
     assert "here: 1 row with several assistant turns: sft trains on all of them" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_parquet_file_that_decodes_to_too_much_memory_is_refused() -> None:
     text, rows = "a" * 500_000, 400
     bomb = pa.table({"messages": [user(text) + assistant("b")] * rows, "other": ["x"] * rows})
@@ -599,6 +605,7 @@ def test_invalid_sections_of_data_are_refused(section: Row, expected: str) -> No
     assert expected in str(caught.value)
 
 
+@pytest.mark.slow
 def test_many_rows_take_seconds() -> None:
     """An eighth of a million plain rows in well under the time that a million may take; the machine may be noisy."""
     with Path("a.jsonl").open("w") as stream:

@@ -57,6 +57,7 @@ def test_a_completion_may_end_with_any_of_the_models_tokens(text: ChatText) -> N
 contents = st.lists(st.one_of(st.text(max_size=12), st.sampled_from(SPECIALS)), min_size=1, max_size=5).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(question=contents, answer=contents)
 def test_content_never_becomes_markup_and_comes_back_as_it_was(text: ChatText, question: str, answer: str) -> None:
@@ -187,6 +188,7 @@ def test_a_template_that_never_ends_is_refused_and_the_conversation_named(text: 
     assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER]), "the next conversation is rendered"
 
 
+@pytest.mark.slow
 def test_the_template_process_ends_with_its_parent() -> None:
     code = (
         "import os\nfrom posttrain.text.templates import PROCESS\n"

@@ -73,6 +73,7 @@ LONG = [turn("user", "1+1?"), turn("assistant", "2"), turn("user", "2+2?"), turn
 contents = st.lists(st.one_of(st.text(min_size=1, max_size=8), st.sampled_from(SPECIALS)), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(said=st.lists(contents.map("".join), min_size=2, max_size=8), system=st.booleans())
 def test_exactly_the_assistants_tokens_and_their_end_are_trained(text: ChatText, said: list[str], system: bool) -> None:

@@ -131,6 +131,7 @@ def test_masks_and_batches_are_kept(tmp_path: Path) -> None:
     assert [sources[0].batch(step).rows for step in range(6)] == [sources[1].batch(step).rows for step in range(6)]
 
 
+@pytest.mark.slow
 def test_a_table_is_tokenized_once(text: ChatText, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another table, template, date, encoding or code, and a damaged file, are tokenized again."""
     frame, calls = chat(20), list[int]()

@@ -69,6 +69,7 @@ def test_several_outputs_need_a_label(endpoint: Endpoint) -> None:
         served_by(endpoint, label=1)(said("x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
