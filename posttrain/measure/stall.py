@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from posttrain.errors import ParamsError
 from posttrain.measure.phases import CLOCK
 
 SETTING: Final = "POSTTRAIN_STALL_MINUTES"
@@ -43,8 +44,10 @@ def print_stacks_on_signal() -> None:
 
 def watch_stalls(stage: str) -> None:
     """Start a thread that says once what the stage waits for when no phase begins or ends and no work advances."""
-    minutes = float(os.environ.get(SETTING) or MINUTES)
-    if minutes > 0:
+    given = os.environ.get(SETTING) or str(MINUTES)
+    if not re.fullmatch(r"\d+(\.\d+)?", given):
+        raise ParamsError(what=f"{SETTING} = {given:.40}", where="environment", fix="Give minutes, e.g. 10; 0: never")
+    if (minutes := float(given)) > 0:
         threading.Thread(target=_watch, args=(stage, minutes * 60), daemon=True).start()
 
 
