@@ -48,10 +48,9 @@ class Chart {
 
   drawLegend() {
     this.legend.replaceChildren(...(this.options.small ? [] : this.listed()).map((series) => {
-      const style = look(series.look), on = !this.off.has(series.name);
-      const line = shape("line", { x1: 1, x2: 21, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": style.dash || null, paint: { stroke: style.colour } });
+      const on = !this.off.has(series.name);
       return el("button", { type: "button", "aria-pressed": String(on), "data-series": series.name, onclick: () => this.toggle(series.name) },
-        shape("svg", { viewBox: "0 0 22 10", "aria-hidden": "true" }, line), series.name);
+        lineSwatch(series.look), series.name);
     }));
   }
 

@@ -35,7 +35,7 @@ function startCurves() {
   const small = names.filter((name) => FRONT.includes(name)).slice(0, MULTIPLES).map((name) =>
     [name, new Chart(byId("multiples"), { id: `small-${name}`, height: 170, runs: true, together: "step", small: true })]);
   chosen.append(...names.map((name) => el("option", { value: name, title: DATA.about[name] }, words(name))));
-  const show = () => {
+  const show = (event) => {
     const across = byId("across").value, reach = Number(byId("smoothing").value), metric = chosen.value, log = byId("log").checked;
     byId("smoothing-value").textContent = reach ? `± ${reach} points` : "off";
     const xLabel = across === "share" ? "share of the run" : "step";
@@ -43,8 +43,9 @@ function startCurves() {
     byId("metric-about").textContent = DATA.about[metric] ? `${words(metric)}: ${DATA.about[metric]}` : "";
     byId("curves-note").textContent = "Drag across a chart to zoom; the names switch runs off and on. A cursor is in all charts of steps."
       + (each > 1 ? ` Of long runs a point is the mean of up to ${each} steps.` : "");
-    for (const [name, one] of [[metric, chart], ...small])
-      one.show({ title: words(name), yLabel: one === chart ? words(name) : "", xLabel, log, series: seriesOf(name, across, SCHEDULES.includes(name) ? 0 : reach) });
+    for (const [name, one] of event?.target === chosen ? [[metric, chart]] : [[metric, chart], ...small])
+      one.show({ title: words(name), yLabel: one === chart ? words(name) : "", xLabel, log,
+        series: seriesOf(name, across, SCHEDULES.includes(name) ? 0 : reach).map((series) => (one === chart ? series : { ...series, raw: null })) });
   };
   for (const id of ["metric", "across", "smoothing", "log"]) byId(id).addEventListener("input", show);
   show();
@@ -55,7 +56,7 @@ const AT_FIRST = 8;
 function startRuns() {
   const reference = settingOf(DATA.reference), best = DATA.decision.rows.map((row) => row.setting);
   const first = SETTINGS.length <= AT_FIRST ? SETTINGS : [...new Set([reference, ...best])].filter((name) => SETTINGS.includes(name)).slice(0, AT_FIRST);
-  const labels = SETTINGS.map((name) => el("label", {}, el("input", { type: "checkbox", value: name, checked: first.includes(name) }), swatch(SETTINGS.indexOf(name)), name));
+  const labels = SETTINGS.map((name) => el("label", {}, el("input", { type: "checkbox", value: name, checked: first.includes(name) }), lineSwatch(SETTINGS.indexOf(name)), name));
   const boxes = labels.map((label) => label.querySelector("input"));
   const show = () => {
     RUNS_OFF.clear();

@@ -33,6 +33,12 @@ const SETTINGS = [...new Set([...DATA.policies, ...DATA.curves].map((one) => set
 const lookOf = (label) => Math.max(0, SETTINGS.indexOf(settingOf(label)));
 const swatch = (index) => el("span", { class: "swatch", "aria-hidden": "true", paint: { background: look(index).colour } });
 
+function lineSwatch(index) {
+  const { colour, dash } = look(index);
+  return shape("svg", { viewBox: "0 0 22 10", class: "line", "aria-hidden": "true" },
+    shape("line", { x1: 1, x2: 21, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": dash || null, paint: { stroke: colour } }));
+}
+
 // A table that scrolls sideways in its own box; where `stacks`, a narrow screen shows each row as a card with the titles in it.
 // The roles say what the display of a card would make a screen reader forget.
 function table(caption, titles, rows, stacks) {

@@ -89,11 +89,11 @@ function answers(label, mine, kind, query) {
       onclick: () => show((place + by + samples.length) % samples.length, by) }, text);
     const why = DATA.reasons[sample.reason] || "", parts = sample.parts.map(([part, value, status]) => `${words(part)} ${short(value)}${status === "ok" ? "" : ` (${status})`}`);
     host.replaceChildren(el("h3", {}, el("span", {}, swatch(lookOf(label)), label),
-        el("span", { class: `badge ${sample.kind === "right" ? "right" : sample.kind === "scored" ? "" : "wrong"}` }, verdict), sample.cut && el("span", { class: "badge wrong" }, "cut"),
         el("small", {}, summary)),
       el("div", { class: "steps" }, step(-1, "‹", "previous"), el("span", {}, name), step(1, "›", "next"),
         copying("copy", sample.text, "copy the completion"), copying("why", `posttrain why ${sample.id}`, `copy: posttrain why ${sample.id}`)),
-      el("p", { class: "parts" }, why && el("b", {}, `${why}. `), [...parts, `${figure(sample.tokens)} tokens`].join(", ")),
+      el("p", { class: "parts" }, el("span", { class: `badge ${sample.kind === "right" ? "right" : sample.kind === "scored" ? "" : "wrong"}` }, verdict), " ",
+        sample.cut && [el("span", { class: "badge wrong" }, "cut"), " "], why && el("b", {}, `${why}. `), [...parts, `${figure(sample.tokens)} tokens`].join(", ")),
       el("pre", { class: sample.text ? null : "empty" }, sample.text === "" ? "(nothing)" : marked(sample.text, query)));
     if (!moved) return;
     host.querySelectorAll(".steps button")[moved > 0 ? 1 : 0].focus();

@@ -30,7 +30,7 @@ def health_list(found: Mapping[str, Sequence[str]]) -> Markup:
         return element("p", "No run has a metric with limits.", class_="note")
     fine = [run for run, worries in found.items() if not worries]
     lines = [f"! {run}: {'; '.join(worries)}" for run, worries in found.items() if worries]
-    return listed([*lines, *([f"no metric is beyond its limits: {', '.join(fine)}"] if fine else [])])
+    return listed([*lines, *([f"No metric is beyond its limits: {', '.join(fine)}."] if fine else [])])
 
 
 def settings_tables(settings: Mapping[str, Any]) -> Markup:
@@ -70,7 +70,7 @@ def lineage_table(stages: Sequence[Mapping[str, Any]]) -> Markup:
 
 def results_cells(titles: Sequence[str], rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> Markup:
     """Return the table that decides; the page's script sorts it, draws it and changes what it is against."""
-    columns = [Column(title, "whole" if "[" in title else "") for title in titles]
+    columns = [Column(title or "verdict", "whole" if "[" in title else "") for title in titles]
     lines = [*rows, *([label, error, *["–"] * (len(titles) - 2)] for label, error in errors.items())]
     return table("Settings and their figures", columns, lines) if lines and titles else Markup()
 

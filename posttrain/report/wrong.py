@@ -13,7 +13,7 @@ from posttrain.params.user_code import is_import_path
 from posttrain.report.policies import Policy
 from posttrain.rewards.catalog import term
 from posttrain.rewards.reward import Each, score_one
-from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
+from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow
 from posttrain.tasks.task import load_task
 
 RIGHT, WRONG, UNREADABLE, FAILURE, SCORED = "right", "wrong answer", "no readable answer", "failed", "scored"
@@ -71,7 +71,7 @@ class Asked:
         if (known := self._known[key]) is None:
             return ""
         prompt = Prompt(row["prompt_id"], row["prompt"], (), row["answer"], task=row["task"], problem=row["problem"])
-        finish = "length" if row["truncated"] else "stop"
+        finish: Finish = "length" if row["truncated"] else "stop"
         again = Rollout(prompt, row["sample"], TokenRow((), ()), (), row["completion"], finish)
         score = score_one(known[0], again, known[1])
         return score.reason if (score.value, score.status) == (part["value"], part["status"]) else ""
