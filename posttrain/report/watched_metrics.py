@@ -112,6 +112,13 @@ def table_rows() -> list[str]:
     ]
 
 
+def listed() -> str:
+    """Return the same as text."""
+    return "\n".join(
+        f"{', '.join(row.names)}\n    {plain(row.meaning)}. When to worry: {plain(row.worry)}" for row in METRICS
+    )
+
+
 def metric_named(name: str) -> Metric | None:
     """Return the row of a metric: that of its name, or of the part of a reward."""
     exact = next((row for row in METRICS if name in row.names), None)

@@ -99,6 +99,12 @@ def rollouts(policy: str, *, first_prompt: int = 0, prompts: int = PROMPTS) -> l
     ]
 
 
+def unread(row: dict[str, Any], completion: str) -> None:
+    """Make a rollout one whose answer cannot be read."""
+    scores = [{"name": "correct", "value": 0.0, "status": "unparseable"}]
+    row |= {"completion": completion, "reward": 0.0, "status": "unparseable", "scores": scores}
+
+
 def metrics(policy: str) -> dict[str, float]:
     """As the stage `evaluate` writes them."""
     one = dict(FIGURES[policy])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = "online"
-ALGORITHMS = "algorithms"
+ALGORITHMS, METRICS = "algorithms", "metrics"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Take one name."""
-    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; or `{ALGORITHMS}` for all of them"
+    about = (
+        f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}` for all; `{METRICS}` of a step"
+    )
     parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; default: all sections")
 
 
@@ -21,6 +23,10 @@ def run(arguments: Namespace) -> str:
     from posttrain.params.params import GROUPS
 
     name: str | None = arguments.name
+    if name == METRICS:
+        from posttrain.report.watched_metrics import listed
+
+        return listed()
     if name is None or name.partition(".")[0] in GROUPS:
         return describe_params(name)
     return describe(None if name == ALGORITHMS else name)
