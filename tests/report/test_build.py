@@ -108,7 +108,7 @@ def test_page_is_one_file_without_links(finished: Path) -> None:
 def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
     build_report({})
     data = page_data(PAGE.read_text(encoding="utf-8"))
-    answers = [row["by"][3]["samples"][0]["text"] for row in data["prompts"]]  # type: ignore[index,attr-defined]
+    answers = [row["by"][3]["samples"][0]["text"] for row in data["prompts"]]  # type: ignore[attr-defined]
     assert answers[: len(workspace.HOSTILE)] == list(workspace.HOSTILE)
     assert data["reference"] == "sft"
     curves = {one["label"]: one for one in data["curves"]}  # type: ignore[attr-defined]

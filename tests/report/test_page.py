@@ -320,6 +320,7 @@ def test_print_has_all_columns_and_no_completions(port: int, file: Path) -> None
         assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert page.run("document.querySelector('#prompts').getBoundingClientRect().height") == 0
         assert page.run("document.querySelector('h1').getBoundingClientRect().height") > 0
+        assert page.run("document.querySelectorAll('#runs-list label')[0].getBoundingClientRect().height") > 0
 
 
 def test_scores_other_than_right_or_wrong_are_shown_as_numbers(port: int, tmp_path: Path) -> None:
