@@ -75,13 +75,13 @@ compare: env ## compare runs or settings on the same held-out prompts (NAMES="a 
 experiments: env ## list DVC's experiments with the settings and figures that changed
 	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
-test: env ## the quick tests
+test: env ## the quick tests, a real pipeline and a real flow among them (about 6 minutes on two idle cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
 
 test-fast: env ## tests to run before a commit: those that start no pipeline (half a minute)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/architecture tests/formulas tests/laws
 
-test-all: env ## all tests, with the slow ones (nightly)
+test-all: env ## all tests, with the slow ones (hours; nightly)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-second-device: env ## test the code for a GPU without one, on a stand-in for CUDA (tests/second_device; needs g++ once, and a CPU build of torch)

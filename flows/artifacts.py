@@ -73,7 +73,7 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     if any(outcome.state == "Failed" for outcome in outcomes.values()):
         _posttrain(root, "report")  # the page must not be that of an earlier run
     if rows := results(root):
-        create_table_artifact(rows, key="results", description="Every policy with its figures, or why it has none")
+        create_table_artifact(rows, key="results", description="Every setting and its figures, or why it has none")
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
     if changed := metrics_diff(root, [file for stage in current for file in stage.metrics]):
@@ -85,10 +85,11 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 
 
 def results(root: Path) -> list[dict[str, Any]]:
-    """Return the rows of `posttrain show results`, one per policy; empty where nothing is evaluated."""
+    """Return the rows of `posttrain show results`, one per setting; empty where nothing is evaluated."""
     rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
     tables = ["table"] if any("table" in row for row in rows) else []
-    columns = [*tables, "policy", "score", "low", "high", "greedy", "kl", "error"]
+    difference = ["gain", "gain_low", "gain_high", "verdict"]
+    columns = [*tables, "policy", "seeds", "score", "low", "high", *difference, "greedy", "kl", "error"]
     return [
         {column: NOT_MEASURED if row.get(column, "") is None else row.get(column, "") for column in columns}
         for row in rows

@@ -40,10 +40,13 @@ def main() -> int:
 
 
 def _said(error: PosttrainError) -> int:
-    """Print an error in one line and return its exit code."""
+    """Print an error in one line, with `--json` as a document too, and return the exit code."""
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
     print(f"error: {masked(str(error))}", file=sys.stderr)
+    if "--json" in sys.argv:
+        parts = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix}
+        print(line.as_json({"error": {name: masked(part) for name, part in parts.items()}}))
     return 1
 
 

@@ -29,6 +29,12 @@ class PosttrainError(Exception):
         ended = what.endswith(("?", "!", "."))
         super().__init__(f"{where}: {what}{'' if ended else '.'} {fix}")
 
+    @property
+    def code(self) -> str:
+        """Return the kind of failure for programs, e.g. `params`: the name of its class here; it does not change."""
+        kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        return kind.__name__.removesuffix("Error").lower()
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Let Ray, Dask and process pools send it: exceptions are otherwise rebuilt from positional arguments."""
         return _rebuilt, (type(self), self.what, self.where, self.fix)

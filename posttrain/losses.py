@@ -22,7 +22,16 @@ from torch import Tensor, nn
 
 from posttrain.algorithms import advantages as formulas
 from posttrain.algorithms.objective import part_columns
-from posttrain.algorithms.padded import check_arguments, entry, flat, padded, padded_loss, settings_of
+from posttrain.algorithms.padded import (
+    PaddedBatch,
+    PaddedLoss,
+    check_arguments,
+    entry,
+    flat,
+    padded,
+    padded_loss,
+    settings_of,
+)
 from posttrain.algorithms.policy import ppo
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
@@ -39,6 +48,8 @@ from posttrain.params.choices import Options
 
 __all__ = [
     "Options",
+    "PaddedBatch",
+    "PaddedLoss",
     "PairLoss",
     "Surrogate",
     "Tokens",
@@ -192,6 +203,9 @@ def group_advantages(
     rewards [B]. groups: how many samples each prompt has, where they are neighbours; or the prompt's number [B].
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
+    if knobs.advantage_entry.by_length:
+        what, fix = f"'{algorithm}' weighs rewards by lengths, which are not given here", "Use rloo or dr_grpo"
+        raise ParamsError(what=what, where="group_advantages", fix=fix)
     if not knobs.advantage_entry.grouped or knobs.advantage.type == "win_rate":
         what, fix = f"'{algorithm}' does not compare the rewards of a group", "Use gae, or subtract a baseline"
         raise ParamsError(what=what, where="group_advantages", fix=fix)

@@ -86,6 +86,8 @@ class Prompt:
     """More data of this prompt for rewards and tasks."""
     task: str = ""
     problem: str = ""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template reads of this prompt in addition, e.g. {"enable_thinking": False}."""
 
 
 @dataclass(frozen=True)

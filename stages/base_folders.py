@@ -29,7 +29,7 @@ def main(run: str) -> None:
         where = f"{section}.path = {params.path} ({PARAMS_FILE})"
         fix = f"Copy the model into the workspace, or set {section}.outside_workspace: true"
         raise ParamsError(what="the path is outside the workspace", where=where, fix=fix)
-    fetch_model(params.path, None, model_path(name), params.save_dtype, params.chat_template)
+    fetch_model(params.path, None, model_path(name), params.save_dtype, params.chat_template, params.template)
     write_json(metrics_path(name), {"source": params.path})
     print(f"base_folders@{run}: {params.path} checked and saved in {model_path(name)}")
 

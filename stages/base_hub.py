@@ -26,7 +26,9 @@ def main(run: str) -> None:
     """Writes models/base/RUN and metrics/base/RUN.json."""
     name = f"base@{run}"
     params = load(HubRun, f"base.hub.{run}")
-    fetch_model(params.name, params.revision, model_path(name), params.save_dtype, params.chat_template)
+    fetch_model(
+        params.name, params.revision, model_path(name), params.save_dtype, params.chat_template, params.template
+    )
     write_json(metrics_path(name), {"source": params.name, "revision": params.revision})
     print(f"base_hub@{run}: {params.name} checked and saved in {model_path(name)}")
 

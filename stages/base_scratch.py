@@ -69,7 +69,7 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
     frame = read_table(corpus, "corpus")
     with phase("train"):
         train_tokenizer(frame.filter(split="train")["text"].to_list(), params.tokenizer, scratch)
-    text = ChatText(load_tokenizer(scratch), str(scratch))
+    text = ChatText(load_tokenizer(scratch), str(scratch), variables=params.template)
     examples, heldout = (
         windows(text, rows_of(frame, split, params), params.window, str(corpus)) for split in ("train", "heldout")
     )

@@ -15,7 +15,7 @@ from posttrain.models.master_weights import frozen_on
 from posttrain.params.params import load
 from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
-from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
@@ -36,7 +36,7 @@ def main(run: str) -> None:
     note(seed=params.seed)
 
     model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
-    text = load_text(model_folder, params.date)
+    text = load_text(model_folder, params.date, params.template)
     model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
 
     frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
@@ -52,7 +52,8 @@ def main(run: str) -> None:
     check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, where)
 
     reward_model = model_of(params.reward_model, f"{where}.reward_model")
-    reward = RewardSum(params.reward, Context(runtime, where, reward_model, text, params.sampling.max_tokens))
+    context = Context(runtime, where, reward_model, text, params.sampling.max_tokens)
+    reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
     progress = Progress(f"{where}: sampling", count, "completion")
     sampled = SampledModel(model, model_folder, text, runtime)
     with frozen_sampler(

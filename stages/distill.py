@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from posttrain.errors import ParamsError
@@ -20,7 +21,7 @@ from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.text.chat_template import Message, Tools
+from posttrain.text.chat_template import Conversation, Message, row_variables
 from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
@@ -43,7 +44,7 @@ def load(name: str, params: DistillRun) -> Loaded:
     teacher = needed_model(params.teacher, f"{section}.teacher")
     table = table_path(params.data)
 
-    text = load_text(start, params.date)
+    text = load_text(start, params.date, params.template)
     check_teacher(text, start, teacher, params.teacher, section)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
@@ -97,15 +98,14 @@ def shared_context(
 @phase("load")
 def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tuple[int, ...], list[int]]:
     """Return the teacher's prompt for each prompt of the student: the same with the context as a system turn."""
-    asked = read_table(table_path(params.data), "prompts").filter(split="train")["prompt"].to_list()
-    tools: list[Tools] = [None] * len(asked)
+    table = read_table(table_path(params.data), "prompts").filter(split="train").iter_rows(named=True)
+    asked = [Conversation(row["prompt"], variables=row_variables(row)) for row in table]
     if chat := table_of(params.demonstrations):
         rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
         demonstrations = [conversation(row, str(chat)) for row in rows]
-        asked += [demonstration.messages[:-1] for demonstration in demonstrations]
-        tools += [demonstration.tools for demonstration in demonstrations]
-    plain = text.prompts(asked, tools)
-    framed = text.prompts([with_system_prompt(turns, context) for turns in asked], tools)
+        asked += [replace(talk, messages=talk.messages[:-1]) for talk in demonstrations]
+    plain = text.prompts(asked)
+    framed = text.prompts([replace(talk, messages=with_system_prompt(talk.messages, context)) for talk in asked])
     return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}
 
 

@@ -49,7 +49,11 @@ def measure(params: EvaluateRun, section: str) -> Measured:
     """Return the likelihoods of the rows of the table."""
     runtime, folder = Runtime(params.device), needed_model(params.policy, f"{section}.policy")
     note(seed=params.seed)
-    text, kind, file = load_text(folder, params.date), params.data.rpartition("/")[2], table_path(params.data)
+    text, kind, file = (
+        load_text(folder, params.date, params.template),
+        params.data.rpartition("/")[2],
+        table_path(params.data),
+    )
     rows = read_table(file, kind).filter(split=params.split)  # type: ignore[arg-type]
     check_enough_prompts(rows.height, params.split, file)
     rows = rows.head(params.prompts)

@@ -37,7 +37,7 @@ def main(run: str) -> None:
 def load(name: str, params: OnlineParams) -> Loaded:
     """Read the prompts of the table that the rewards can score, and the models that the objective needs."""
     start, table = needed_model(params.start, f"{section_of(name)}.start"), table_path(params.data)
-    text = load_text(start, params.date)
+    text = load_text(start, params.date, params.template)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = scorable_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
     temperature = params.rollout.sampling.temperature

@@ -51,7 +51,7 @@ def main(run: str) -> None:
     start, table = needed_model(params.start, f"{section}.start"), table_path(params.data)
     objective, kind = PreferenceObjective(params), needed_kind(params, section)
 
-    text = load_text(start, params.date)
+    text = load_text(start, params.date, params.template)
     frame = read_table(table, kind)
     tokenize = feedback if kind == "feedback" else comparisons
     examples = tokenize(text, frame.filter(split="train"), params, str(table))

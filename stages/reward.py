@@ -66,7 +66,7 @@ def main(run: str) -> None:
     start, pairs = needed_model(params.start, f"{section}.start"), table_path(params.data)
     judged, chat = table_of(params.feedback), table_of(params.demonstrations)
 
-    text = load_text(start, params.date)
+    text = load_text(start, params.date, params.template)
     frame = read_table(pairs, "pairs")
     examples, heldout = (
         comparisons(text, rows_of(frame, split, params), params, str(pairs)) for split in ("train", "heldout")

@@ -44,7 +44,7 @@ def main(run: str) -> None:
     share_run(name, params)
     start, chat = needed_model(params.start, f"{section}.start"), table_path(params.data)
 
-    text = load_text(start, params.date)
+    text = load_text(start, params.date, params.template)
     frame = read_table(chat, "chat")
     examples, heldout = (
         demonstrations(text, rows_of(frame, split, params), params, str(chat), params.turns)

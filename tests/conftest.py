@@ -14,6 +14,8 @@ from benchmarks.faults.processes import Server
 from tests.serve.served import Served
 from tests.workspace import ROOT, dvc, make_workspace
 
+SMOKE_S = 2400
+"""Seconds of a test that runs the pipeline first, on a machine that does other things too."""
 SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
@@ -23,6 +25,9 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the finished pipeline first: while one worker of `--dist worksteal` runs it, the others do the rest."""
     items.sort(key=lambda item: "smoke_workspace" not in getattr(item, "fixturenames", ()))
+    for item in items:  # one of them runs the whole pipeline before it begins
+        if "smoke_workspace" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SMOKE_S))
 
 
 @pytest.fixture(scope="session")

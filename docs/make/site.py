@@ -12,7 +12,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 BESIDE = (
-    *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/read_rollouts.py"),
+    *("AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/read_rollouts.py"),
     *("recipes/iterated.yaml", "tests/rewards/rules_of_judgement.md"),
 )
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")

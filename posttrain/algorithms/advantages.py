@@ -95,6 +95,8 @@ class Advantage:
     """Whether the tokens of a row have different advantages."""
     nonnegative: bool = False
     """Whether rewards have to be 0 or more."""
+    by_length: bool = False
+    """Whether it weighs samples by their tokens."""
     by_part: bool = False
     """Whether it compares each reward by itself."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -91,3 +92,46 @@ def flat(name: str, column: Tensor, mask: Tensor) -> Tensor:
 def padded(column_N: Tensor, mask: Tensor) -> Tensor:
     """Values [N] of the tokens of the mask as [B, T], 0 elsewhere."""
     return column_N.new_zeros(mask.shape).masked_scatter(mask.bool(), column_N)
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """What a loss of another trainer gets: a padded micro-batch, and what the trainer knows of the whole step.
+
+    All columns are [B, T]; outside `mask` they hold any number.
+    """
+
+    mask: Tensor
+    """True at the tokens that are trained; padding is on either side."""
+    logp: Tensor
+    """Under the trained policy, with gradient."""
+    value: Tensor
+    """Of the critic, with gradient."""
+    old_logp: Tensor
+    """Under the policy at the start of the step, as the trainer computes it."""
+    sampler_logp: Tensor
+    """Under the sampling policy, as the engine recorded it."""
+    ref_logp: Tensor
+    teacher_logp: Tensor
+    advantage: Tensor
+    old_value: Tensor
+    returns: Tensor
+    step_tokens: int
+    """Trained tokens of the whole optimizer step: all micro-batches of all processes."""
+    step_rows: int
+    micro_batches: int
+    """Micro-batches of one process in the step, whose gradients the trainer adds up."""
+    ranks: int
+    """Processes, over which the trainer averages gradients as DDP and FSDP do."""
+    longest: int
+    """The longest completion that a run allows."""
+
+
+@dataclass(frozen=True)
+class PaddedLoss:
+    """A loss written for another trainer, to be tested by `posttrain laws`: what it calls `backward` on.
+
+    Example: `@PaddedLoss` above `def mine(batch): return verl_loss(batch.old_logp, batch.logp, ...)`
+    """
+
+    loss: Callable[[PaddedBatch], Tensor]

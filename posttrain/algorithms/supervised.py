@@ -20,11 +20,14 @@ class LikelihoodConfig(Params):
     """How the tokens' losses are averaged."""
 
     aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
+    by_probability: bool = Field(
+        False, description="weigh each token's loss by its own probability, without gradient (DFT, Wu 2025)"
+    )
 
 
 @dataclass(frozen=True)
 class LikelihoodObjective(Objective):
-    """-mean log p(token): pretraining and SFT."""
+    """-mean log p(token): pretraining and SFT; or -mean sg(p) log p."""
 
     knobs: LikelihoodConfig
 
@@ -42,10 +45,12 @@ class LikelihoodObjective(Objective):
         return with_weights(step, state, self.knobs.aggregation)
 
     def loss(self, micro: Ragged, state: State) -> Loss:  # noqa: ARG002
-        """-sum of weight * logp."""
+        """-sum of weight * logp, or of weight * sg(p) * logp, whose gradient is that of -sum of weight * p."""
         entropy = micro.tokens["entropy"].detach()
         mean_N = micro.tokens["token_mean_weight"].to(entropy.dtype)
-        return Loss(-weighted_sum(micro, micro.tokens["logp"]), {"entropy": (mean_N * entropy).sum()})
+        logp = micro.tokens["logp"]
+        term = logp.detach().exp() * logp if self.knobs.by_probability else logp
+        return Loss(-weighted_sum(micro, term), {"entropy": (mean_N * entropy).sum()})
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
         """Return the mean loss of each row's tokens."""

@@ -30,7 +30,7 @@ from posttrain.train.callback import NoWatch
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, StepClosure
-from posttrain.train.tokenize_tables import conversation
+from posttrain.train.tokenize_tables import conversation, exchanges
 
 
 def train_model(
@@ -162,7 +162,8 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Ex
 
 
 def _answer(text: ChatText, read: Mapping[str, Any], column: str) -> TokenRow:
-    return text.exchange(_messages(read["prompt"]), _messages(read[column]))
+    row = {**read, "prompt": _messages(read["prompt"]), column: _messages(read[column])}
+    return exchanges(text, [row], column)[0]
 
 
 def _messages(turns: Sequence[tuple[str, str]]) -> Messages:

@@ -19,7 +19,7 @@ from posttrain.evaluate.ratings import RatingRun, pairs_of
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.lineage.user_text import push_notes
 from posttrain.models.files.adapter_files import is_adapter
-from posttrain.models.files.tokenizer import TemplateParams, template_fault
+from posttrain.models.files.tokenizer import TemplateParams, template_fault, written_template
 from posttrain.online.offline import OfflineRun, need_full
 from posttrain.online.runs import OnlineParams
 from posttrain.params.choices import OneOf, choices_of
@@ -40,6 +40,7 @@ from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, sources_by_key
 from posttrain.tasks.generate import task_run
 from posttrain.tasks.task import TASKS, load_task
+from posttrain.text.templates import reads
 from posttrain.train.run_config import Algorithm, typed_run
 from posttrain.workspace import CUSTOM, is_outside
 from stages.base_folders import FolderRun
@@ -222,6 +223,11 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
             yield f"{where}.chat_template = '{params.chat_template}': file not found in {CUSTOM}/."
         elif fault := template_fault(file):
             yield f"{where}.chat_template = '{params.chat_template}': it fails on two questions and answers: {fault}."
+    if isinstance(params, TemplateParams) and params.template:
+        given = Path(params.path) if isinstance(params, FolderRun) else None
+        source = written_template(root, given, params.chat_template)
+        unread = [name for name in params.template if source is not None and not reads(source, name)]
+        yield from (f"{where}.template: the chat template does not read {name}. Remove it." for name in unread)
     if isinstance(params, HubModel) and not HUB_NAME.fullmatch(params.name):
         yield f"{where}.name = '{params.name}': not a name of the Hub. Write ORGANISATION/NAME."
 

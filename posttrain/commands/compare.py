@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from posttrain.commands.line import add_json
+from posttrain.commands.line import Document, as_json
 
 EXAMPLE = "dpo grpo"
 
@@ -20,13 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     table = "without names: the policies that are evaluated on this table; default: that of evaluate.settings"
     parser.add_argument("--table", metavar="NAME/KIND", help=table)
     parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
-    add_json(parser)
 
 
 def run(arguments: Namespace) -> str:
     """Compare the settings."""
-    import json
-
     from posttrain.compare.comparison import compare
     from posttrain.compare.paired import Score
     from posttrain.compare.selection import select
@@ -35,4 +32,4 @@ def run(arguments: Namespace) -> str:
     score: Score = "greedy" if arguments.greedy else "sampled"
     chosen = select(arguments.names, arguments.policy, score, arguments.task, arguments.table)
     found = compare(chosen, arguments.against)
-    return json.dumps(as_data(found), indent=2) if arguments.json else as_text(found, score)
+    return Document(as_json(as_data(found))) if arguments.json else as_text(found, score)

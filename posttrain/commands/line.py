@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+import contextlib
+import json
+import sys
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from posttrain.commands.table import COMMANDS, RENAMED
 from posttrain.errors import ParamsError
@@ -31,16 +34,27 @@ def parse(words: Sequence[str]) -> Namespace:
     return arguments
 
 
+class Document(str):
+    """What a command prints that is JSON already."""
+
+
 def run(arguments: Namespace) -> str:
-    """Run the command and return what it prints."""
-    return str(_module(arguments.command).run(arguments))
+    """Run the command and return what it prints; with `--json` one document, and all else goes to stderr."""
+    if not arguments.json:
+        return str(_module(arguments.command).run(arguments))
+    with contextlib.redirect_stdout(sys.stderr):
+        text = _module(arguments.command).run(arguments)
+    return text if isinstance(text, Document) else as_json({"command": arguments.command, "text": text})
+
+
+def as_json(data: object) -> str:
+    """Return a document as commands print it."""
+    return json.dumps(data, indent=2, ensure_ascii=False)
 
 
 def parser(*names: str | None) -> ArgumentParser:
     """Make the parser with the arguments of these commands; the others have their line alone."""
-    top = ArgumentParser(
-        prog="posttrain", add_help=False, usage="posttrain COMMAND ...", epilog="example: posttrain check"
-    )
+    top = _Parser(prog="posttrain", add_help=False, usage="posttrain COMMAND ...", epilog="example: posttrain check")
     top.add_argument("-h", "--help", action="store_const", const=None, dest="command", help="show all commands")
     top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="posttrain")
@@ -51,6 +65,8 @@ def parser(*names: str | None) -> ArgumentParser:
             module = _module(name)
             command.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
             module.add_arguments(command)
+            command.set_defaults(json=False)
+            _add_json(command)
     return top
 
 
@@ -82,9 +98,22 @@ def add_action(actions: Any, command: str, name: str, does: str, example: str = 
     return action
 
 
-def add_json(parser: ArgumentParser) -> None:
-    """Add the choice between text and JSON."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+def _add_json(command: ArgumentParser) -> None:
+    """Add the choice between text and JSON to a command and its actions."""
+    command.add_argument("--json", action="store_true", default=SUPPRESS, help="print JSON instead of text")
+    for group in command._actions:
+        for action in group.choices.values() if isinstance(group, _SubParsersAction) else ():
+            _add_json(action)
+
+
+class _Parser(ArgumentParser):
+    """A parser whose complaint is JSON where JSON was asked for."""
+
+    def error(self, message: str) -> NoReturn:
+        if "--json" in sys.argv:
+            fix = f"`{self.prog} --help` shows its arguments"
+            print(as_json({"error": {"code": "usage", "what": message, "where": self.prog, "fix": fix}}))
+        super().error(message)
 
 
 class _Version(Action):

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.commands.line import add_action, add_actions, add_json
+from posttrain.commands.line import Document, add_action, add_actions
 
 EXAMPLE = "results --json"
 FIGURES = """
@@ -23,13 +23,12 @@ the figures, all measured on prompts that nothing was trained on:
 def add_arguments(parser: ArgumentParser) -> None:
     """Take what to show; by default the results."""
     actions = add_actions(parser, "results")
-    parser.set_defaults(json=False, against=None)
+    parser.set_defaults(against=None)
     does = "show every setting with its figures, the best first, or why it has none"
     results = add_action(actions, "show", "results", does, "--json")
     results.epilog = f"{results.epilog}\n{FIGURES}"
     base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
     results.add_argument("--against", metavar="NAME", help=base)
-    add_json(results)
     does = "write report/report.html from the current results, also when a run has failed"
     report = add_action(actions, "show", "report", does, "--to page.html")
     about = "another file, with commit, date, machine, seeds and times, to print or send; default: report/report.html"
@@ -74,7 +73,9 @@ def _results(arguments: Namespace, action: str) -> str:
     from posttrain.report import results
 
     if action == "results":
-        return (results.results_json if arguments.json else results.results_table)(not_current, arguments.against)
+        found = results.results_json if arguments.json else results.results_table
+        table = found(not_current, arguments.against)
+        return Document(table) if arguments.json else table
     return results.write_report(not_current, arguments.to) if action == "report" else results.write_readme(not_current)
 
 

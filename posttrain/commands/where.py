@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from posttrain.commands.line import add_json
+from posttrain.commands.line import Document
 
 EXAMPLE = "my/data/chat.jsonl:17"
 
@@ -12,11 +12,10 @@ EXAMPLE = "my/data/chat.jsonl:17"
 def add_arguments(parser: ArgumentParser) -> None:
     """Take what to look for."""
     parser.add_argument("row", metavar="ROW", help="its id, FILE:LINE of a file of yours, or a piece of its text")
-    add_json(parser)
 
 
 def run(arguments: Namespace) -> str:
     """Look for it."""
     from posttrain.lineage.row_copies import where
 
-    return where(arguments.row, "json" if arguments.json else "words")
+    return Document(where(arguments.row, "json")) if arguments.json else where(arguments.row, "words")

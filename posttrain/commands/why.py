@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from posttrain.commands.line import add_json
+from posttrain.commands.line import Document
 
 EXAMPLE = "grpo.score"
 
@@ -14,11 +14,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "what", metavar="WHAT", help="a figure, a number as it is written, the id of a row, or FILE:LINE"
     )
-    add_json(parser)
 
 
 def run(arguments: Namespace) -> str:
     """Look for it."""
     from posttrain.lineage.explain import why
 
-    return why(arguments.what, "json" if arguments.json else "words")
+    return Document(why(arguments.what, "json")) if arguments.json else why(arguments.what, "words")

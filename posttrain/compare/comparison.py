@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
-from posttrain.compare.paired import are_shares, tested
-from posttrain.compare.settings import Setting, grouped
-from posttrain.compare.statistics import ALPHA, Difference, Finding, difference, findings
+from posttrain.compare.paired import tested
+from posttrain.compare.settings import Setting, grouped, mean_score
+from posttrain.compare.statistics import Difference, Finding, findings
 from posttrain.errors import PipelineError
-from posttrain.evaluate.intervals import SEED, interval
 from posttrain.params.params import did_you_mean
 
 FEW = 2
@@ -74,7 +71,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
         f"{setting.label}: not compared, as none of its completions has an answer that can be read"
         for setting in unread
     ]
-    means = [mean_of(setting) for setting in settings]
+    means = [_mean(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
     pairs = _pairs([setting.label for setting in settings], settings, against)
@@ -112,19 +109,11 @@ def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Differ
     return [Pair(left, right, finding) for (left, right), finding in zip(pairs, found, strict=True)]
 
 
-def mean_of(setting: Setting) -> Mean:
-    """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
-    scored = scores(setting.trained)
+def _mean(setting: Setting) -> Mean:
+    """Return a setting's own figures."""
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
-    least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
     best = max(setting.trained, key=lambda policy: float(policy.scores_P.mean()))
-    if len(scored) == 1:
-        low, high = interval(scored[0], int(best.settings.get("evaluate.settings.seed", SEED)))
-        return Mean(setting.label, 1, float(scored.mean()), low, high, spent, best.weights)
-    own = difference(scored, np.zeros_like(scored))
-    half = own.half(ALPHA)
-    low, high = max(least, own.mean - half), min(most, own.mean + half)
-    return Mean(setting.label, len(scored), own.mean, low, high, spent, best.weights)
+    return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights)
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from posttrain.compare.evaluated import EvaluatedPolicy
+from posttrain.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.compare.paired import are_shares
+from posttrain.compare.statistics import ALPHA, difference
+from posttrain.evaluate.intervals import SEED, interval
 
 Flat = Mapping[str, str]
 LONGEST = 70
@@ -58,14 +61,31 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
     return _shortened(settings), notes
 
 
+def mean_score(setting: Setting) -> tuple[float, float, float]:
+    """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
+    scored = scores(setting.trained)
+    if len(scored) == 1:
+        seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
+        return float(scored.mean()), *interval(scored[0], seed)
+    least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
+    own = difference(scored, np.zeros_like(scored))
+    half = own.half(ALPHA)
+    return own.mean, max(least, own.mean - half), min(most, own.mean + half)
+
+
 def _shortened(settings: Sequence[Setting]) -> list[Setting]:
     """Name several seeds by what their names begin with (`grpo` for grpo_s1 and grpo_s2), where no other has it."""
-    short = [_SEEDS.sub("", _shared(setting.names)) if len(setting.names) > 1 else "" for setting in settings]
-    taken = [*(setting.label for setting in settings), *(name for setting in settings for name in setting.names)]
-    return [
-        replace(setting, label=name) if _by_names(setting) and name and [*taken, *short].count(name) == 1 else setting
-        for setting, name in zip(settings, short, strict=True)
-    ]
+    short = [_SEEDS.sub("", _shared(setting.names)) for setting in settings]
+    found = []
+    for place, (setting, name) in enumerate(zip(settings, short, strict=True)):
+        others = [*settings[:place], *settings[place + 1 :]]
+        taken = {text for other in others for text in (other.label, *other.names)} | {
+            *short[:place],
+            *short[place + 1 :],
+        }
+        by_names = len(setting.names) > 1 and setting.label == " + ".join(setting.names)
+        found.append(replace(setting, label=name) if by_names and name and name not in taken else setting)
+    return found
 
 
 def _shared(names: Sequence[str]) -> str:
@@ -74,16 +94,25 @@ def _shared(names: Sequence[str]) -> str:
     return next((first[:size] for size in range(len(first), 0, -1) if last.startswith(first[:size])), "")
 
 
-def _by_names(setting: Setting) -> bool:
-    return setting.label == " + ".join(setting.names)
-
-
 def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
     """Return all of params.yaml if the same policy of several experiments is compared; else the run's own settings."""
     if len({other.policy for other in found}) == 1:
         return policy.settings
     # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
-    return {"policy": policy.section.rpartition(".")[0], **policy.own, **_measuring(policy)}
+    own = {key: _without_seeds(value, policy.settings) for key, value in policy.own.items()}
+    return {"policy": policy.section.rpartition(".")[0], **own, **_measuring(policy)}
+
+
+def _without_seeds(value: str, settings: Flat) -> str:
+    """Return a value; of a model or table that a run makes, how it is made, so that runs of other seeds are alike."""
+    first, _, second = map(re.escape, value.partition("/"))
+    pattern = re.compile(rf"({first}\.\w+\.{second}|data\.\w+\.{first})\.") if second else None
+    head = next((found[0] for key in settings if pattern and (found := pattern.match(key))), None)
+    if head is None:
+        return value
+    made = {key.removeprefix(head): of for key, of in settings.items() if key.startswith(head) and not is_seed(key)}
+    kind = value.partition("/")[2] if head.startswith("data.") else first
+    return f"{kind} of { ({key: _without_seeds(of, settings) for key, of in sorted(made.items())}) }"
 
 
 def _measuring(policy: EvaluatedPolicy) -> Flat:

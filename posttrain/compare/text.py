@@ -9,6 +9,7 @@ from typing import Any
 from posttrain.compare.budgets import BUDGETS
 from posttrain.compare.comparison import Comparison, Mean, Pair, Training, verdict
 from posttrain.compare.paired import Score
+from posttrain.measure.text_table import text_table
 
 MOST_PAIRS = 15
 UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
@@ -85,7 +86,7 @@ def _means(means: Sequence[Mean], metric: str) -> str:
         interval = f"[{mean.low:.3f}, {mean.high:.3f}]"
         spent = [_amount(mean.spent[budget]) for budget in BUDGETS]
         rows.append([mean.label, str(mean.seeds), f"{mean.value:.3f}", interval, *spent])
-    return _aligned(rows)
+    return "\n".join(text_table(rows))
 
 
 def _how(pairs: Sequence[Pair], over: str = "") -> str:
@@ -103,7 +104,7 @@ def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
             f"{finding.p_value:.3f}" if finding.p_value >= 0.001 else "<.001",
         )
         rows.append([labels[pair.left], labels[pair.right], f"{finding.mean:+.3f}", interval, p, verdict(pair, labels)])
-    text = _aligned(rows, left=(0, 1, 5))
+    text = "\n".join(text_table(rows, left=(0, 1, 5)))
     hidden = len(ranked) - MOST_PAIRS
     return text if hidden <= 0 else f"{text}\n({hidden} more, less clear; --against NAME or --json shows them)"
 
@@ -128,13 +129,3 @@ def _amount(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    widths = [max(len(row[nth]) for row in rows) for nth in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        padded = enumerate(zip(row, widths, strict=True))
-        cells = [cell.ljust(width) if nth in left else cell.rjust(width) for nth, (cell, width) in padded]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)

@@ -27,6 +27,7 @@ from posttrain.models.forward.forward import score_tokens
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.sampling.sampler import prompts_of
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation, row_variables
 from posttrain.text.packing import micro_batches, pack
 
 MICRO_TOKENS = 16_384
@@ -103,7 +104,7 @@ def pair_answers(text: ChatText, rows: pl.DataFrame) -> list[Rollout]:
     """Return the chosen and the rejected answer of each pair, in turns."""
     asked = []
     for row in rows.iter_rows(named=True):
-        prompt = Prompt(row["id"], row["prompt"], (), problem=row["problem"])
+        prompt = Prompt(row["id"], row["prompt"], (), problem=row["problem"], variables=row_variables(row))
         asked += [(prompt, row[side][0]["content"]) for side in ("chosen", "rejected")]
     return _answers(text, asked)
 
@@ -163,7 +164,11 @@ def _options(prompt: Prompt) -> tuple[list[str], int]:
 
 def _answers(text: ChatText, asked: Sequence[tuple[Prompt, str]]) -> list[Rollout]:
     """Return given answers as rollouts without log-probs."""
-    rows = text.exchanges([(prompt.messages, [{"role": "assistant", "content": answer}]) for prompt, answer in asked])
+    talks = [
+        Conversation([*prompt.messages, {"role": "assistant", "content": answer}], variables=prompt.variables)
+        for prompt, answer in asked
+    ]
+    rows = text.conversations(talks, "last")
     if text.context is not None and (longest := max(map(len, rows), default=0)) > text.context:
         prompt, _ = asked[max(range(len(rows)), key=lambda place: len(rows[place]))]
         what = (

@@ -24,6 +24,7 @@ from posttrain.evaluate.pairwise import (
     tallies,
 )
 from posttrain.measure.progress import Progress
+from posttrain.measure.text_table import text_table
 from posttrain.params.params import PARAMS_FILE, Params, did_you_mean
 from posttrain.rewards.failures import LEAST, MAX_FAILED, MaxFailed
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
@@ -314,10 +315,9 @@ def _estimate(name: str, values_R: Floats, digits: int = 5) -> dict[str, float]:
 
 def rating_lines(name: str, found: Mapping[str, Any]) -> list[str]:
     """Return the ratings as lines of text."""
-    width = max(len("policy"), *(len(row["policy"]) for row in found["policies"]))
-    lines = [f"ratings {name}, by {found['decided_by']}", f"{'policy':{width}}  rating [95 % interval]      rank"]
+    rows = [["policy", "rating [95 % interval]", "rank"]]
     for row in found["policies"]:
         interval = f"{row['rating']:+.0f} [{row['rating_low']:+.0f}, {row['rating_high']:+.0f}]"
         rank = f"{row['rank_low']}" + (f" to {row['rank_high']}" if row["rank_high"] > row["rank_low"] else "")
-        lines.append(f"{row['policy']:{width}}  {interval:26}  {rank}")
-    return lines
+        rows.append([row["policy"], interval, rank])
+    return [f"ratings {name}, by {found['decided_by']}", *text_table(rows, left=(0, 1, 2))]

@@ -20,7 +20,7 @@ from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
 from posttrain.params.slots import model_of, needed_model
-from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
@@ -41,7 +41,7 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     note(seed=params.seed)
     model_folder = needed_model(policy, name)
     reference = model_of(params.reference, f"{section}.reference")
-    text = load_text(model_folder, params.date)
+    text = load_text(model_folder, params.date, params.template)
     model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
     prompts = encode_prompts(text, _prompts(params, section))
     count = len(prompts) * params.samples
@@ -58,7 +58,8 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
         ]
     progress.close()
     scorer = model_of(params.reward_model, f"{section}.reward_model")
-    reward = RewardSum(params.reward, Context(runtime, section, scorer, text, params.sampling.max_tokens))
+    context = Context(runtime, section, scorer, text, params.sampling.max_tokens)
+    reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     FailureLimit(reward, params.max_failed, section).check([*sampled, *greedy])
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)

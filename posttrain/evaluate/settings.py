@@ -13,11 +13,11 @@ from posttrain.models.device import DeviceParams
 from posttrain.params.params import PARAMS_FILE, Params, at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Split
-from posttrain.text.chat import DATE, TemplateDate
+from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 MEASURED: Any = {"correct": 1.0, "format": 0.0}
 Completions = Literal["none", "sampled", "full"]
@@ -42,10 +42,14 @@ class EvaluateParams(Params):
     engine: EngineName = ENGINE
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    template: TemplateVariables = Field(
+        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+    )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         MEASURED, description="what is measured; the weighted sum is the score"
     )
     max_failed: MaxFailed = MAX_FAILED
+    on_failures: OnFailures = "end"
     completions: Completions = Field(
         "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
     )
@@ -63,7 +67,7 @@ class EvaluateParams(Params):
         return self
 
 
-SAMPLING = frozenset({"samples", "kl_samples", "sampling", "engine", "reward", "max_failed"})
+SAMPLING = frozenset({"samples", "kl_samples", "sampling", "engine", "reward", "max_failed", "on_failures"})
 """The settings of samples, which a likelihood does not read."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from posttrain.laws.cases import Case, Outcome, Shape, build, run
 from posttrain.params.choices import Options
 
 OFF = Options(type="none")
-Check = Callable[[Objective, Shape], float | None]
+Check = Callable[[Any, Shape], float | None]
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
         for name in (name for name in case.step.rows if name.startswith("part.")):
             case = _with(case, name, 0.7)
         case = _with(case, "old_value", 0.0) if kind.valued else case
-        return _largest(run(case).gradients["logp"])
+        return largest(run(case).gradients["logp"])
     if isinstance(objective, PreferenceObjective) and isinstance(objective.loss_entry, PairLoss):
         if not objective.loss_entry.balanced:
             return None
@@ -144,7 +145,7 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
         gradient = gradient.masked_fill(prepared.tokens["dropped"], 0.0)
     expected[prepared.tokens["token"]] = gradient
     deviation = abs(outcome.metrics["ratio"] - 1) + outcome.metrics.get("clip_fraction", 0.0)
-    return _worst([deviation, _largest(outcome.gradients["logp"] - expected)])
+    return worst_of([deviation, largest(outcome.gradients["logp"] - expected)])
 
 
 def direction(objective: Objective, shape: Shape) -> float | None:
@@ -239,8 +240,8 @@ def _difference(first: Outcome, second: Outcome) -> float:
     pairs += [(first.state[name], second.state[name]) for name in first.state]
     errors = [relative(a, b) for a, b in pairs]
     for name, expected in first.gradients.items():
-        errors.append(_largest(expected - second.gradients[name]) / max(1.0, _largest(expected)))
-    return _worst(errors)
+        errors.append(largest(expected - second.gradients[name]) / max(1.0, largest(expected)))
+    return worst_of(errors)
 
 
 def relative(a: float, b: float) -> float:
@@ -248,11 +249,12 @@ def relative(a: float, b: float) -> float:
     return abs(a - b) / max(1.0, abs(a), abs(b))
 
 
-def _largest(part: Tensor) -> float:
+def largest(part: Tensor) -> float:
+    """Return the largest number by size."""
     return float(part.abs().max()) if part.numel() else 0.0
 
 
-def _worst(errors: Sequence[float]) -> float:
+def worst_of(errors: Sequence[float]) -> float:
     """Return the largest error; nan counts as infinite."""
     return max(math.inf if math.isnan(error) else error for error in errors)
 
@@ -293,4 +295,4 @@ def _uncancelled(case: Case, by: str) -> float:
     twins = _twins(case)
     gradient, side = run(twins).gradients[by], twins.step.rows["side"]
     side = side if by == "score" else repeat_to_tokens(side, twins.step.lengths_B)
-    return _largest(gradient[side > 0] + gradient[side < 0])
+    return largest(gradient[side > 0] + gradient[side < 0])

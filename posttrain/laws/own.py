@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.padded import PaddedLoss
 from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.preference_config import PreferenceConfig
@@ -15,9 +16,11 @@ from posttrain.algorithms.surrogate import Surrogate
 from posttrain.errors import ParamsError
 from posttrain.laws.cases import LONGEST, Shape
 from posttrain.laws.laws import LAWS, Law
+from posttrain.laws.padded import PADDED_LAWS
 from posttrain.params.params import check
 from posttrain.params.user_code import load_module
 
+Subject = Objective | PaddedLoss
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(6)]
 """The shapes that every law is checked on."""
 
@@ -28,7 +31,7 @@ def check_module(module: str) -> str:
     failed = 0
     for path, make in subjects(module).items():
         lines.append(path)
-        for name, law in LAWS.items():
+        for name, law in laws_of(make()).items():
             error = worst(law, make, path)
             fails = error is not None and not error <= law.tolerance
             failed += fails
@@ -43,7 +46,12 @@ def check_module(module: str) -> str:
     return text
 
 
-def worst(law: Law, make: Callable[[], Objective], path: str) -> float | None:
+def laws_of(subject: Subject) -> dict[str, Law]:
+    """Return the laws that a subject has to obey."""
+    return PADDED_LAWS if isinstance(subject, PaddedLoss) else LAWS
+
+
+def worst(law: Law, make: Callable[[], Subject], path: str) -> float | None:
     """Return the largest error over the shapes; None where the law does not apply."""
     try:
         errors = [law.check(make(), shape) for shape in SHAPES]
@@ -53,13 +61,14 @@ def worst(law: Law, make: Callable[[], Objective], path: str) -> float | None:
     return max((error for error in errors if error is not None), default=None)
 
 
-def subjects(module: str) -> dict[str, Callable[[], Objective]]:
-    """Return the surrogates and losses of a module as objectives, by import path."""
+def subjects(module: str) -> dict[str, Callable[[], Subject]]:
+    """Return the surrogates and losses of a module, by import path."""
     defined = vars(load_module(module, "laws"))
-    kinds: dict[type, Callable[[str], Callable[[], Objective]]] = {
+    kinds: dict[type, Callable[[str], Callable[[], Subject]]] = {
         Surrogate: _surrogate,
         PairLoss: _loss,
         UnaryLoss: _loss,
+        PaddedLoss: lambda path: lambda: defined[path.rpartition(":")[2]],
     }
     named = {name: value for name, value in defined.items() if type(value) in kinds}
     if not named:

@@ -35,17 +35,21 @@ class Clock:
         self._going: list[str] = []
         self._rest: str = "load"
         self.watchers: list[Watcher] = []
+        self.moved = time.monotonic()
+        """When a phase last began or ended, or work advanced."""
         self.starts = 1
 
     def begin(self) -> None:
         """The stage's own work begins: its imports are done."""
         self._charge()
+        self.moved = time.monotonic()
         self._rest = OTHER
 
     def enter(self, name: Name) -> None:
         """A phase begins; the phase around it is paused."""
         self._charge()
         self._going.append(name)
+        self.moved = time.monotonic()
         for watcher in self.watchers:
             watcher.entered(name)
 
@@ -55,6 +59,12 @@ class Clock:
             watcher.left(name)
         self._charge()
         self._going.pop()
+        self.moved = time.monotonic()
+
+    @property
+    def current(self) -> str:
+        """The innermost phase."""
+        return next(iter(self._going[-1:]), self._rest)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of every phase up to now, earlier starts of the run included."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
+from posttrain.measure.phases import CLOCK
+
 PLAIN_EVERY_S = 10.0
 LIVE_EVERY_S = 0.1
 
@@ -27,7 +29,7 @@ class Progress:
     def advance(self, count: int = 1, metrics: Mapping[str, float] | None = None) -> None:
         """Count more finished steps; `metrics` are shown with the next line."""
         self._done += count
-        now = time.monotonic()
+        now = CLOCK.moved = time.monotonic()
         due = now - self._shown >= (LIVE_EVERY_S if self._live else PLAIN_EVERY_S)
         if due and self._done < self._total:
             self._show(now, metrics or {}, end="" if self._live else "\n")
@@ -41,7 +43,7 @@ class Progress:
         elapsed = now - self._started
         rate = (self._done - self._from) / elapsed if elapsed > 0 else 0.0
         left = (self._total - self._done) / rate if rate > 0 else 0.0
-        time_text = f"took {_clock(elapsed)}" if closed or self._done == self._total else f"{_clock(left)} left"
+        time_text = f"took {clock(elapsed)}" if closed or self._done == self._total else f"{clock(left)} left"
         time_text = f"ended early, {time_text}" if closed and self._done < self._total else time_text
         shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
         line = f"{self._title}: {self._done}/{self._total} {self._unit}s  {shown}/s  {time_text}"
@@ -55,7 +57,8 @@ class Progress:
         self._stream.flush()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Return seconds as 5:18 or 1:02:57."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

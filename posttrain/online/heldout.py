@@ -11,7 +11,7 @@ from posttrain.evaluate.intervals import Floats
 from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
 from posttrain.params.slots import model_of
 from posttrain.rewards.catalog import learned, need_a_weight, term
-from posttrain.rewards.failures import MAX_FAILED, FailureLimit
+from posttrain.rewards.failures import MAX_FAILED, FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum, scored_by_first
@@ -29,6 +29,7 @@ from posttrain.sampling.sampler import (
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import row_variables
 from posttrain.train.model_set import ModelSet
 from posttrain.workspace import table_path
 
@@ -58,7 +59,8 @@ def heldout_watch(
         print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
     check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * watch.samples, sampling, where)
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
-    true = RewardSum(watch.reward, Context(models.runtime, where, reward_model, text, sampling.max_tokens))
+    context = Context(models.runtime, where, reward_model, text, sampling.max_tokens)
+    true = RewardSum(watch.reward, context, wait_above(params.on_failures, params.max_failed))
     if params.rollout.ahead:
         local = LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")
         sampler = DistributedSampler(local)
@@ -82,7 +84,14 @@ def sampled_demonstrations(
 ) -> Measure:
     """Return what samples the prompts of demonstrations and scores the samples, next to the loss of the rows."""
     shown = [
-        Prompt(row["id"], row["messages"][:-1], (), row["messages"][-1]["content"], problem=row["problem"])
+        Prompt(
+            row["id"],
+            row["messages"][:-1],
+            (),
+            row["messages"][-1]["content"],
+            problem=row["problem"],
+            variables=row_variables(row),
+        )
         for row in rows.iter_rows(named=True)
     ]
     table = str(run.inputs[1])

@@ -13,7 +13,7 @@ from posttrain.online.rollout_log import RolloutLog
 from posttrain.online.rounds import FreshRounds, Rounds
 from posttrain.online.runs import OnlineParams
 from posttrain.params.slots import model_of
-from posttrain.rewards.failures import FailureLimit
+from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
@@ -59,7 +59,8 @@ def training_run(
 def rewards_of(name: str, params: OnlineParams, run: Loaded) -> RewardSum:
     """Return the rewards of a run's samples."""
     longest, where = params.rollout.sampling.max_tokens, section_of(name)
-    return RewardSum(params.terms, Context(run.models.runtime, where, reward_model_of(name, params), run.text, longest))
+    context = Context(run.models.runtime, where, reward_model_of(name, params), run.text, longest)
+    return RewardSum(params.terms, context, wait_above(params.on_failures, params.max_failed))
 
 
 def reward_model_of(name: str, params: OnlineParams) -> Path | None:

@@ -34,7 +34,7 @@ from posttrain.online.trpo import Trpo
 from posttrain.params.params import Params
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import MEMORY, Capability
@@ -80,6 +80,7 @@ class OnlineParams(TrainingParams):
     )
     rollout: RolloutParams = Field(default_factory=RolloutParams)
     max_failed: MaxFailed = MAX_FAILED
+    on_failures: OnFailures = "end"
     patience: int | None = Field(
         PATIENCE, ge=1, description="rounds in a row without anything to learn that end the run; null: never"
     )

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from posttrain.errors import PipelineError
+from posttrain.measure.progress import clock
+from posttrain.measure.stage_log import log_path
+from posttrain.measure.timings import read_timings, timings_path
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline.code_manifest import CODE, is_current
 from posttrain.pipeline.reasons import Reasons
 from posttrain.pipeline.running import running_stages
 from posttrain.workspace import PARAMS_FILE
+
+TAIL = 8192
+"""Bytes at the end of a log in which progress is looked for."""
 
 
 @contextmanager
@@ -77,14 +85,42 @@ def refresh_code(repo: Any) -> None:
 
 
 def status() -> str:
-    """Return what runs now; a line for each stage that has to run by itself, with what has to run after it."""
+    """Return what runs now and how far it is; a line for each stage that has to run by itself, and what takes how long.
+
+    A line names what has to run after its stage.
+    """
     reasons = Reasons()
+    order = reasons.pipeline.order()
     running = running_stages(reasons.pipeline)
-    lines = [f"{name}: running (PID {pid})" for name, pid in running.items()]
-    for name in reasons.pipeline.order():
+    lines = [f"{name}: running{_progress(name)} (PID {pid})" for name, pid in running.items()]
+    waiting = dict.fromkeys(running)
+    for name in order:
         if name not in running and (why := reasons.of(name)):
             below = [stage for stage in reasons.below(name) if stage not in running]
             then = f"; then stale because of it: {', '.join(below)}" if below else ""
             lines.append(f"{name}: {'; '.join(why)}{then}")
+            waiting |= dict.fromkeys([name, *below])
     reasons.keep()
-    return "\n".join(lines) or "nothing is stale"
+    return "\n".join([*lines, _left(len(order), list(waiting))]) if waiting else "nothing is stale"
+
+
+def _progress(stage: str) -> str:
+    """Return the last line of progress in the log of a stage, as ', 531/1800 steps  3/s  5:18 left  reward 1.08'."""
+    try:
+        with log_path(stage).open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    found = (re.search(r" (\d[\d,]*/[\d,]+ \w+  .*)", line) for line in reversed(lines) if f" {stage}: " in line)
+    last = next(filter(None, found), None)
+    return f", {last[1]}" if last else ""
+
+
+def _left(count: int, waiting: list[str]) -> str:
+    """Return how many stages are done, and the time that the others took when they last ran."""
+    files = [timings_path(stage) for stage in waiting]
+    known = [read_timings(file)["total"] for file in files if file.is_file()]
+    took = f"; the others took {clock(sum(known))} when they last ran" if known else ""
+    unknown = f" ({len(files) - len(known)} of them never ran here)" if known and len(known) < len(files) else ""
+    return f"{count - len(waiting)} of {count} stages are done{took}{unknown}"

@@ -22,6 +22,7 @@ from posttrain.measure.masking import masked
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
+from posttrain.measure.stall import print_stacks_on_signal, watch_stalls
 from posttrain.measure.timings import report_timings
 from posttrain.pipeline import inputs
 from posttrain.pipeline.check_inputs import check_input_names
@@ -60,6 +61,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
     """Run the work; its outputs count only if its inputs are still the same at the end."""
+    print_stacks_on_signal()
     if is_worker():  # the first process of the run does the rest
         _help(stage, work)
         return
@@ -67,6 +69,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     follow_move(Path.cwd())
     lock_stage(stage)
     start_log(stage)
+    watch_stalls(stage)
     inputs.fix(stage)
     with _watched(stage, arguments), explained_deaths(stage):
         work()

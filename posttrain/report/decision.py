@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.compare.comparison import mean_of
 from posttrain.compare.evaluated import evaluated_policy, scores
 from posttrain.compare.paired import tested
-from posttrain.compare.settings import Setting, grouped
+from posttrain.compare.settings import Setting, grouped, mean_score
 from posttrain.compare.statistics import Finding
 from posttrain.errors import PipelineError
 from posttrain.params.params import did_you_mean
@@ -30,8 +29,6 @@ class Row:
     model: str
     """Of the first of them."""
     figures: Figures
-    seconds: float | None
-    """What its trainings took on average."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,6 @@ def _row(setting: Setting, policies: Mapping[str, Policy]) -> Row:
     shared = [key for key in figures[0] if all(key in other for other in figures)]
     means = {key: sum(each[key] for each in figures) / len(figures) for key in shared}
     means["seeds"] = len(setting.trained)
-    mean = mean_of(setting)
     if len(setting.trained) > 1:
-        means |= {"score": mean.value, "low": mean.low, "high": mean.high}
-    return Row(setting.label, setting.names, mine[0].model, means, mean.spent["seconds"])
+        means |= dict(zip(("score", "low", "high"), mean_score(setting), strict=True))
+    return Row(setting.label, setting.names, mine[0].model, means)

@@ -6,6 +6,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from posttrain.measure.text_table import text_table
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.report.policies import check_recorded, need_numbers, output_digests, read_json
 
@@ -46,14 +47,7 @@ def lm_eval_lines(settings: Settings, left_out: Container[str]) -> str:
     table = lm_eval_table(settings, left_out)
     rows = [["lm-eval", *(f"{one['run']} ({one['model']})" for one in table["runs"])]]
     rows += [[row["name"], *row["cells"]] for row in table["rows"]]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]]) if table["rows"] else ""
+    return "\n".join(text_table(rows, ruled=True)) if table["rows"] else ""
 
 
 def _cell(figures: dict[str, float], name: str) -> str:

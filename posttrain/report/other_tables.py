@@ -9,6 +9,7 @@ from typing import Any
 
 from posttrain.compare.paired import against
 from posttrain.errors import PosttrainError
+from posttrain.measure.text_table import text_table
 from posttrain.params.stage_table import Settings, group_of, policies
 from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
 from posttrain.report.summary import GAIN
@@ -49,7 +50,7 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
 
 def as_lines(tables: Sequence[OtherTable]) -> list[str]:
     """Return each table as text."""
-    return ["\n".join([table.name, *_aligned(as_cells(table))]) for table in tables]
+    return ["\n".join([table.name, *text_table(as_cells(table))]) for table in tables]
 
 
 def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str]) -> OtherTable:
@@ -89,11 +90,3 @@ def _words(key: str) -> str:
 
 def _with_interval(value: float, low: float, high: float, sign: str = "") -> str:
     return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[nth]) for row in rows) for nth in range(len(rows[0]))]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]

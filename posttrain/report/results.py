@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from posttrain.errors import DataError
 from posttrain.evaluate.ratings import rating_lines
+from posttrain.measure.text_table import text_table
 from posttrain.params.formats import flattened
 from posttrain.params.params import read
 from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
@@ -43,8 +43,6 @@ README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 WRITTEN_BY = "<!-- Written by `posttrain show readme` from report/summary.json; do not edit. -->"
 WIDTH = 100
-WIDEST = 1000
-"""Columns of a table that no terminal cuts."""
 _INTERVALS = (
     "Intervals are over the prompts, of one training each; `posttrain compare` tests differences, over seeds too."
 )
@@ -60,7 +58,7 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
         return theirs or "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
     rows = [result_titles(summary, against), *result_rows(summary)] if policy_figures(summary) else []
     first = max(map(len, [*(row[0] for row in rows), *errors]), default=0)
-    lines = fitted(rows, first, shutil.get_terminal_size((WIDEST, 0)).columns)
+    lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], ruled=True)
     lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
     judged = map(_judge_note, summary.items())
     about = (_INTERVALS, _reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
@@ -78,24 +76,6 @@ def _rated(settings: Settings) -> Iterator[str]:
     for name in names:
         lines = rating_lines(name, found[name]) if name in found else []
         yield "\n".join([*lines, *([f"ratings {name}: {reasons[name]}"] if reasons[name] else [])])
-
-
-def fitted(rows: Sequence[Sequence[str]], first: int, width: int) -> list[str]:
-    """Return the rows as lines with a rule below the titles, without the last columns where they are too wide."""
-    if not rows:
-        return []
-    widths = [first, *(max(len(row[place]) for row in rows) for place in range(1, len(rows[0])))]
-    shown = len(widths)
-    while shown > 2 and sum(widths[:shown]) + 2 * (shown - 1) > width:
-        shown -= 1
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(size) for cell, size in zip(row[1:shown], widths[1:shown], strict=True)]
-        lines.append("  ".join([row[0].ljust(first), *cells]).rstrip())
-    lines.insert(1, "-" * max(map(len, lines)))
-    if left_out := rows[0][shown:]:
-        lines.append(f"not shown: {', '.join(left_out)} (a wider terminal, or --json)")
-    return lines
 
 
 def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:

@@ -21,7 +21,10 @@ def wrong_table(rows: Sequence[Sequence[str]]) -> Markup:
     note = (
         "Of all sampled completions of the evaluation; cut are those of the wrong ones that did not end by themselves."
     )
-    return Markup(table("What is wrong", [Column(title) for title in TITLES], rows, stacks=False) + element("p", note, class_="note"))
+    return Markup(
+        table("What is wrong", [Column(title) for title in TITLES], rows, stacks=False)
+        + element("p", note, class_="note")
+    )
 
 
 def health_list(found: Mapping[str, Sequence[str]]) -> Markup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from pydantic import AfterValidator, Field
@@ -30,6 +30,14 @@ MaxFailed = Annotated[
     AfterValidator(_some_are_scored),
 ]
 """The setting `max_failed`."""
+OnFailures = Annotated[
+    Literal["end", "wait"],
+    Field(
+        description="what a run does when more completions than max_failed cannot be scored because a server or a "
+        "sandbox is down (status infrastructure): end, or wait and ask again until it is back"
+    ),
+]
+"""The setting `on_failures`."""
 MEMORY = 256
 """About so many of the last rollouts count."""
 LEAST = 32
@@ -37,6 +45,11 @@ LEAST = 32
 
 
 T = TypeVar("T")
+
+
+def wait_above(on_failures: OnFailures, max_failed: float) -> float | None:
+    """Return the share of rollouts without a score at which a run waits; None: it does not."""
+    return max_failed if on_failures == "wait" else None
 
 
 class FailureLimit:

@@ -45,6 +45,7 @@ class RewardModel:
             raise ModelError(what=what, where=where, fix="Give the mean score of demonstrations, or remove it")
         self._runtime, self._budget, self._path = runtime, micro_tokens, path
         self._text, self._padding = load_text(path, policy.today), config.get_text_config().pad_token_id
+        self._variables = policy.variables
         self._whole = bool(getattr(config, WHOLE_TEXT, False))
         self._same = not self._whole and self._text.same_as(policy)
 
@@ -63,10 +64,16 @@ class RewardModel:
 
     def _own_rows(self, rollouts: Sequence[Rollout]) -> list[TokenRow]:
         """Return the conversations in the reward model's own tokens."""
-        talks = [[*rollout.prompt.messages, *rollout.turns] for rollout in rollouts]
+        talks = [
+            Conversation(
+                [*rollout.prompt.messages, *rollout.turns],
+                variables={**self._variables, **rollout.prompt.variables},
+            )
+            for rollout in rollouts
+        ]
         if self._whole:
             return [TokenRow([], self._unpadded(ids)) for ids in self._text.whole(talks)]
-        rows = self._text.conversations([Conversation(talk) for talk in talks], "last")
+        rows = self._text.conversations(talks, "last")
         return [
             replace(row, rest=row.rest[:-1]) if rollout.truncated else row
             for rollout, row in zip(rollouts, rows, strict=True)

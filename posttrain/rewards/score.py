@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +21,17 @@ from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Rollout, Score
 from posttrain.tasks.task import load_task
 
+PAUSE_S = 5.0
+"""The first pause before something that was down is asked again; each next one is twice as long."""
+LONGEST_PAUSE_S = 300.0
+
 
 class RewardSum:
     """sum_k weight_k reward_k; each part scores every rollout, with the options of the rollout's task."""
 
-    def __init__(self, terms: Mapping[str, WeightedReward], context: Context) -> None:
-        self.terms, self._context = dict(terms), context
+    def __init__(self, terms: Mapping[str, WeightedReward], context: Context, wait_above: float | None = None) -> None:
+        """`wait_above`: the share of rollouts without a score, for a server or sandbox that is down, to wait at."""
+        self.terms, self._context, self._wait_above = dict(terms), context, wait_above
         self._score_fns: dict[tuple[str, str], ScoreFn] = {}
 
     @phase("reward")
@@ -34,10 +41,30 @@ class RewardSum:
         scores_of = [{} if failure is None else dict.fromkeys(self.terms, failure) for failure in failed]
         for name in self.terms:
             for task, places in _by_task(rollouts).items():
-                mine = [rollouts[place] for place in places]
-                for place, score in zip(places, self.scores(name, task, mine), strict=True):
+                found = self._scores_once_up(name, task, [rollouts[place] for place in places])
+                for place, score in zip(places, found, strict=True):
                     scores_of[place][name] = score
         return [replace(rollout, scores=scores) for rollout, scores in zip(rollouts, scores_of, strict=True)]
+
+    def _scores_once_up(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the scores; where too many failed because something is down, wait until it is back."""
+        found, began, pause = self.scores(name, task, rollouts), time.monotonic(), PAUSE_S
+        term = self.terms[name]
+        while self._wait_above is not None and (term.counted or term.gate):
+            down = [place for place, score in enumerate(found) if score.status == "infrastructure"]
+            if not down or len(down) <= self._wait_above * len(found):
+                break
+            waited = f"{time.monotonic() - began:.0f} s so far" if pause > PAUSE_S else "on_failures: wait"
+            what = f"{len(down)} of {len(found)} completions got no score of reward '{name}' ({found[down[0]].reason})"
+            print(f"{self._context.where}: {what}. Waiting, {waited}; next try in {pause:.0f} s", file=sys.stderr)
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+            for place, score in zip(down, self.scores(name, task, [rollouts[place] for place in down]), strict=True):
+                found[place] = score
+        if pause > PAUSE_S:
+            waited = f"{time.monotonic() - began:.0f} s"
+            print(f"{self._context.where}: reward '{name}' is back after {waited}", file=sys.stderr)
+        return found
 
     def failure(self, rollout: Rollout) -> tuple[str, Score] | None:
         """Return the first part that is needed and could not score the rollout, with its score."""

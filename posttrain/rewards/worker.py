@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from posttrain.errors import PosttrainError
 from posttrain.measure.masking import MaskedStream
+from posttrain.measure.stall import print_stacks_on_signal
 from posttrain.params.params import PARAMS_FILE, check
 from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
@@ -34,6 +35,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    print_stacks_on_signal()
     requests, answers = _private_pipes()
     sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
     setup = json.loads(requests.readline())
@@ -131,6 +133,7 @@ def rollout_to(rollout: Rollout) -> dict[str, Any]:
             "info": dict(prompt.info),
             "task": prompt.task,
             "problem": prompt.problem,
+            "variables": dict(prompt.variables),
         },
         "sample": rollout.sample,
         "row": [list(row.prompt), list(row.rest), None if row.mask is None else list(row.mask)],

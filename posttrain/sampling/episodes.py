@@ -102,7 +102,8 @@ class Episodes:
             return rollout
         if self._turn >= load_task(rollout.prompt.task).turns:
             return replace(rollout, finish="turns")
-        ids = self._text.reply([*rollout.prompt.messages, *rollout.turns], step.messages, rollout.row.rest[-1])
+        said, last = [*rollout.prompt.messages, *rollout.turns], rollout.row.rest[-1]
+        ids = self._text.reply(said, step.messages, last, rollout.prompt.variables)
         if self._context is not None and len(rollout.row) + len(ids) + self._max_tokens > self._context:
             return replace(rollout, finish="length")
         row = replace(rollout.row, rest=[*rollout.row.rest, *ids], mask=[*_mask(rollout.row), *(False for _ in ids)])

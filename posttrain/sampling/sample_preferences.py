@@ -22,13 +22,13 @@ from posttrain.models.device import DeviceParams
 from posttrain.params.params import Params
 from posttrain.params.slots import model_slot, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rollout import Rollout
 from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.tables.columns import Kind, with_ids
+from posttrain.tables.columns import VARIABLES, Kind, with_ids
 from posttrain.tables.schemas import CONTROL
-from posttrain.text.chat import DATE, TemplateDate
+from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 MAX_LOG_ODDS = 700.0
 """exp of a larger number overflows."""
@@ -66,10 +66,14 @@ class SamplesRun(Params):
     )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
     max_failed: MaxFailed = MAX_FAILED
+    on_failures: OnFailures = "end"
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     engine: EngineName = ENGINE
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    template: TemplateVariables = Field(
+        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+    )
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> SamplesRun:
@@ -119,7 +123,7 @@ def _best(
         best = max(complete, key=rewards.__getitem__, default=None)
         if best is not None and rewards[best] >= least:
             messages = [*row["prompt"], *map(dict, samples[best].turns)]
-            shared = {name: row[name] for name in ("split", "problem")}
+            shared = {name: row[name] for name in ("split", "problem", VARIABLES) if name in row}
             demonstrations.append({**shared, "messages": messages, "score": rewards[best]})
     for split in ("train", "heldout"):
         if not any(row["split"] == split for row in demonstrations):
@@ -200,7 +204,7 @@ def _prefers(gap: float, noise: float, rng: random.Random) -> bool:
 
 
 def _shared(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("split", "problem", "prompt")}
+    return {name: row[name] for name in ("split", "problem", "prompt", VARIABLES) if name in row}
 
 
 def _turn(sampled: Rollout) -> list[dict[str, str]]:

@@ -17,6 +17,7 @@ from posttrain.params.params import Params
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation, row_variables
 
 Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "adapter", "background", "exact"]
 """background: it may sample in a thread while the policy is trained. exact: its log-probs are the trainer's own, and it
@@ -143,7 +144,16 @@ def check_capacity(
 def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
     """Rows of a table of prompts, not tokenized yet."""
     return [
-        Prompt(row["id"], row["prompt"], (), row["answer"], json.loads(row["info"]), row["task"], row["problem"])
+        Prompt(
+            row["id"],
+            row["prompt"],
+            (),
+            row["answer"],
+            json.loads(row["info"]),
+            row["task"],
+            row["problem"],
+            row_variables(row),
+        )
         for row in rows
     ]
 
@@ -151,7 +161,7 @@ def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
 @phase("load")
 def encode_prompts(text: ChatText, prompts: Sequence[Prompt]) -> list[Prompt]:
     """Return the prompts with the token ids that the policy continues."""
-    encoded = text.prompts([prompt.messages for prompt in prompts])
+    encoded = text.prompts([Conversation(prompt.messages, variables=prompt.variables) for prompt in prompts])
     return [replace(prompt, ids=ids) for prompt, ids in zip(prompts, encoded, strict=True)]
 
 

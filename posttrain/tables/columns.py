@@ -137,6 +137,9 @@ TOOL_USE: Final = ("fields", "tools")
 """Columns of a chat table with tool use, as JSON: each turn's fields in addition to role and content (a list with an
 object per turn), and the tools that may be called. Null in other rows."""
 
+VARIABLES: Final = "chat_template_kwargs"
+"""A column of given tables: what the chat template reads of a row in addition, as JSON. Null in other rows."""
+
 ROLLOUT_TEXT: Final = ("prompt", "answer", "completion", "completion_ids", "mask", "logps")
 """Columns of rollouts from which text can be read; all null in rows whose text was not kept."""
 ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
@@ -145,8 +148,10 @@ TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "l
 """The same columns of training_rollouts, whose other columns every row has."""
 
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
-    "chat": {"score": pl.Float64(), **dict.fromkeys(TOOL_USE, pl.String())},
-    "pairs": {"subset": pl.String()},
+    "chat": {"score": pl.Float64(), **dict.fromkeys((*TOOL_USE, VARIABLES), pl.String())},
+    "prompts": {VARIABLES: pl.String()},
+    "pairs": {"subset": pl.String(), VARIABLES: pl.String()},
+    "feedback": {VARIABLES: pl.String()},
     "rollouts": {**ROLLOUT_FIGURES, **ROLLOUT_STEPS},
 }
 """Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use; in pairs
@@ -198,11 +203,20 @@ def content_id(row: Mapping[str, Any], kind: Kind) -> str:
     """Return the id of one row: `digest(canonical({content columns}))`, tool use among them where the row has it."""
     used = {name: row.get(name) for name in TOOL_USE}
     content = {name: row[name] for name in CONTENT[kind]}
-    return digest(canonical(content | used if any(used.values()) else content))
+    plain = digest(canonical(content | used if any(used.values()) else content))
+    return digest(canonical({"id": plain, VARIABLES: row[VARIABLES]})) if row.get(VARIABLES) is not None else plain
 
 
 def row_ids(frame: pl.DataFrame, kind: Kind) -> pl.Series:
     """`content_id` of every row."""
+    ids = _ids_without_variables(frame, kind)
+    if VARIABLES not in frame.columns:
+        return ids
+    varied = content_ids(frame.select(VARIABLES, id=ids), ("id", VARIABLES))
+    return pl.select(pl.when(frame[VARIABLES].is_null()).then(ids).otherwise(varied).alias("id")).to_series()
+
+
+def _ids_without_variables(frame: pl.DataFrame, kind: Kind) -> pl.Series:
     ids, used = content_ids(frame, CONTENT[kind]), [name for name in TOOL_USE if name in frame.columns]
     if kind != "chat" or not used:
         return ids

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, Kind, content_ids
+from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, VARIABLES, Kind, content_ids
 from posttrain.tables.failures import short_repr
-from posttrain.tables.turns import Row, RowError, Turns, conversation, sharegpt, text, turns, type_name
+from posttrain.tables.turns import Row, RowError, Turns, conversation, sharegpt, text, turns, type_name, variables
 
 Layout = tuple[str, ...]
 
@@ -30,6 +30,7 @@ def convert(row: Row, kind: Kind) -> dict[str, Any]:
             turned = turn(row)
             if "problem" in COLUMNS[kind]:
                 turned["problem"] = _scalar(row, "problem")
+                turned[VARIABLES] = variables(row)
             return turned
     missing = {layout: [name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]}
     nearest = min(missing, key=lambda layout: (len(missing[layout]) == len(layout), len(missing[layout])))
@@ -45,7 +46,7 @@ def layout_names(kind: Kind) -> str:
 
 def wanted_columns(kind: Kind) -> frozenset[str]:
     """Return every column that a layout reads."""
-    optional = {"answer", "info", "input", "margin", "problem", "split", "subset", "system", "tools"}
+    optional = {"answer", "info", "input", "margin", "problem", "split", "subset", "system", "tools", VARIABLES}
     return frozenset(name for layout in LAYOUTS[kind] for name in layout) | optional
 
 
@@ -171,6 +172,26 @@ def _implicit_preference(row: Row) -> dict[str, Any]:
     }
 
 
+def _openai_preference(row: Row) -> dict[str, Any]:
+    """Rows of OpenAI's preference fine-tuning: the conversation is in `input`, with its tools."""
+    given = row["input"]
+    if not isinstance(given, dict) or not isinstance(given.get("messages"), list):
+        raise RowError(f"'input' is {short_repr(given)}; give {{messages: [...]}}")
+    if lost := [name for name in ("tools", "parallel_tool_calls") if given.get(name)]:
+        raise RowError(f"'input' has {short_repr(lost[0])}, which would be lost; pairs with tools cannot be trained on")
+    answers = {"chosen": "preferred_output", "rejected": "non_preferred_output"}
+    for name in answers.values():
+        if not isinstance(row[name], list) or len(row[name]) != 1:
+            raise RowError(f"'{name}' is {short_repr(row[name])}; give a list of one turn of the assistant")
+    named = {"input": given["messages"], **{name: row[name] for name in answers.values()}}
+    prompt = turns(named, "input")
+    made = {name: turns(named, column) for name, column in answers.items()}
+    for name, column in answers.items():
+        if made[name][0][0] != "assistant":
+            raise RowError(f"the turn of '{column}' has the role {short_repr(made[name][0][0])}; give 'assistant'")
+    return {"prompt": prompt, **made, "margin": _margin(row), "subset": _scalar(row, "subset")}
+
+
 def _judged(row: Row) -> dict[str, Any]:
     prompt = turns(row, "prompt")
     return {
@@ -219,6 +240,7 @@ LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
         ("prompt", "chosen", "rejected"): _preference,
         ("instruction", "chosen", "rejected"): _alpaca_preference,
         ("chosen", "rejected"): _implicit_preference,
+        ("input", "preferred_output", "non_preferred_output"): _openai_preference,
     },
     "feedback": {("prompt", "completion", "label"): _judged},
     "rollouts": {},

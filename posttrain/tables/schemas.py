@@ -21,6 +21,7 @@ from posttrain.tables.columns import (
     TOOL_USE,
     TRAINING_TEXT,
     TURNS,
+    VARIABLES,
     Kind,
     row_ids,
 )
@@ -29,8 +30,10 @@ CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
 """A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
 _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
-    "chat": TOOL_USE,
-    "pairs": ("subset",),
+    "chat": (*TOOL_USE, VARIABLES),
+    "prompts": (VARIABLES,),
+    "pairs": ("subset", VARIABLES),
+    "feedback": (VARIABLES,),
     "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
     "training_rollouts": (*TRAINING_TEXT, "step", "reward", "outcome", "advantage"),
     "matches": ("margin", "win"),

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from posttrain.params.params import HALF
-from posttrain.tables.columns import ROLES
+from posttrain.tables.columns import ROLES, VARIABLES, canonical
 from posttrain.tables.failures import short_repr
 from posttrain.tables.schemas import CONTROL
+from posttrain.text.templates import variables_fault
 
 Row = Mapping[str, Any]
 Turns = list[tuple[str, str]]
@@ -232,6 +233,18 @@ def _tools(row: Row) -> str | None:
         raise RowError(f"'tools' is {short_repr(value)}; give a list of function schemas, each with a name")
     _check_texts(tools, "'tools'")
     return _kept(tools)
+
+
+def variables(row: Row) -> str | None:
+    """Return what the chat template reads of the row in addition, as JSON: an object, or the text of one."""
+    value = row.get(VARIABLES)
+    given = _json(value) if isinstance(value, str) else _without_nulls(value)
+    if value is None or given == {}:
+        return None
+    if fault := variables_fault(given):
+        raise RowError(f"'{VARIABLES}' is {short_repr(value)}; {fault}")
+    _check_texts(given, f"'{VARIABLES}'")
+    return canonical(given)
 
 
 def _kept(value: Any) -> str:

@@ -10,16 +10,17 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from posttrain.errors import DataError
 from posttrain.rollout import TokenRow
-from posttrain.text.chat_template import ChatTemplate, Conversation, Message, RenderedConversation, Tools
+from posttrain.text.chat_template import ChatTemplate, Conversation, Message, RenderedConversation
 from posttrain.text.stops import Stops
-from posttrain.text.templates import PROCESS, RenderRequest, Template
+from posttrain.text.templates import PROCESS, RenderRequest, Template, reads, variables_fault
 
 Trained = Literal["all", "last"]
 DATE = "2024-07-26"
@@ -41,6 +42,24 @@ TemplateDate = Annotated[str, BeforeValidator(_iso)]
 """A date such as "2024-07-26"."""
 
 
+def _variables(value: dict[str, Any]) -> dict[str, Any]:
+    if fault := variables_fault(value):
+        raise ValueError(fault)
+    return value
+
+
+TemplateVariables = Annotated[dict[str, Any], AfterValidator(_variables)]
+"""What a chat template may read, e.g. {enable_thinking: false}."""
+
+
+def check_read(template: str, variables: Mapping[str, Any], where: str) -> None:
+    """Refuse variables that the template does not read."""
+    unread = [name for name in variables if not reads(template, name)]
+    if unread:
+        what = f"the chat template does not read {', '.join(unread)}"
+        raise DataError(what=what, where=where, fix="Remove it from `template`, or fix its name")
+
+
 class ChatText:
     """A tokenizer and its chat template."""
 
@@ -52,14 +71,15 @@ class ChatText:
         today: str = DATE,
         *,
         context: int | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         """`stop_tokens`: more tokens that end a completion (models/store.py: `load_stop_tokens`).
 
-        `context`: the most tokens of a row; None: not limited.
+        `context`: the most tokens of a row; None: not limited. `variables`: of the template, in every conversation.
         """
         self.tokenizer = tokenizer
         self._where = where
-        self.today, self.context = today, context
+        self.today, self.context, self.variables = today, context, dict(variables or {})
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         if tokenizer.eos_token_id is None:
             raise DataError(what="the tokenizer has no end token", where=where, fix="Set eos_token in its config")
@@ -70,7 +90,9 @@ class ChatText:
         if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
             what = f"the tokenizer has several chat templates ({', '.join(tokenizer.chat_template)}) and no default"
             raise DataError(what=what, where=where, fix="Name one of them 'default'")
-        template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, today)
+        source = tokenizer.get_chat_template()
+        check_read(source, self.variables, where)
+        template = Template(source, tokenizer.special_tokens_map, today, self.variables)
         self._specials = sorted(special, key=len, reverse=True)
         self._template = ChatTemplate(template, self._specials, where)
         self._encoded = threading.local()  # texts that this thread has encoded ahead
@@ -85,15 +107,12 @@ class ChatText:
         ids = json.dumps(sorted(self.tokenizer.get_vocab().items()))
         return hashlib.sha256(ids.encode()).hexdigest()
 
-    def prompts(
-        self, conversations: Sequence[Sequence[Message]], tools: Sequence[Tools] | None = None
-    ) -> list[list[int]]:
+    def prompts(self, conversations: Sequence[Sequence[Message] | Conversation]) -> list[list[int]]:
         """Return the token ids of each conversation up to the start of the next answer, for the model to continue."""
-        tools = [None] * len(conversations) if tools is None else tools
-        requests = [RenderRequest(messages, True, some) for messages, some in zip(conversations, tools, strict=True)]
-        rendered = self._template.write(requests)
-        for request in requests:
-            self._template.check(Conversation([*request.messages, _ANSWER], request.tools))
+        asked = list(map(_conversation, conversations))
+        rendered = self._template.write([talk.request(opened=True) for talk in asked])
+        for talk in asked:
+            self._template.check(replace(talk, messages=[*talk.messages, _ANSWER]))
         return [self._encode_part(conversation) for conversation in rendered]
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -101,18 +120,20 @@ class ChatText:
         return self.prompts([messages])[0]
 
     def conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[TokenRow]:
+        """Return the rows of `split_conversations` in one list: with `last` one of each conversation."""
+        return [row for rows in self.split_conversations(conversations, turns) for row in rows]
+
+    def split_conversations(self, conversations: Sequence[Conversation], turns: Trained) -> list[list[TokenRow]]:
         """Rows of conversations that end with the assistant; trained are all its turns or the last, with end tokens.
 
-        The template must render a turn the same when turns follow it, unless `{% generation %}` marks it.
+        The trained tokens of a turn begin after what the template writes for the policy to continue. A conversation is
+        one row, unless the template changes a turn when others follow it, as Qwen3's drops what was thought: then each
+        row ends where the next turn would change it. `{% generation %}` marks turns in one row.
         """
         trained = [self._trained(conversation, turns) for conversation in conversations]
         pairs = [(conversation, nth) for conversation, some in zip(conversations, trained, strict=True) for nth in some]
-        opened = self._template.write(
-            [RenderRequest(conversation.messages[:nth], True, conversation.tools) for conversation, nth in pairs]
-        )
-        closed = self._template.write(
-            [RenderRequest(conversation.messages[: nth + 1], False, conversation.tools) for conversation, nth in pairs]
-        )
+        opened = self._template.write([conversation.request(nth, opened=True) for conversation, nth in pairs])
+        closed = self._template.write([conversation.request(nth + 1) for conversation, nth in pairs])
         rendered = iter(list(zip(opened, closed, strict=True)))
         turns_of = [
             (conversation, [next(rendered) for _ in some])
@@ -123,7 +144,7 @@ class ChatText:
         rows = []
         for talk, some in turns_of:
             self._template.check(talk)
-            rows.append(self._row(talk, some))
+            rows.append(self._rows(talk, some))
         return rows
 
     def _trained(self, conversation: Conversation, turns: Trained) -> list[int]:
@@ -146,11 +167,12 @@ class ChatText:
         """Return the same for one conversation."""
         return self.exchanges([(prompt, answer)])[0]
 
-    def whole(self, conversations: Sequence[Sequence[Message]]) -> list[list[int]]:
+    def whole(self, conversations: Sequence[Sequence[Message] | Conversation]) -> list[list[int]]:
         """Return the ids of each whole conversation, as transformers' `apply_chat_template` encodes it."""
-        rendered = self._template.write([RenderRequest(messages, False) for messages in conversations])
-        for messages in conversations:
-            self._template.check_written(Conversation(messages))
+        talks = list(map(_conversation, conversations))
+        rendered = self._template.write([talk.request() for talk in talks])
+        for talk in talks:
+            self._template.check_written(talk)
         return [self._encode_part(conversation) for conversation in rendered]
 
     def ending(self, messages: Sequence[Message]) -> str | None:
@@ -167,16 +189,23 @@ class ChatText:
     def _identity(self) -> tuple[Any, ...]:
         tokenizer = self.tokenizer
         vocabulary = tokenizer.backend_tokenizer.to_str()
-        return vocabulary, tokenizer.get_chat_template(), tokenizer.special_tokens_map, self.today
+        return vocabulary, tokenizer.get_chat_template(), tokenizer.special_tokens_map, self.today, self.variables
 
-    def reply(self, messages: Sequence[Message], reply: Sequence[Message], last: int) -> list[int]:
+    def reply(
+        self,
+        messages: Sequence[Message],
+        reply: Sequence[Message],
+        last: int,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Return the ids between the last assistant turn, whose last token is `last`, and the policy's next answer.
 
         They begin with the end of that turn where `last` is no stop token, as after a stop string.
         """
         turns = [*messages[:-1], {**messages[-1], "content": _PLACEHOLDER}, *reply]
-        (rendered,) = self._template.write([RenderRequest(turns, True)])
-        self._template.check(Conversation([*turns, _ANSWER]))
+        talk = Conversation(turns, variables=variables or {})
+        (rendered,) = self._template.write([talk.request(opened=True)])
+        self._template.check(replace(talk, messages=[*turns, _ANSWER]))
         ids = self._encode_part(rendered, rendered.text.rfind(_PLACEHOLDER) + len(_PLACEHOLDER))
         end = next((i + 1 for i, token in enumerate(ids) if token in self.stops.tokens), None)
         if end is None:
@@ -197,30 +226,39 @@ class ChatText:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
-    def _row(
+    def _rows(
         self, conversation: Conversation, turns: Sequence[tuple[RenderedConversation, RenderedConversation]]
-    ) -> TokenRow:
-        """The row of a conversation; `turns`: of each trained turn, the text up to its start and up to its end."""
+    ) -> list[TokenRow]:
+        """The rows of a conversation; `turns`: of each trained turn, the text up to its start and up to its end."""
         whole = turns[-1][1]
         if len(turns) > 1 and whole.blocks:
-            return self._marked_row(conversation, whole)
+            return [self._marked_row(conversation, turns)]
         for head, closed in turns:
             if not closed.text.startswith(head.text):
-                fix = "Use a template that only adds text at the end"
-                raise self._template.refusal("changes earlier text when a turn is added to", conversation.messages, fix)
-        starts = [len(head.text) for head, _ in turns]
-        trained = [
-            self._until_stop(self._encode_part(ended, start)) for (_, ended), start in zip(turns, starts, strict=True)
-        ]
-        prompt = self._encode_part(turns[0][0])
-        if len(turns) == 1:
-            return TokenRow(prompt, trained[0])
-        if not all(whole.text.startswith(head.text) for head, _ in turns):
-            raise self._ambiguous(conversation)
-        return self._joined(conversation, prompt, whole, starts, trained)
+                raise self._unlike_prompt(conversation, head.text, closed.text)
+        trained = [self._until_stop(self._encode_part(ended, len(head.text))) for head, ended in turns]
+        rows: list[TokenRow] = []
+        first = 0
+        while first < len(turns):  # a row has as many turns as stay as they were
+            ends = range(len(turns), first, -1)
+            joined = ((end, self._joined(turns[first:end], trained[first:end])) for end in ends)
+            first, row = next((end, row) for end, row in joined if row is not None)
+            rows.append(row)
+        return rows
 
-    def _marked_row(self, conversation: Conversation, whole: RenderedConversation) -> TokenRow:
+    def _unlike_prompt(self, conversation: Conversation, opened: str, closed: str) -> DataError:
+        """Return the error for an answer that does not begin as the one that the policy continues."""
+        at = next((place for place in range(len(opened)) if opened[place] != closed[place : place + 1]), 0)
+        why = f": it opens an answer to generate with {opened[at:][:60]!r}, where this one has {closed[at:][:60]!r}"
+        fix = "Set `template`, or the row's chat_template_kwargs, so that both agree, or use another template"
+        what = "changes earlier text when a turn is added to"
+        return self._template.refusal(what, conversation.messages, fix, why, conversation.name)
+
+    def _marked_row(
+        self, conversation: Conversation, turns: Sequence[tuple[RenderedConversation, RenderedConversation]]
+    ) -> TokenRow:
         """Return the row of a conversation whose turns of the assistant the template marks."""
+        whole = turns[-1][1]
         places = [place for place in _assistant(conversation.messages) if place not in conversation.untrained]
         written = _assistant(conversation.messages[: places[-1] + 1])
         if len(whole.blocks) != len(written):
@@ -231,33 +269,45 @@ class ChatText:
                 what, conversation.messages, "Mark each turn of the assistant once", name=conversation.name
             )
         blocks = [block for place, block in zip(written, whole.blocks, strict=True) if place in places]
-        starts = [start for start, _ in blocks]
-        trained = [self._until_stop(self._encode_part(whole, *block)) for block in blocks]
-        return self._joined(conversation, self._encode_part(whole, 0, starts[0]), whole, starts, trained)
+        starts = [  # a block may begin with what the template writes for the policy to continue
+            max(start, len(head.text)) if whole.text.startswith(head.text) else start
+            for (start, _), (head, _) in zip(blocks, turns, strict=True)
+        ]
+        trained = [
+            self._until_stop(self._encode_part(whole, start, end))
+            for start, (_, end) in zip(starts, blocks, strict=True)
+        ]
+        row = self._masked(self._encode_part(whole, 0, starts[0]), whole, starts, trained)
+        if row is None:
+            what = "changes an earlier turn of the assistant when turns follow it, so what to train is unclear, in"
+            fix = "Set turns: last, or mark whole turns with {% generation %}"
+            raise self._template.refusal(what, conversation.messages, fix, name=conversation.name)
+        return row
 
     def _joined(
-        self,
-        conversation: Conversation,
-        prompt: list[int],
-        whole: RenderedConversation,
-        starts: Sequence[int],
-        trained: Sequence[list[int]],
-    ) -> TokenRow:
-        """Return the whole conversation with a mask: each trained turn, and what lies between it and the next."""
+        self, turns: Sequence[tuple[RenderedConversation, RenderedConversation]], trained: Sequence[list[int]]
+    ) -> TokenRow | None:
+        """Return the row of these turns; None where the template changes one of them when the next follow it."""
+        (head, _), (_, whole) = turns[0], turns[-1]
+        if len(turns) == 1:
+            return TokenRow(self._encode_part(head), trained[0])
+        if not all(whole.text.startswith(opened.text) for opened, _ in turns):
+            return None
+        return self._masked(self._encode_part(head), whole, [len(opened.text) for opened, _ in turns], trained)
+
+    def _masked(
+        self, prompt: list[int], whole: RenderedConversation, starts: Sequence[int], trained: Sequence[list[int]]
+    ) -> TokenRow | None:
+        """Return a row with a mask: each trained turn, and what lies between it and the next; None if they differ."""
         rest: list[int] = []
         mask: list[bool] = []
         for start, end, ids in zip(starts, [*starts[1:], None], trained, strict=True):
             part = self._encode_part(whole, start, end) if end else ids
             if part[: len(ids)] != ids:
-                raise self._ambiguous(conversation)
+                return None
             rest += part
             mask += [place < len(ids) for place in range(len(part))]
         return TokenRow(prompt, rest, mask)
-
-    def _ambiguous(self, conversation: Conversation) -> DataError:
-        what = "changes an earlier turn of the assistant when turns follow it, so what to train is unclear, in"
-        fix = "Set turns: last, or use a template that marks trained turns with {% generation %}"
-        return self._template.refusal(what, conversation.messages, fix, name=conversation.name)
 
     def _until_stop(self, ids: list[int]) -> list[int]:
         end = next((place for place, token in enumerate(ids) if token in self.stops.tokens), None)
@@ -301,6 +351,10 @@ class ChatText:
             what = f"the tokenizer fails on a text ({' '.join(str(error).split())[:200]})"
             fix = "Simplify the patterns in its tokenizer.json, or shorten the text"
             raise DataError(what=what, where=self._where, fix=fix) from error
+
+
+def _conversation(talk: Sequence[Message] | Conversation) -> Conversation:
+    return talk if isinstance(talk, Conversation) else Conversation(talk)
 
 
 def _assistant(messages: Sequence[Message]) -> list[int]:

@@ -27,12 +27,17 @@ _NAME = "\ue004{}\ue001"
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns, the tools that they may call, the name of the row in errors, and the turns that are not trained."""
+    """Turns, the tools that they may call, the row's name in errors, the untrained turns, the template's variables."""
 
     messages: Sequence[Message]
     tools: Tools = None
     name: str = ""
     untrained: frozenset[int] = frozenset()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def request(self, turns: int | None = None, *, opened: bool = False) -> RenderRequest:
+        """Return what renders its first turns, or all."""
+        return RenderRequest(self.messages[:turns], opened, self.tools, self.variables)
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,8 @@ class ChatTemplate:
         marked, tools = _named(_marked(messages)), _named_tools(conversation.tools)
         frame, places = self._frame(conversation, marked, tools)
         if len(messages) > 1:
-            before = RenderRequest(marked[:-1], False, tools), RenderRequest(marked[:-1], True, tools)
+            plain = RenderRequest(marked[:-1], False, tools, conversation.variables)
+            before = plain, plain._replace(opened=True)
             closed, opened = (result.text for result in self._render(before, [RenderRequest(messages, False)] * 2))
             header = frame[len(closed) : places[len(messages) - 1]]
             if closed == opened and frame.startswith(closed) and header.strip():
@@ -130,7 +136,8 @@ class ChatTemplate:
     def _frame(self, conversation: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
         """Return the text with marks in place of contents and names, and where those of each turn begin."""
         messages = conversation.messages
-        frame = self._render([RenderRequest(marked, False, tools)], [RenderRequest(messages, False)])[0].text
+        request = RenderRequest(marked, False, tools, conversation.variables)
+        frame = self._render([request], [RenderRequest(messages, False)])[0].text
         places = dict(self._places(frame, messages))
         fix = "Use a template that writes them, or remove them from the data"
         for nth, name in _names(marked):
@@ -144,14 +151,17 @@ class ChatTemplate:
     def _check_tool_use(self, conversation: Conversation) -> None:
         """Refuse markup in tool use, which the template mixes with markup of its own."""
         used = [{**turn, "content": ""} for turn in conversation.messages if len(turn) > 2]
-        if not used and not conversation.tools:
+        if not used and not conversation.tools and not conversation.variables:
             return
-        text = json.dumps([used, conversation.tools], ensure_ascii=False)
-        forged = next((special for special in self._specials if special in text), None)
-        if forged is not None:
-            what = f"the tool use of a conversation holds {forged!r}, which ends or opens turns"
-            where = ", ".join(filter(None, (self._where, conversation.name)))
-            raise DataError(what=what, where=where, fix="Remove it from the tools and the fields of the turns")
+        for part, value in (("tool use", [used, conversation.tools]), ("chat_template_kwargs", conversation.variables)):
+            text = json.dumps(value, ensure_ascii=False)
+            forged = next((special for special in self._specials if special in text), None)
+            if forged is not None:
+                what = f"the {part} of a conversation holds {forged!r}, which ends or opens turns"
+                where = ", ".join(filter(None, (self._where, conversation.name)))
+                raise DataError(
+                    what=what, where=where, fix="Remove it from the tools, the turns' fields or the variables"
+                )
 
     def _places(self, frame: str, messages: Sequence[Message]) -> list[tuple[int, int]]:
         """(turn, position of its mark in the rendered text) of each turn with content."""
@@ -175,10 +185,16 @@ class ChatTemplate:
         )
 
 
+def row_variables(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the template reads of a row of a table in addition."""
+    variables: dict[str, Any] = json.loads(row.get("chat_template_kwargs") or "{}")
+    return variables
+
+
 def _form(conversation: Conversation) -> tuple[Any, ...]:
     """Return what decides how a template treats a conversation."""
     turns = ((turn["role"], "tool_calls" in turn, bool(turn["content"])) for turn in conversation.messages)
-    return (*turns, bool(conversation.tools))
+    return (*turns, bool(conversation.tools), json.dumps(conversation.variables))
 
 
 def _has_content(turn: Message) -> bool:

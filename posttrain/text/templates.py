@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from posttrain.isolation.child import Child, DiedError
 from posttrain.text import template_worker
@@ -21,8 +23,15 @@ class RenderRequest(NamedTuple):
     opened: bool
     """add_generation_prompt: whether to end with the start of an answer."""
     tools: Sequence[Any] | None = None
+    variables: Mapping[str, Any] = {}
+    """More names that the template may read, e.g. enable_thinking."""
 
 
+OWN_NAMES: Final = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "strftime_now"}
+    | {"raise_exception", "dict", "namespace", "range", "lipsum", "cycler", "joiner", "loop", "self", "caller"}
+)
+"""Names that mean something else in every template."""
 BATCH = 256
 """Most conversations sent to the child at a time."""
 BATCH_CHARACTERS = 1_000_000
@@ -84,12 +93,20 @@ class Template:
     source: str
     specials: Mapping[str, Any]
     date: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Of every conversation; its own come first."""
 
     def render(self, requests: Sequence[RenderRequest]) -> Iterator[Rendered]:
         """Yield the conversations in their order; an error says what the template does wrong with the next one."""
         for part in _batches(requests):
             conversations = [
-                {"messages": list(request.messages), "add_generation_prompt": request.opened, "tools": request.tools}
+                {
+                    **self.variables,
+                    **request.variables,
+                    "messages": list(request.messages),
+                    "add_generation_prompt": request.opened,
+                    "tools": request.tools,
+                }
                 for request in part
             ]
             shared = {"template": self.source, "specials": dict(self.specials), "date": self.date}
@@ -102,6 +119,38 @@ class Template:
                 if "error" in answer:
                     raise RenderError(answer["error"])
                 yield Rendered(**answer)
+
+
+def variables_fault(variables: Any) -> str | None:
+    """Return why a value cannot be the variables of a template; None where it can."""
+    if not isinstance(variables, Mapping):
+        return "give an object, e.g. {enable_thinking: false}"
+    for name, value in variables.items():
+        if not isinstance(name, str) or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):
+            return f"{name!r:.40} is no name; give a letter, then letters, digits and _"
+        if name in OWN_NAMES or name.endswith("_token"):
+            return f"{name} means something else in a template; rename it"
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return (
+                f"{name} = {value!r:.40} is no value of JSON; give a text, a number, true, false, a list or an object"
+            )
+    return None
+
+
+def reads(template: str, name: str) -> bool:
+    """Return whether a template names a variable."""
+    return re.search(rf"\b{re.escape(name)}\b", template) is not None
+
+
+def with_defaults(template: str, variables: Mapping[str, Any]) -> str:
+    """Return the template with values for variables that are not given."""
+    defaults = (
+        f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
+        for name, value in variables.items()
+    )
+    return "".join(defaults) + template
 
 
 class RenderError(Exception):

@@ -124,7 +124,6 @@ def shortened(row: TokenRow, longest: int | None) -> TokenRow:
     return TokenRow(row.prompt, row.rest[:rest], None if row.mask is None else row.mask[:rest])
 
 
-def make_examples(rows: Rows, each: int = 1, columns: dict[str, Any] | None = None) -> Examples:
-    """Examples of `each` rows, in the order of the rows."""
-    count = len(rows.rest_sizes)
-    return Examples(rows, np.arange(count), np.arange(0, count + 1, each), columns or {})
+def make_examples(rows: Rows, columns: dict[str, Any] | None = None) -> Examples:
+    """Return an example for each row of the table, in their order."""
+    return Examples(rows, np.arange(len(rows.rest_sizes)), rows.starts, columns or {})

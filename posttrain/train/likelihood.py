@@ -23,5 +23,7 @@ def save_likelihood(
     save_model(models.policy, model_path(run.name), tokenizer, run.params.save_dtype)
     losses = {"train_loss": log.tail("loss", 20), "heldout_loss": mean_loss(models, heldout)}
     counts = {"steps": len(log.rows), "rows": len(examples), "tokens": examples.trained_tokens}
+    if len(examples.places) > len(examples):
+        counts["training_rows"] = len(examples.places)  # conversations of several rows
     write_json(metrics_path(run.name), {**counts, **(watched or {}), **rounded(losses)})
     print(f"{run.name}: held-out loss {losses['heldout_loss']:.3f}, saved in {model_path(run.name)}")

@@ -27,7 +27,7 @@ from posttrain.models.memory import byte_count
 from posttrain.models.sharding import fill
 from posttrain.params.params import Params
 from posttrain.processes import world
-from posttrain.text.chat import DATE, TemplateDate
+from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, prefixed
 from posttrain.train.callback import NO_WATCH, StepLog, Watch
@@ -76,6 +76,9 @@ class TrainingParams(Params):
         description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
     )
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    template: TemplateVariables = Field(
+        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+    )
 
     @field_validator("optimizer", mode="after")
     @classmethod
@@ -144,7 +147,8 @@ RUNS_ON = "runs_on"
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """Return the settings that change the training, as plain data: they name the folder of the run's checkpoints."""
-    without = dict.fromkeys(("limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards"), True)
+    names = ["limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards", "on_failures"]
+    without = dict.fromkeys(names if params.template else [*names, "template"], True)
     return params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
 
 

@@ -31,8 +31,8 @@ from posttrain.text.chat import ChatText
 from posttrain.workspace import remove_oldest, write_text
 
 Array = np.ndarray[Any, Any]
-Encode = Callable[[list[dict[str, Any]]], Sequence[TokenRow]]
-"""Rows of a table -> rows of tokens, as many for each."""
+Encode = Callable[[list[dict[str, Any]]], Sequence[Sequence[TokenRow]]]
+"""Rows of a table -> the rows of tokens of each."""
 
 CHUNK: Final = 4096
 """Table rows that are tokenized at a time: only so many are lists of numbers at once."""
@@ -41,7 +41,8 @@ PARALLEL: Final = "TOKENIZERS_PARALLELISM"
 CACHE_BYTES: Final = 10_000_000_000
 """The size of the cache; the least recently used files beyond it are removed."""
 _IDS: Final = pa.list_(pa.int32())
-_SCHEMA: Final = pa.schema({"prompt": _IDS, "rest": _IDS, "mask": pa.list_(pa.uint8())})
+_SCHEMA: Final = pa.schema({"prompt": _IDS, "rest": _IDS, "mask": pa.list_(pa.uint8()), "first": pa.uint8()})
+_LISTS: Final = ("prompt", "rest", "mask")
 
 
 class Rows(Protocol):
@@ -49,6 +50,8 @@ class Rows(Protocol):
 
     prompt_sizes: Array
     rest_sizes: Array
+    starts: Array
+    """Where the rows of each row of the table begin, and the end."""
 
     def row(self, place: int) -> TokenRow:
         """Return one row."""
@@ -62,7 +65,9 @@ class MappedRows:
         reader = pa.ipc.open_file(pa.memory_map(str(file)))
         batches = [reader.get_batch(nth) for nth in range(reader.num_record_batches)]
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
-        self._parts = [[_flat(batch.column(name)) for name in _SCHEMA.names] for batch in batches]
+        self._parts = [[_flat(batch.column(name)) for name in _LISTS] for batch in batches]
+        first = np.concatenate([_numbers(batch.column("first")) for batch in batches] or [np.empty(0)])
+        self.starts = np.append(np.flatnonzero(first), len(first))
         self._masked = [np.array(batch.column("mask").is_valid().to_pylist(), dtype=bool) for batch in batches]
         self.prompt_sizes, self.rest_sizes = (
             np.concatenate([np.diff(part[nth][0]) for part in self._parts] or [np.empty(0, dtype=np.int64)])
@@ -98,7 +103,7 @@ def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -
     digest = hashlib.sha256(json.dumps(["".join(frame["id"]), _text_digest(text), how]).encode()).hexdigest()
     file = folder / "tokens" / f"{digest[:32]}.arrow"
     cached = _cached(file)
-    if cached is not None and [cached.row(nth) for nth in range(len(first))] == list(first):
+    if cached is not None and [cached.row(nth) for nth in range(sum(map(len, first)))] == [*chain(*first)]:
         os.utime(file)
         return cached
     _write(file, frame, encode)
@@ -130,10 +135,10 @@ def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
     return file
 
 
-def _encoded(frame: pl.DataFrame, encode: Encode) -> Iterator[Sequence[TokenRow]]:
+def _encoded(frame: pl.DataFrame, encode: Encode) -> Iterator[Sequence[Sequence[TokenRow]]]:
     """Yield the rows of each chunk in their order; while one thread waits for the chat template, another tokenizes."""
     with ThreadPoolExecutor(THREADS) as pool:
-        waiting: deque[Future[Sequence[TokenRow]]] = deque()
+        waiting: deque[Future[Sequence[Sequence[TokenRow]]]] = deque()
         for part in frame.iter_slices(CHUNK):
             waiting.append(pool.submit(lambda chunk: encode(chunk.to_dicts()), part))
             if len(waiting) > THREADS:
@@ -155,14 +160,16 @@ def _several_cores() -> Iterator[None]:
             os.environ[PARALLEL] = before
 
 
-def _batch(rows: Sequence[TokenRow]) -> pa.RecordBatch:
+def _batch(items: Sequence[Sequence[TokenRow]]) -> pa.RecordBatch:
+    rows = [*chain(*items)]
+    first = np.fromiter((nth == 0 for item in items for nth in range(len(item))), dtype=np.uint8)
     masks = [row.mask for row in rows]
     columns = [list_array([row.prompt for row in rows], np.int32), list_array([row.rest for row in rows], np.int32)]
     unmasked = np.packbits([mask is None for mask in masks], bitorder="little")
     flags = list_array([mask or () for mask in masks], np.uint8)
     missing = pa.Array.from_buffers(pa.bool_(), len(masks), [None, pa.py_buffer(unmasked)])
     values = pa.ListArray.from_arrays(flags.offsets, flags.values, mask=missing)
-    return pa.RecordBatch.from_arrays([*columns, values], schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays([*columns, values, _array(first)], schema=_SCHEMA)
 
 
 def list_array(values: Sequence[Iterable[float]], dtype: Any) -> pa.ListArray:
@@ -198,7 +205,7 @@ def _text_digest(text: ChatText) -> str:
         saved = {file.relative_to(folder).as_posix(): file_digest(file) for file in _files(Path(folder))}
     finally:
         shutil.rmtree(folder)
-    parts = [sorted(saved.items()), text.stop, text.stops.tokens, text.today, _code_digest()]
+    parts = [sorted(saved.items()), text.stop, text.stops.tokens, text.today, text.variables, _code_digest()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

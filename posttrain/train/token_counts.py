@@ -16,6 +16,7 @@ from posttrain.rollout import TokenRow
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation, row_variables
 from posttrain.train.examples import Examples, RowLimit
 from posttrain.train.token_cache import Array, mapped_rows
 from posttrain.train.tokenize_tables import comparisons, demonstrations, documents, feedback
@@ -82,8 +83,9 @@ def _pairs(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:
 
 
 def _prompts(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]:  # noqa: ARG001
-    def encode(rows: Sequence[Mapping[str, Any]]) -> list[TokenRow]:
-        return [TokenRow(ids, []) for ids in text.prompts([row["prompt"] for row in rows])]
+    def encode(rows: Sequence[Mapping[str, Any]]) -> list[list[TokenRow]]:
+        asked = [Conversation(row["prompt"], variables=row_variables(row)) for row in rows]
+        return [[TokenRow(ids, [])] for ids in text.prompts(asked)]
 
     return {"prompt": mapped_rows(text, frame, encode, "prompts").prompt_sizes}
 

@@ -15,7 +15,7 @@ from posttrain.measure.phases import phase
 from posttrain.rollout import TokenRow
 from posttrain.tables.turns import WEIGHT
 from posttrain.text.chat import ChatText, Trained
-from posttrain.text.chat_template import Conversation
+from posttrain.text.chat_template import Conversation, row_variables
 from posttrain.train.examples import Examples, RowLimit, make_examples
 from posttrain.train.token_cache import Array, MappedRows, mapped_rows
 
@@ -30,44 +30,47 @@ def conversation(row: TableRow, where: str) -> Conversation:
         untrained = frozenset(nth for nth, more in enumerate(fields) if more.pop(WEIGHT, 1) == 0)
         messages = [{**turn, **more} for turn, more in zip(messages, fields, strict=True)]
     tools = json.loads(row["tools"]) if row.get("tools") else None
-    return Conversation(messages, tools, f"{where} id {row['id']}", untrained)
+    return Conversation(messages, tools, f"{where} id {row['id']}", untrained, row_variables(row))
+
+
+def exchanges(text: ChatText, rows: Sequence[TableRow], answer: str) -> list[TokenRow]:
+    """Return rows of tables with a prompt and an answer in this column, as tokens."""
+    whole = [Conversation([*row["prompt"], *row[answer]], variables=row_variables(row)) for row in rows]
+    return text.conversations(whole, "last")
 
 
 @phase("load")
 def demonstrations(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str, turns: Trained) -> Examples:
     """Chat rows, trained on all turns of the assistant or the last."""
 
-    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
-        return text.conversations([conversation(row, where) for row in rows], turns)
+    def encode(rows: Sequence[TableRow]) -> list[list[TokenRow]]:
+        return text.split_conversations([conversation(row, where) for row in rows], turns)
 
-    return make_examples(_rows(text, frame, encode, f"demonstrations, {turns}", where)).limited(
-        limit, where, text.context
-    )
+    examples = make_examples(_rows(text, frame, encode, f"demonstrations, {turns}", where))
+    if len(examples.places) > len(examples):
+        several = f"{int((np.diff(examples.starts) > 1).sum()):,} of {len(examples):,} conversations"
+        rows = f"{len(examples.places):,} rows in all, because the chat template changes earlier turns"
+        print(f"{where}: {several} are several rows each, {rows}")
+    return examples.limited(limit, where, text.context)
 
 
 @phase("load")
 def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
     """Pair rows: the chosen answer, then the rejected one, each after the same prompt."""
 
-    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
-        encoded = text.exchanges([(row["prompt"], row[side]) for row in rows for side in ("chosen", "rejected")])
-        return [
-            side
-            for row, other in zip(encoded[::2], encoded[1::2], strict=True)
-            for side in (row, replace(other, prompt=row.prompt))
-        ]
+    def encode(rows: Sequence[TableRow]) -> list[list[TokenRow]]:
+        encoded = [exchanges(text, rows, side) for side in ("chosen", "rejected")]
+        return [[row, replace(other, prompt=row.prompt)] for row, other in zip(*encoded, strict=True)]
 
     columns = {"side": np.tile([1.0, -1.0], frame.height), "margin": frame["margin"].to_numpy().repeat(2)}
-    return make_examples(_rows(text, frame, encode, "comparisons", where), 2, columns).limited(
-        limit, where, text.context
-    )
+    return make_examples(_rows(text, frame, encode, "comparisons", where), columns).limited(limit, where, text.context)
 
 
 @phase("load")
 def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
     """Unpaired rows: an answer and whether it was liked."""
     labels = np.where(frame["label"].to_numpy(), 1.0, -1.0)
-    return make_examples(_completions(text, frame, where), 1, {"label": labels}).limited(limit, where, text.context)
+    return make_examples(_completions(text, frame, where), {"label": labels}).limited(limit, where, text.context)
 
 
 @phase("load")
@@ -106,8 +109,8 @@ def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Exam
 def documents(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
     """Corpus rows, each ended by the stop token."""
 
-    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
-        return [TokenRow([], [*ids, text.stop]) for ids in text.plain([row["text"] for row in rows])]
+    def encode(rows: Sequence[TableRow]) -> list[list[TokenRow]]:
+        return [[TokenRow([], [*ids, text.stop])] for ids in text.plain([row["text"] for row in rows])]
 
     return _rows(text, frame, encode, "documents", where)
 
@@ -119,6 +122,7 @@ class _Windows:
         self._stream, self._width = stream, width
         starts = np.arange(0, len(stream) - width, width)
         self.prompt_sizes, self.rest_sizes = np.zeros_like(starts), np.full_like(starts, width + 1)
+        self.starts = np.arange(len(starts) + 1)
 
     def row(self, place: int) -> TokenRow:
         """Return one window."""
@@ -127,8 +131,8 @@ class _Windows:
 
 
 def _completions(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
-    def encode(rows: Sequence[TableRow]) -> list[TokenRow]:
-        return text.exchanges([(row["prompt"], row["completion"]) for row in rows])
+    def encode(rows: Sequence[TableRow]) -> list[list[TokenRow]]:
+        return [[row] for row in exchanges(text, rows, "completion")]
 
     return _rows(text, frame, encode, "judged", where)
 

@@ -20,6 +20,7 @@ KNOWN: dict[Path, dict[tuple[bool, str], int]] = {
 """Wrong verdicts: whether the answer is marked, the class, how many."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", KNOWN, ids=lambda path: path.stem)
 def test_no_class_has_more_wrong_verdicts_than_are_known(path: Path) -> None:
     found = verdicts(path)

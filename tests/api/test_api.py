@@ -58,6 +58,7 @@ def test_the_page_is_current() -> None:
     assert (ROOT / PAGE).read_text(encoding="utf-8") == page(), "run: python -m docs.make.api"
 
 
+@pytest.mark.slow
 def test_samples_have_the_models_log_probs(loaded: tuple[Any, Any]) -> None:
     model, tokenizer = loaded
     samples = posttrain.sample(model, tokenizer, ["1+1", [{"role": "user", "content": "12+3"}]], n=3, max_tokens=6,
@@ -113,6 +114,7 @@ def test_dpo_reports_what_the_loss_alone_gives(loaded: tuple[Any, Any]) -> None:
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["kto", "sdpo", "orpo"])
 def test_other_algorithms_train(loaded: tuple[Any, Any], algorithm: str) -> None:
     model, tokenizer = loaded
@@ -162,6 +164,7 @@ ROWS = [{"prompt": f"{a}+1", "completion": str(a + 1)} for a in range(8)]
 PAIRS = [{"prompt": f"{a}+1", "chosen": str(a + 1), "rejected": "no"} for a in range(8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "rows"), [("sft", ROWS), ("dpo", PAIRS), ("simpo", PAIRS)])
 def test_heldout_rows_are_measured_while_it_trains(
     folder: Path, algorithm: str, rows: list[dict[str, str]], tmp_path: Path

@@ -25,6 +25,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     return lambda name: importlib.import_module(name).main
 
 
+@pytest.mark.slow
 def test_sft_learns_its_sums(example: Callable[[str], Any], tmp_path: Path) -> None:
     before, after = example("sft")(["--save", str(tmp_path / "saved")])
     assert before < 0.2 < 0.6 < after
@@ -32,12 +33,14 @@ def test_sft_learns_its_sums(example: Callable[[str], Any], tmp_path: Path) -> N
     assert again == after, "the saved model answers the same"
 
 
+@pytest.mark.slow
 def test_dpo_prefers_the_chosen(example: Callable[[str], Any]) -> None:
     history = example("dpo_own_trainer")(["--epochs", "8"])
     first, last = (sum(row["margin"] for row in part) / 3 for part in (history[:3], history[-3:]))
     assert last > first + 0.3 and history[-1]["loss"] < history[0]["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_grpo_raises_the_reward(example: Callable[[str], Any], seed: int) -> None:
     rewards = example("grpo_loop")(["--seed", str(seed), "--steps", "24"])
@@ -55,12 +58,14 @@ def test_a_run_in_one_call_is_short() -> None:
     assert len((FOLDER / "grpo.py").read_text(encoding="utf-8").splitlines()) <= 60
 
 
+@pytest.mark.slow
 def test_they_take_a_model_folder(example: Callable[[str], Any], tmp_path: Path) -> None:
     folder = str(tiny_folder(tmp_path))
     assert len(example("grpo_loop")(["--model", folder, "--steps", "1", "--algorithm", "dr_grpo"])) == 1
     assert len(example("dpo_own_trainer")(["--model", folder, "--epochs", "1", "--algorithm", "ipo"])) == 3
 
 
+@pytest.mark.slow
 def test_rollouts_can_be_read_with_polars_alone(smoke_workspace: Path) -> None:
     """In a process of its own without the folder of the library, as in a notebook."""
     code = "import sys; sys.modules['posttrain'] = None; import read_rollouts; read_rollouts.main([sys.argv[1]])"

@@ -53,6 +53,7 @@ def same(one: Any, two: Any) -> bool:
     return all(torch.equal(a, b) for a, b in zip(weights(one), weights(two), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", ["grpo", "ppo", "ppo_penalty", "rloo", "dapo", "gdpo", "nash_md", "trpo", "online_dpo", "raft"]
 )
@@ -65,6 +66,7 @@ def test_it_trains_each_kind_of_algorithm(folder: Path, algorithm: str) -> None:
     assert model.config._attn_implementation == start.config._attn_implementation
 
 
+@pytest.mark.slow
 def test_the_seed_decides_everything(folder: Path) -> None:
     one, first = trained(folder)
     two, second = trained(folder)
@@ -72,6 +74,7 @@ def test_the_seed_decides_everything(folder: Path) -> None:
     assert first == second and same(one, two) and not same(one, other)
 
 
+@pytest.mark.slow
 def test_several_rewards_have_weights_and_names(folder: Path) -> None:
     class Most(Params):
         most: int = 4
@@ -93,6 +96,7 @@ def test_several_rewards_have_weights_and_names(folder: Path) -> None:
     assert minibatches == pytest.approx(parts, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_answer_of_a_row_reaches_the_reward(folder: Path) -> None:
     answers: set[str] = set()
 
@@ -104,6 +108,7 @@ def test_the_answer_of_a_row_reaches_the_reward(folder: Path) -> None:
     assert answers == {str(a + 1) for a in range(6)}
 
 
+@pytest.mark.slow
 def test_a_sampler_of_ones_own_samples(folder: Path) -> None:
     class Counting(LocalSampler):
         calls = 0
@@ -119,6 +124,7 @@ def test_a_sampler_of_ones_own_samples(folder: Path) -> None:
     assert Counting.calls == 3 and len(history) == 6
 
 
+@pytest.mark.slow
 def test_a_reward_that_fails_ends_the_run_with_its_name(folder: Path) -> None:
     with pytest.raises(RewardError, match="ZeroDivisionError"):
         trained(folder, reward=lambda rollouts: [1 / 0 for _ in rollouts])
@@ -157,6 +163,7 @@ def test_a_wrong_prompt_is_named_by_its_place(folder: Path) -> None:
         posttrain.train_online(model, tokenizer, [], low_tokens)
 
 
+@pytest.mark.slow
 def test_the_output_has_the_model_its_rollouts_and_metrics(folder: Path, tmp_path: Path) -> None:
     plain, history = trained(folder)
     model, again = trained(folder, output=tmp_path / "run")
@@ -174,6 +181,7 @@ class CutError(Exception):
     """The run is stopped here."""
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, tmp_path: Path) -> None:
     def stop(step: int, metrics: dict[str, float]) -> None:
         if step == 3:
@@ -226,6 +234,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(folder: Path, tmp_path: Path) -> 
     assert same(one, two) and (whole / "metrics.csv").read_bytes() == (killed / "metrics.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_other_prompts_do_not_resume(folder: Path, tmp_path: Path) -> None:
     _, history = trained(folder, output=tmp_path)
     model, tokenizer = posttrain.load_model(folder)

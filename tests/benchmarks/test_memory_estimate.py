@@ -8,6 +8,7 @@ from benchmarks.memory_estimate import MODELS, RUNS, Sizes, measure, table
 from benchmarks.speed.case import SHAPES
 
 
+@pytest.mark.slow
 def test_a_step_is_measured_and_shown() -> None:
     found = measure(SHAPES["S"], 256, RUNS["SFT, LoRA, bf16"])
     assert 0.9 < found.ratio < 1.1 and found.weights < found.measured

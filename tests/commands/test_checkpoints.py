@@ -54,6 +54,7 @@ def states() -> dict[str, str]:
     return {words[0]: words[7].removeprefix("ago").strip() for words in lines}
 
 
+@pytest.mark.slow
 def test_each_checkpoint_is_listed_with_what_the_next_run_does_with_it(workspace: Path) -> None:
     assert states() == {"base_scratch@tiny": "resumable", "sft@main": "resumable"}
     assert " step 3 " in list_checkpoints()

@@ -59,6 +59,7 @@ def test_the_overview_lists_every_command_and_its_file_exists() -> None:
     assert all(find_spec(f"posttrain.commands.{name}") for name in DOES)
 
 
+@pytest.mark.slow
 def test_help_loads_no_library_behind_a_command() -> None:
     for words in (["--help"], ["check", "--help"], ["replay", "--help"]):
         code = f"import sys; sys.argv = ['posttrain', *{words}]\nfrom posttrain.__main__ import main\n"

@@ -56,6 +56,7 @@ def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_is_the_estimate_of_the_stage(params: Path) -> None:
     """A run two stages from a model on disk, against the models that its stage would load."""
     dpo = load_settings("preference.runs", "dpo")
@@ -68,6 +69,7 @@ def test_it_is_the_estimate_of_the_stage(params: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
 def test_a_run_with_an_adapter_is_planned_as_it_is_loaded(params: Path, kind: str) -> None:
     """Frozen weights once, also with a reference and a critic; no gradients and moments of them."""
@@ -88,6 +90,7 @@ def test_a_run_with_an_adapter_is_planned_as_it_is_loaded(params: Path, kind: st
         assert found.states["moments"] == 2 * trained < found.states["weights"]
 
 
+@pytest.mark.slow
 def test_a_run_that_samples_needs_its_keys_and_values_as_well(params: Path) -> None:
     grpo, ppo = (demand_of("online.runs", name, read(), 30, None) for name in ("grpo", "ppo"))
     expected = decoding_bytes(load_policy(params / "my/model"), 12, 4, 30, 20, bf16=False)
@@ -97,6 +100,7 @@ def test_a_run_that_samples_needs_its_keys_and_values_as_well(params: Path) -> N
     assert grpo.rollouts > 0 and grpo.checkpoints > 3 * grpo.states["moments"]
 
 
+@pytest.mark.slow
 def test_the_table_has_every_stage_and_says_what_is_not_known_yet(params: Path) -> None:
     write_json(timings_path("sft@main"), {
         "stage": "sft@main", "seconds": dict.fromkeys((*NAMES, OTHER), 1.0),
@@ -109,11 +113,13 @@ def test_the_table_has_every_stage_and_says_what_is_not_known_yet(params: Path) 
     assert "dvc repro base_hub@far" in shown["sft@hub:"]
 
 
+@pytest.mark.slow
 def test_another_model_can_be_planned_with(params: Path) -> None:
     table = plan(["sft@hub", "online"], "my/model", 512)
     assert "sft@hub " in table and "online@ppo" in table and "sft@main" not in table
 
 
+@pytest.mark.slow
 def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table says of what a row is; with memory for two of the processes only, four do not fit."""
     file = params / "params.yaml"
@@ -129,6 +135,7 @@ def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pyt
     assert "processes" not in plan(["preference@dpo"], None, 512)
 
 
+@pytest.mark.slow
 def test_the_settings_that_lower_a_total_are_named_with_what_is_left(
     params: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +167,7 @@ def test_the_settings_that_lower_a_total_are_named_with_what_is_left(
     assert "adapter: lora + activations: recompute + device.precision: bf16 (" in plan(["sft@main"], None, 512)
 
 
+@pytest.mark.slow
 def test_a_run_with_an_engine_names_what_lowers_it(params: Path) -> None:
     file = params / "params.yaml"
     settings = yaml.safe_load(file.read_text(encoding="utf-8"))

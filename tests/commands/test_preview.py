@@ -61,6 +61,7 @@ def shown(table: str = "mine/chat", model: str = "my/model", **changed: Any) -> 
     return preview(table, model, **{"rows": 4, "style": style, "html": None, "turns": None, "longest": None, **changed})
 
 
+@pytest.mark.slow
 def test_what_is_trained_is_marked_and_control_characters_are_escaped() -> None:
     text = shown(rows=1)
     assert (

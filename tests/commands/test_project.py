@@ -49,6 +49,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_stages_run_in_a_project_and_read_every_example(project: Path) -> None:
     params = project / "params.yaml"
     text = params.read_text(encoding="utf-8")
@@ -63,6 +64,7 @@ def test_the_stages_run_in_a_project_and_read_every_example(project: Path) -> No
     assert {"posttrain/train/loop.py", "stages/sft.py"} <= code["files"].keys()
 
 
+@pytest.mark.slow
 def test_git_sees_only_what_belongs_into_it(project: Path) -> None:
     assert dvc(project, "repro", "data_files@mine").returncode == 0
     listed = command(project, "git", "status", "--porcelain", "--untracked-files=all").stdout.splitlines()
@@ -77,6 +79,7 @@ def test_git_sees_only_what_belongs_into_it(project: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_dvc_reads_the_graph_of_the_checkout_with_other_commands(project: Path) -> None:
     ours, theirs = (YAML(typ="safe").load(folder / "dvc.yaml")["stages"] for folder in (ROOT, project))
     assert ours.keys() == theirs.keys()
@@ -121,6 +124,7 @@ def test_another_package_stops_a_stage_until_it_is_taken_over(project: Path) -> 
     assert "Stage 'data_files@mine' didn't change, skipping" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_upgrade_names_the_runs_that_are_stale_and_rewrites_its_own_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +186,7 @@ def test_init_refuses_without_writing_anything(tmp_path: Path, monkeypatch: pyte
     assert listed(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_init_without_git_or_dvc_is_one_line(tmp_path: Path) -> None:
     done = posttrain(tmp_path, "init", "new", PATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (

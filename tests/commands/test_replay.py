@@ -32,6 +32,7 @@ def files(workspace: Path) -> dict[str, str]:
     return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in found}
 
 
+@pytest.mark.slow
 def test_a_replay_has_the_bits_of_the_run_and_changes_nothing(own_workspace: Path) -> None:
     before = files(own_workspace)
     done = replay(own_workspace, "grpo", "--step", "9")

@@ -142,6 +142,7 @@ def test_completions_of_a_file_are_scored(capsys: pytest.CaptureFixture[str]) ->
     assert len(shown(capsys, "correct", table, count=2)[0]) == 2
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_shows_the_lines_of_the_users_file(capsys: pytest.CaptureFixture[str]) -> None:
     table = written({**RIGHT, "info": {"keys": ["a"]}}, {**RIGHT, "info": {"key": "a"}})
     lines, text, error = shown(capsys, "test_rewards_of_rows:has_keys", table)
@@ -163,6 +164,7 @@ def test_a_row_that_fails_shows_the_lines_of_the_users_file(capsys: pytest.Captu
         reward_test("correct", written(RIGHT), [], None, 0)
 
 
+@pytest.mark.slow
 def test_prompts_alone_are_scored_by_the_examples_of_the_reward(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"prompt": "?", "answer": '{"a": 1}'}
     lines, _, error = shown(capsys, "json_schema", written(answer), "schema={required: [a]}")
@@ -176,6 +178,7 @@ def test_prompts_alone_are_scored_by_the_examples_of_the_reward(capsys: pytest.C
         shown(capsys, "test_rewards_of_rows:has_keys", written(answer))
 
 
+@pytest.mark.slow
 def test_a_table_of_rollouts_has_the_info_of_its_prompts(capsys: pytest.CaptureFixture[str]) -> None:
     table = "results/grpo/rollouts.parquet"
     lines, _, error = shown(capsys, "test_rewards_of_rows:has_keys", table)
@@ -184,6 +187,7 @@ def test_a_table_of_rollouts_has_the_info_of_its_prompts(capsys: pytest.CaptureF
     assert [line.split()[3] for line in lines] == ["1.000"] * 4
 
 
+@pytest.mark.slow
 def test_a_run_gives_its_options_its_tokens_and_its_longest_completion(capsys: pytest.CaptureFixture[str]) -> None:
     table, run = "results/grpo/rollouts.parquet", "online.runs.grpo"
     lines, _, _ = shown(capsys, "correct", table, run=run)
@@ -198,6 +202,7 @@ def test_a_run_gives_its_options_its_tokens_and_its_longest_completion(capsys: p
     assert "sampling.max_tokens is not known here" in text and error is not None
 
 
+@pytest.mark.slow
 def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     same = written(RIGHT, RIGHT, {**RIGHT, "completion": "3"})
     lines, _, _ = shown(capsys, "test_rewards_of_rows:unlike_the_others", same)

@@ -68,6 +68,7 @@ def seeded(finished: Path) -> Path:
     return finished
 
 
+@pytest.mark.slow
 def test_runs_that_differ_only_in_seeds_are_one_setting_and_the_better_one_is_named(seeded: Path) -> None:
     found = compare(select(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
     assert [(mean.label, mean.seeds) for mean in found.means] == [
@@ -80,6 +81,19 @@ def test_runs_that_differ_only_in_seeds_are_one_setting_and_the_better_one_is_na
     assert conclusion(found) == "Best on the held-out prompts: low."
 
 
+@pytest.mark.parametrize(("epochs", "labels"), [("2.0", {"low", "high"}), ("3.0", {"low_1", "low_2", "high"})])
+def test_runs_that_start_from_other_seeds_of_one_run_are_one_setting(
+    seeded: Path, epochs: str, labels: set[str]
+) -> None:
+    settings = seeded / "params.yaml"
+    sft = "sft: {runs: {one: {epochs: 2.0, seed: 1}, two: {epochs: " + epochs + ", seed: 2}}}\n"
+    text = settings.read_text().replace("low_1: {algorithm", "low_1: {start: sft/one, algorithm")
+    settings.write_text(sft + text.replace("low_2: {algorithm", "low_2: {start: sft/two, algorithm"))
+    found = compare(select(["low_1", "low_2", "high_1", "high_2"], None, "sampled"))
+    assert {mean.label for mean in found.means} == labels
+
+
+@pytest.mark.slow
 def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> None:
     found = compare(select(["low_1", "low_2", "low_3", "high_1", "high_2", "high_3"], None, "sampled"))
     steps, tokens, seconds = found.training
@@ -96,12 +110,14 @@ def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> N
     assert as_data(found)["training"]["tokens"]["metric"] == "reward"
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_refused_with_a_suggestion(seeded: Path) -> None:
     git("init", "--quiet")
     with pytest.raises(PosttrainError, match=r"names the experiments\. Did you mean 'low_\d'\?$"):
         select(["low_7"], None, "sampled")
 
 
+@pytest.mark.slow
 def test_seconds_come_from_the_sweep(seeded: Path) -> None:
     for name, seconds in (("low_1", 20.0), ("high_1", 80.0)):
         workspace.put_json(seeded / ".sweeps" / f"{name}.json", {f"online@{name}": seconds, "report": 2.0})
@@ -111,15 +127,18 @@ def test_seconds_come_from_the_sweep(seeded: Path) -> None:
     assert "In training at equal seconds (20 s): cannot tell, there is one seed of each" in as_text(found, "sampled")
 
 
+@pytest.mark.slow
 def test_the_seconds_of_a_policy_of_the_workspace_are_those_that_its_stage_took(seeded: Path) -> None:
     workspace.put_json(seeded / "timings/online/low_1.json", {"stage": "online@low_1", "total": 12.5})
     assert select(["low_1"], None, "sampled")[0].seconds == 12.5
 
 
+@pytest.mark.slow
 def test_a_policy_is_named_by_its_label_or_its_model(seeded: Path) -> None:
     assert [one.policy for one in select(["online/low_1", "sft"], None, "sampled")] == ["low_1", "sft"]
 
 
+@pytest.mark.slow
 def test_two_seeds_are_said_to_be_few(seeded: Path) -> None:
     names = [f"{side}_{seed}" for side in ("low", "high") for seed in (1, 2, 3)]
     words = as_text(compare(select(names, None, "sampled")), "sampled")
@@ -128,6 +147,7 @@ def test_two_seeds_are_said_to_be_few(seeded: Path) -> None:
     assert "note: only 2 seeds of low, high: that shows large differences alone" in words
 
 
+@pytest.mark.slow
 def test_the_winners_experiment_is_named_with_the_command_that_brings_its_weights(seeded: Path) -> None:
     names = [f"{side}_{seed}" for side in ("low", "high") for seed in (1, 2, 3)]
     found = [replace(one, weights=f"dvc exp apply {one.name}") for one in select(names, None, "sampled")]
@@ -136,6 +156,7 @@ def test_the_winners_experiment_is_named_with_the_command_that_brings_its_weight
     assert said.endswith(f"low. Its weights, of the best seed: `dvc exp apply {best}`.")
 
 
+@pytest.mark.slow
 def test_one_training_has_the_interval_of_its_evaluation(seeded: Path) -> None:
     settings = seeded / "params.yaml"
     settings.write_text(settings.read_text() + "  settings: {seed: 7}\n")
@@ -148,6 +169,7 @@ def test_one_training_has_the_interval_of_its_evaluation(seeded: Path) -> None:
     assert "95 % over prompts and seeds  " in words
 
 
+@pytest.mark.slow
 def test_scores_beyond_1_are_not_limited(finished: Path) -> None:
     workspace.graded(finished)
     found = compare(select(["sft", "grpo"], None, "sampled"))
@@ -156,6 +178,7 @@ def test_scores_beyond_1_are_not_limited(finished: Path) -> None:
     assert found.held_out[0].finding.mean > 1 and found.held_out[0].finding.high > found.held_out[0].finding.mean
 
 
+@pytest.mark.slow
 def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: Path) -> None:
     found = compare(select([], None, "sampled"))
     words = as_text(found, "sampled")
@@ -167,6 +190,7 @@ def test_with_one_seed_only_the_trainings_differ_and_not_the_settings(finished: 
     assert data["training"]["steps"] == {"cannot_tell": "their curves share no reward or accuracy"}
 
 
+@pytest.mark.slow
 def test_a_policy_without_readable_answers_is_not_compared(finished: Path) -> None:
     assert not any("not compared" in note for note in compare(select([], None, "sampled")).notes)
     mute = [
@@ -193,6 +217,7 @@ def by_task(folder: Path, policies: tuple[str, ...]) -> None:
         workspace.put_policy(folder, policy, rows)
 
 
+@pytest.mark.slow
 def test_only_the_prompts_of_one_task_are_compared(finished: Path) -> None:
     by_task(finished, ("sft", "grpo"))
     half = workspace.PROMPTS // 2
@@ -206,6 +231,7 @@ def test_only_the_prompts_of_one_task_are_compared(finished: Path) -> None:
         select(["sft", "grpo"], None, "sampled", ["sum"])
 
 
+@pytest.mark.slow
 def test_against_compares_every_setting_with_one(seeded: Path) -> None:
     measured = select(["sft", "low_1", "high_1"], None, "sampled")
     assert len(compare(measured).held_out) == 3
@@ -215,6 +241,7 @@ def test_against_compares_every_setting_with_one(seeded: Path) -> None:
         compare(measured, "low_7")
 
 
+@pytest.mark.slow
 def test_identical_trainings_count_as_one_seed(seeded: Path) -> None:
     for part in ("results/{}/rollouts.parquet", "plots/online/{}.csv"):
         (seeded / part.format("low_2")).write_bytes((seeded / part.format("low_1")).read_bytes())
@@ -224,12 +251,14 @@ def test_identical_trainings_count_as_one_seed(seeded: Path) -> None:
     assert "cannot tell of the settings" in verdict(found.held_out[0], [mean.label for mean in found.means])
 
 
+@pytest.mark.slow
 def test_other_prompts_are_refused(finished: Path) -> None:
     workspace.put_policy(finished, "grpo", workspace.rollouts("grpo", first_prompt=5))
     with pytest.raises(PosttrainError, match=re.escape("evaluated on different prompts (25 are the same)")):
         select(["dpo", "grpo"], None, "sampled")
 
 
+@pytest.mark.slow
 def test_greedy_compares_the_greedy_completions(finished: Path) -> None:
     sampled, greedy = (select(["grpo"], None, score)[0].scores_P for score in ("sampled", "greedy"))
     assert sampled[1] == 0.5 and greedy[1] == 1.0

@@ -11,6 +11,7 @@ from posttrain.compare.statistics import ALPHA, Difference, Floats, difference, 
 from tests.compare.simulated import prompts, side
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left", "right", "luck"),
     [(2, 2, (0.4, 0.4)), (3, 3, (0.0, 0.0)), (3, 3, (0.1, 0.6)), (2, 5, (0.4, 0.4))],
@@ -25,6 +26,7 @@ def test_an_interval_covers_the_truth(left: int, right: int, luck: tuple[float, 
     assert covered / trials > 0.905
 
 
+@pytest.mark.slow
 def test_resampling_two_seeds_would_not_cover() -> None:
     """Why seeds are not resampled like prompts: with two of them the interval misses the truth far too often."""
     rng, trials, covered = np.random.default_rng(8), 150, 0
@@ -38,6 +40,7 @@ def test_resampling_two_seeds_would_not_cover() -> None:
     assert covered / trials < 0.9
 
 
+@pytest.mark.slow
 def test_one_seed_covers_the_difference_of_the_two_trainings_over_prompts() -> None:
     rng, trials, covered = np.random.default_rng(9), 400, 0
     for _ in range(trials):
@@ -48,6 +51,7 @@ def test_one_seed_covers_the_difference_of_the_two_trainings_over_prompts() -> N
     assert 0.9 < covered / trials < 0.99
 
 
+@pytest.mark.slow
 def test_equal_settings_are_rarely_called_different() -> None:
     """Four equal settings, six pairs: in at most about 5 of 100 sweeps any pair is told."""
     rng, trials, wrong = np.random.default_rng(10), 100, 0
@@ -58,6 +62,7 @@ def test_equal_settings_are_rarely_called_different() -> None:
     assert wrong / trials < 0.1
 
 
+@pytest.mark.slow
 def test_a_clear_gain_is_found() -> None:
     """Five seeds, a clear gain: nearly always told, and the right way round."""
     rng, trials, right = np.random.default_rng(11), 60, 0
@@ -79,6 +84,7 @@ def test_pairing_by_prompt_narrows_the_interval() -> None:
 SIDES = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(SIDES, st.integers(1, 4), st.integers(1, 4))
 def test_swapping_the_sides_only_changes_the_sign(rng: np.random.Generator, left: int, right: int) -> None:
@@ -89,6 +95,7 @@ def test_swapping_the_sides_only_changes_the_sign(rng: np.random.Generator, left
     assert there.over_seeds == (min(left, right) > 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(SIDES, st.integers(2, 6))
 def test_corrected_levels_are_in_order_and_agree_with_the_verdict(rng: np.random.Generator, settings_: int) -> None:

@@ -70,6 +70,7 @@ def same_training(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((found - expected).abs().max() < 1e-3 * expected.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_grpo_through_a_server_has_the_ids_of_grpo_in_process(
     ahead: int, folder: Path, tmp_path: Path, server: EngineProcess, monkeypatch: pytest.MonkeyPatch
@@ -86,6 +87,7 @@ def test_grpo_through_a_server_has_the_ids_of_grpo_in_process(
     assert (rows[-1]["sampler_kl"] > 1e-9) == bool(ahead), "one round of training lies between them"
 
 
+@pytest.mark.slow
 def test_all_that_the_sampler_protocol_promises(folder: Path, server: EngineProcess) -> None:
     models = models_of(folder)
     ours, theirs = local(models, folder), engine(models, folder, server)
@@ -112,6 +114,7 @@ def test_all_that_the_sampler_protocol_promises(folder: Path, server: EngineProc
     ], "the tied head was not replaced"
 
 
+@pytest.mark.slow
 def test_weights_that_were_replaced_behind_its_back_are_loaded_again(
     folder: Path, server: EngineProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +127,7 @@ def test_weights_that_were_replaced_behind_its_back_are_loaded_again(
     assert server.ask("GET")["weights"] == "mine"
 
 
+@pytest.mark.slow
 def test_lost_answers_are_asked_for_again_and_others_that_are_no_samples_end_the_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +185,7 @@ def test_a_server_inherits_what_a_user_sets_for_cublas_alone(
     process.close()
 
 
+@pytest.mark.slow
 def test_a_missing_environment_and_a_server_that_does_not_start_are_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def page_data(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("completions", "shown"), [("full", 30), ("sampled", SAMPLED_PROMPTS), ("none", 0)])
 def test_reports_and_comparisons_have_the_same_figures(finished: Path, completions: Completions, shown: int) -> None:
     assert build_report({}) == {}
@@ -66,6 +67,7 @@ def test_reports_and_comparisons_have_the_same_figures(finished: Path, completio
     assert samples["prompt"].null_count() == (0 if shown else 30)
 
 
+@pytest.mark.slow
 def test_the_sample_is_the_same_for_every_policy(finished: Path) -> None:
     workspace.rewritten(finished, "sampled")
     kept = {
@@ -115,6 +117,7 @@ def evaluate(folder: Path, completions: Completions, monkeypatch: pytest.MonkeyP
     return found
 
 
+@pytest.mark.slow
 def test_without_completions_no_file_and_no_line_holds_a_text(
     evaluated: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +142,7 @@ def test_without_completions_no_file_and_no_line_holds_a_text(
         )
 
 
+@pytest.mark.slow
 def test_an_error_quotes_no_text(evaluated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (evaluated / "custom").mkdir(exist_ok=True)
     (evaluated / "custom/quoting.py").write_text(

@@ -58,6 +58,7 @@ def plain(model: Any, ids: list[int], first: int) -> float:
     return math.fsum(float(logits[place - 1, ids[place]]) for place in range(first, len(ids)))
 
 
+@pytest.mark.slow
 def test_the_likeliest_option_is_that_of_plain_forward_passes(folder: Path) -> None:
     text, model, own = (
         ChatText(load_tokenizer(folder)),

@@ -102,6 +102,7 @@ def test_a_policy_that_always_wins_has_a_finite_rating_and_an_exact_bound() -> N
     assert (low, high) == (pytest.approx(400 * math.log10(least), abs=20), found_RK[0, 0] - found_RK[0, 1])
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     rng, covered = np.random.default_rng(5), 0
     for trial in range(100):
@@ -147,6 +148,7 @@ def test_the_interval_of_the_controlled_rate_is_that_of_whole_fits() -> None:
     assert quick == pytest.approx(tuple(np.quantile(whole, [0.025, 0.975])), abs=0.012)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chances", [[0.5, 0.0, 0.5], [0.2, 0.6, 0.2], [0.4, 0.2, 0.4]])
 @pytest.mark.parametrize("alpha", [0.05, 0.2])
 def test_equal_policies_seem_clear_with_a_chance_of_at_most_alpha(chances: list[float], alpha: float) -> None:

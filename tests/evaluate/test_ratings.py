@@ -87,6 +87,7 @@ def by_policy(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["policy"]: row for row in found["policies"]}
 
 
+@pytest.mark.slow
 def test_five_policies_are_in_order_and_another_program_finds_the_same() -> None:
     found = rate()
     assert [row["policy"] for row in found["policies"]] == ["five", "four", "three", "two", "one"]
@@ -100,6 +101,7 @@ def test_five_policies_are_in_order_and_another_program_finds_the_same() -> None
     assert len(differences(Path("metrics/ratings/main.parquet"))) == 1, "the other program can disagree"
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes_and_the_order_of_policies_does_not_matter() -> None:
     found = rate()
     before = [Path(f"metrics/ratings/main{suffix}").read_bytes() for suffix in (".json", ".parquet")]
@@ -113,6 +115,7 @@ def test_the_same_run_gives_the_same_bytes_and_the_order_of_policies_does_not_ma
         assert row["win"] == pytest.approx(wins.get((one, other), 1 - wins.get((other, one), 0)), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_adding_a_constant_to_all_rewards_changes_nothing() -> None:
     found = rate()
     for label, strength in STRENGTH.items():
@@ -120,6 +123,7 @@ def test_adding_a_constant_to_all_rewards_changes_nothing() -> None:
     assert rate() == found
 
 
+@pytest.mark.slow
 def test_equal_policies_are_equal() -> None:
     put("two", [{**row, "policy": "two"} for row in rows("one", 0.2)])
     found = by_policy(rate())
@@ -127,12 +131,14 @@ def test_equal_policies_are_equal() -> None:
     assert same[0] == same[1]
 
 
+@pytest.mark.slow
 def test_one_against_all_others_of_the_first_samples_and_a_part_of_the_prompts() -> None:
     found = rate("{policies: [one, five], against: three, samples: 1, prompts: 30}")
     assert [(row["first"], row["second"]) for row in found["pairs"]] == [("one", "three"), ("five", "three")]
     assert matches().height == 60 and matches()["prompt_id"].n_unique() == 30
 
 
+@pytest.mark.slow
 def test_named_scores_decide_with_their_weights() -> None:
     found = rate("{scores: {brief: 1.0}}")
     assert [row["policy"] for row in found["policies"]][-1] == "five", "it writes most"
@@ -142,6 +148,7 @@ def test_named_scores_decide_with_their_weights() -> None:
         rate("{scores: {breif: 1.0}}")
 
 
+@pytest.mark.slow
 def test_a_completion_that_could_not_be_scored_counts_nowhere() -> None:
     failed = [{**row, "reward": None, "status": "timeout"} if not row["greedy"] else row for row in rows("one", 0.2)]
     put("one", failed[:40] + rows("one", 0.2)[40:])
@@ -154,12 +161,14 @@ def test_a_completion_that_could_not_be_scored_counts_nowhere() -> None:
         rate()
 
 
+@pytest.mark.slow
 def test_other_prompts_are_refused() -> None:
     put("three", rows("three", 0.5, first=7))
     with pytest.raises(DataError, match=r"results/three.*other prompts than one \(53 of 60 are the same\)"):
         rate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "said"),
     [
@@ -179,6 +188,7 @@ def test_check_refuses_what_cannot_be_rated(run: str, said: str) -> None:
         check_params()
 
 
+@pytest.mark.slow
 def test_a_judge_is_asked_in_both_orders_until_a_pair_is_clear(endpoint: Endpoint) -> None:  # noqa: F811
     endpoint.does(then="rule")  # the longer text is better
     judge = JUDGE.format(url=endpoint.url)
@@ -199,6 +209,7 @@ def test_a_judge_is_asked_in_both_orders_until_a_pair_is_clear(endpoint: Endpoin
     assert differences(Path("metrics/ratings/main.parquet")) == []
 
 
+@pytest.mark.slow
 def test_only_pairs_that_are_not_clear_are_asked_about_again(endpoint: Endpoint) -> None:  # noqa: F811
     put("two", [{**row, "policy": "two"} for row in rows("one", 0.2)])  # equal texts are a tie, and not asked
     endpoint.does(then="rule")
@@ -209,12 +220,14 @@ def test_only_pairs_that_are_not_clear_are_asked_about_again(endpoint: Endpoint)
     assert differences(Path("metrics/ratings/main.parquet")) == []
 
 
+@pytest.mark.slow
 def test_a_verdict_that_changes_with_the_order_is_a_tie(endpoint: Endpoint) -> None:  # noqa: F811
     endpoint.does(then="say Verdict: A")
     found = rate(f"{{policies: [one, five], {JUDGE.format(url=endpoint.url)}}}")
     assert found["pairs"][0]["win"] == 0.5 and found["rating_one"] == found["rating_five"] == 0.0
 
 
+@pytest.mark.slow
 def test_no_verdict_is_no_win(endpoint: Endpoint) -> None:  # noqa: F811
     judge = JUDGE.format(url=endpoint.url).replace("{", "{concurrency: 1, ", 1)
     endpoint.does(*["say I like both"] * (BATCH * 2 + 4), then="rule")  # all once, and four when asked again
@@ -227,6 +240,7 @@ def test_no_verdict_is_no_win(endpoint: Endpoint) -> None:  # noqa: F811
         rate(f"{{policies: [two, four], {judge}}}")
 
 
+@pytest.mark.slow
 def test_a_judge_needs_all_texts() -> None:
     file = Path("results/one/rollouts.parquet")
     write_table(with_ids(select_text(read_table(file, "rollouts"), "none"), "rollouts"), file, "rollouts")
@@ -235,6 +249,7 @@ def test_a_judge_needs_all_texts() -> None:
     assert rate()["pairs"], "stored scores need none"
 
 
+@pytest.mark.slow
 def test_lengths_can_explain_a_win() -> None:
     """By stored scores that are the length itself, the longer policy wins, and of equally long texts neither."""
     params = RatingRun(policies=["one", "five"], scores={"brief": -1.0})

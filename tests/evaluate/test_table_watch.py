@@ -53,6 +53,7 @@ def test_the_loss_of_demonstrations_is_that_of_training(folder: Path, aggregatio
         assert -found.true_P.mean() == pytest.approx(mean_loss(models, examples), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROW_PAIRS)
 def test_the_loss_of_pairs_is_that_of_training(folder: Path, name: str) -> None:
     objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
@@ -80,6 +81,7 @@ def test_the_loss_of_a_reward_model_is_that_of_training(folder: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kto", "bco"])
 def test_judged_answers_are_measured_with_a_shift_of_0(folder: Path, name: str) -> None:
     objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
@@ -111,6 +113,7 @@ def watched(folder: Path, name: str, place: Path, params: TableWatch) -> tuple[T
     return replace(run, watch=watch), watch  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", "dpo", "simpo", "kto", "sdpo"])
 def test_watching_changes_nothing_and_a_cut_run_resumes_to_the_same_bytes(
     folder: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

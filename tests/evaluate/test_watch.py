@@ -104,6 +104,7 @@ def test_watching_changes_nothing_of_the_training(
     assert kept == rows
 
 
+@pytest.mark.slow
 def test_a_watched_run_that_was_cut_resumes_to_the_same_weights_and_log(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_watched_run_that_was_cut_resumes_to_the_same_weights_and_log(
     assert (tmp_path / "grpo.csv").read_text() == log
 
 
+@pytest.mark.slow
 def test_the_weights_of_the_best_evaluation_become_the_model(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +141,7 @@ def test_the_weights_of_the_best_evaluation_become_the_model(
     assert len(set(seen.values())) > 3
 
 
+@pytest.mark.slow
 def test_a_run_that_gets_clearly_worse_ends(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

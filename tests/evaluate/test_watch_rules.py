@@ -56,6 +56,7 @@ def test_prompts_that_one_evaluation_could_not_score_are_left_out() -> None:
     assert change(np.full(3, np.nan), right(0.5)[:3], 0.95).high == 0, "nothing in common shows nothing"
 
 
+@pytest.mark.slow
 def test_a_policy_that_stays_the_same_is_rarely_called_worse() -> None:
     rng, alarms, runs, looks = np.random.default_rng(0), 0, 20, 12
     chance = rng.beta(2, 2, size=(runs, PROMPTS))

@@ -21,6 +21,7 @@ def bench(stage_server: Server, smoke_workspace: Path, tmp_path_factory: pytest.
     return Bench(stage_server, smoke_workspace, tmp_path_factory.mktemp("bench"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(QUICK, FAULTS))
 def test_a_fault_is_told_and_the_next_run_ends_with_the_same_bytes(bench: Bench, name: str) -> None:
     fault, _, _ = FAULTS[name]
@@ -30,6 +31,7 @@ def test_a_fault_is_told_and_the_next_run_ends_with_the_same_bytes(bench: Bench,
         assert fault(bench, seed), f"seed {seed}"
 
 
+@pytest.mark.slow
 def test_checkpoints_stay_until_dvc_has_recorded_the_outputs(bench: Bench) -> None:
     """Finished but not in dvc.lock: the next run needs no step. In dvc.lock: the next stage to start removes them."""
     workspace = bench.copy()
@@ -44,6 +46,7 @@ def test_checkpoints_stay_until_dvc_has_recorded_the_outputs(bench: Bench) -> No
     assert not checkpoints_of(workspace)
 
 
+@pytest.mark.slow
 def test_checkpoints_of_an_unfinished_run_stay_when_one_with_other_parameters_saves(bench: Bench) -> None:
     """Those of a finished run go."""
     workspace = bench.copy()

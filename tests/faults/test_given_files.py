@@ -66,6 +66,7 @@ data_files: {url}/rows.jsonl
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [".", "rows.jsonl", "{url}/rows.jsonl"])
 def test_a_folder_of_data_contacts_no_address(tmp_path: Path, listener: Listener, path: str) -> None:
     rows = [{"messages": [*user(f"{n}?"), *assistant(f"#### {n}")]} for n in range(30)]
@@ -101,6 +102,7 @@ def modes(workspace: Path) -> dict[str, int]:
     return {str(file.relative_to(workspace)): file.stat().st_mode & 0o777 for file in files}
 
 
+@pytest.mark.slow
 def test_every_output_has_the_mode_of_the_umask(smoke_workspace: Path) -> None:
     os.umask(mask := os.umask(0o022))
     found = modes(smoke_workspace)
@@ -156,6 +158,7 @@ def test_what_is_no_file_is_refused_at_once(
         line.run(line.parse(["check"]))
 
 
+@pytest.mark.slow
 def test_a_device_outside_the_workspace_is_refused_where_links_are_allowed(tmp_path: Path) -> None:
     put(tmp_path / "own/rows.jsonl", [{"prompt": "a", "completion": "b"}])
     (tmp_path / "own/odd.jsonl").symlink_to("/dev/zero")
@@ -163,6 +166,7 @@ def test_a_device_outside_the_workspace_is_refused_where_links_are_allowed(tmp_p
     assert done.returncode == 1 and "own/odd.jsonl is a device, not a file" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
 def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
     file = tmp_path / "own" / name
@@ -173,6 +177,7 @@ def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path: Path, name
     assert done.returncode == 1 and f"own/{name} cannot be read (line 2 is longer than 64 MB)" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_list_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "own/rows.json", [])
     os.truncate(tmp_path / "own/rows.json", 2**40)

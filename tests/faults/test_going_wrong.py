@@ -82,6 +82,7 @@ def test_a_limit_that_is_off_lets_the_run_go_on_from_the_kept_checkpoint(
     assert ended.status == 0 and "resumes from the checkpoint" in ended.output, ended.output
 
 
+@pytest.mark.slow
 def test_a_run_that_will_not_fit_is_refused_before_it_begins(
     stage_server: Server, smoke_workspace: Path, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def little_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (has + more, has + more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "short"),
     [("evaluate sft", "prompts: 20, samples: 2"), ("data_samples compared", "prompts: 30, heldout_prompts: 10")],

@@ -38,6 +38,7 @@ def finished(damaged: Flips, tmp_path: Path) -> Path:
     return Path(shutil.copytree(damaged.template, tmp_path / "project", symlinks=True))
 
 
+@pytest.mark.slow
 def test_a_record_names_the_inputs_that_dvc_records(smoke_workspace: Path) -> None:
     """Our digests and DVC's, our reading of dvc.yaml and DVC's, for every stage of the pipeline."""
     for name, entry in recorded(smoke_workspace).items():
@@ -49,6 +50,7 @@ def test_a_record_names_the_inputs_that_dvc_records(smoke_workspace: Path) -> No
         assert not unused_inputs(entry, record), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", slow_except(QUICK_EDITS, edits.FAULTS))
 def test_an_input_that_is_edited_during_a_run(disturbed: Edits, fault: str) -> None:
     row = disturbed.trial(seed=0, fault=fault, after="step-00000010")  # a seed that restores the input
@@ -143,6 +145,7 @@ def test_the_report_refuses_a_figure_with_a_flipped_digit(own_workspace: Path) -
     assert (own_workspace / "report/headline.json").read_bytes() == headline
 
 
+@pytest.mark.slow
 def test_a_project_without_a_run_has_nothing_to_verify(tmp_path: Path) -> None:
     verified = command(made(tmp_path / "project"), "posttrain", "repair", "verify")
     assert (verified.status, verified.output) == (

@@ -21,6 +21,7 @@ def assert_survived(tally: Tally, kills: int) -> None:
         assert tally.resumed > 0, "no attempt resumed from a checkpoint, so none was tested"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", QUICK)
 def test_a_few_kills(stage_server: Server, smoke_workspace: Path, tmp_path: Path, stage: str) -> None:
     assert_survived(torture(stage_server, prepared(smoke_workspace, tmp_path / "w", stage), stage, 3, seed=1), 3)

@@ -40,6 +40,7 @@ def pairs(workspace: Path) -> Iterator[tuple[Path, Path]]:
         yield from ((here, kept) for here, kept in found if kept.is_file())  # others are in git
 
 
+@pytest.mark.slow
 def test_new_outputs_are_one_file_with_the_cache(smoke_workspace: Path) -> None:
     weights = list(smoke_workspace.glob("models/*/*/model.safetensors"))
     kept = dict(pairs(smoke_workspace))
@@ -60,6 +61,7 @@ def test_no_stage_writes_into_an_output_in_place(linked: Path, stage_server: Ser
     assert {stored: file_digest(stored) for stored in kept} == kept
 
 
+@pytest.mark.slow
 def test_an_edit_by_hand_is_refused_or_found(linked: Path) -> None:
     metrics = linked / "results/sft/metrics.json"
     if os.geteuid():
@@ -86,6 +88,7 @@ def test_an_edit_by_hand_is_refused_or_found(linked: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_digests_of_dvc_are_taken_unless_a_file_changed_since(
     own_workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +112,7 @@ def test_digests_of_dvc_are_taken_unless_a_file_changed_since(
     assert f'"{plot}"' not in known, "it changed after DVC had recorded it, with its time kept"
 
 
+@pytest.mark.slow
 def test_only_new_objects_are_written_to_the_disk_again(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr("posttrain.pipeline.fsync.fsync", synced.append)
@@ -129,6 +133,7 @@ def test_only_new_objects_are_written_to_the_disk_again(own_workspace: Path, mon
     assert {file for file in synced if file.is_relative_to(cache) and file.is_file()} == {new}
 
 
+@pytest.mark.slow
 def test_several_processes_may_sync_at_the_same_time(own_workspace: Path) -> None:
     """As the stages of a flow do, each at its start, and the flow after each."""
     with ThreadPoolExecutor(8) as threads:

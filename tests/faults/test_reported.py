@@ -86,6 +86,7 @@ except TableError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_table_under_a_limit_of_memory_is_not_called_damaged(tmp_path: Path) -> None:
     file = tmp_path / "table.parquet"
     write_parquet(pl.DataFrame({"text": [f"{number} " * 50 for number in range(300_000)]}), file)
@@ -102,6 +103,7 @@ def test_a_size_that_only_damage_can_ask_for_is_called_damage(tmp_path: Path, mo
     assert not ran_out_of_memory(ValueError("malloc of size 65536 failed"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["repair", "status", "show results"])
 def test_a_folder_of_dvc_that_cannot_be_written_is_one_line(tmp_path: Path, command: str) -> None:
     """Root may write into read-only folders; into a file in a folder's place nobody may."""
@@ -124,6 +126,7 @@ def test_a_folder_of_dvc_that_cannot_be_written_is_one_line(tmp_path: Path, comm
     assert re.search(r"^error: \S*\.dvc/tmp\S*: (File exists|Not a directory)\. Fix", done.stderr, re.M), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(("grün und é",), ("grün und é", "plain with a space")))
 def test_a_clone_may_have_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

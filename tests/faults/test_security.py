@@ -56,6 +56,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
+@pytest.mark.slow
 def test_every_stage_runs_where_pickle_is_forbidden(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     for stage in (*STAGES, "sft main"):  # the second time from its checkpoint
@@ -65,6 +66,7 @@ def test_every_stage_runs_where_pickle_is_forbidden(server: Server, smoke_worksp
     assert server.run(report, "report", before="tests.faults.test_security:forbid_pickle").status == 0
 
 
+@pytest.mark.slow
 def test_the_prohibition_works(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     ended = server.run(workspace, "sft main", before="tests.faults.test_security:read_a_pickle")
@@ -91,6 +93,7 @@ def test_no_secret_of_the_environment_is_written_down(server: Server, smoke_work
     assert not found_in(workspace, CANARY)
 
 
+@pytest.mark.slow
 def test_no_secret_gets_into_what_dvc_writes(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SECRETS:
         monkeypatch.setenv(name, f"{CANARY}-{name}")
@@ -99,6 +102,7 @@ def test_no_secret_gets_into_what_dvc_writes(own_workspace: Path, monkeypatch: p
     assert not found_in(own_workspace, CANARY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value", "stage", "words"),
     [
@@ -128,6 +132,7 @@ def test_no_path_leads_out_of_the_workspace(
     assert "Traceback" not in ended.output, ended.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "path", "value", "stage"), LINKS)
 def test_no_link_leads_out_of_the_workspace(
     server: Server, smoke_workspace: Path, tmp_path: Path, place: str, path: str, value: str, stage: str
@@ -138,6 +143,7 @@ def test_no_link_leads_out_of_the_workspace(
     assert ended.status == 1 and re.search("outside the workspace|is outside models/", ended.output), ended.output
 
 
+@pytest.mark.slow
 def test_a_folder_outside_is_taken_where_it_is_allowed(server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     (workspace / "models/sft/main").rename(tmp_path / "model")
@@ -147,6 +153,7 @@ def test_a_folder_outside_is_taken_where_it_is_allowed(server: Server, smoke_wor
     assert ended.status == 0, ended.output
 
 
+@pytest.mark.slow
 def test_a_stage_opens_no_connection() -> None:
     """The whole library imports without a socket being opened."""
     code = (

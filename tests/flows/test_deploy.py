@@ -203,6 +203,7 @@ def test_a_time_that_is_none_is_refused(project: Project, words: list[str], told
     assert told in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_workers_need_a_server(
     bare: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

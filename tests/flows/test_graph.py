@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ALL = ["prepare", "branch@left", "branch@right", "join", "sub/dvc.yaml:extra"]
 
 
+@pytest.mark.slow
 def test_agrees_with_dvc_dag(bare: Project) -> None:
     stages = GraphReader(bare.root).stages
     edges = {(above, stage.name) for stage in stages for above in stage.upstream}
@@ -32,6 +33,7 @@ def test_agrees_with_dvc_dag(bare: Project) -> None:
     assert sorted(ALL) == sorted(stage.name for stage in stages)
 
 
+@pytest.mark.slow
 def test_upstream_comes_first(bare: Project) -> None:
     seen: set[str] = set()
     for stage in GraphReader(bare.root).stages:
@@ -39,6 +41,7 @@ def test_upstream_comes_first(bare: Project) -> None:
         seen.add(stage.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("targets", "names"),
     [
@@ -52,6 +55,7 @@ def test_targets_bring_their_upstream(bare: Project, targets: list[str], names: 
     assert {stage.name for stage in GraphReader(bare.root, targets).stages} == names
 
 
+@pytest.mark.slow
 def test_why_a_stage_is_stale_names_a_few_files(bare: Project) -> None:
     graph = bare.root / "dvc.yaml"
     graph.write_text(f"{graph.read_text()}\n  many:\n    cmd: 'true'\n    deps: [__a__.py, b, c, d, e, f]\n")
@@ -64,11 +68,13 @@ def test_why_a_stage_is_stale_names_a_few_files(bare: Project) -> None:
     assert left.reasons == ("changed deps: `params.yaml:runs.left`",)
 
 
+@pytest.mark.slow
 def test_a_slip_in_a_target_is_named(bare: Project) -> None:
     with pytest.raises(PipelineError, match="Did you mean 'join'"):
         GraphReader(bare.root, ["jion"]).stages  # noqa: B018
 
 
+@pytest.mark.slow
 def test_meta_is_typed(bare: Project) -> None:
     bare.runs({"gpus": 2, "timeout": 9}, {})
     needs = {stage.name: stage.needs for stage in GraphReader(bare.root).stages}
@@ -80,12 +86,14 @@ def test_meta_is_typed(bare: Project) -> None:
         GraphReader(bare.root).stages  # noqa: B018
 
 
+@pytest.mark.slow
 def test_broken_yaml_is_one_error(bare: Project) -> None:
     (bare.root / "dvc.yaml").write_text("stages:\n  a: {cmd: x, deps: [a.txt], outs: [a.txt]}\n")
     with pytest.raises(PipelineError, match=r"dvc\.yaml"):
         GraphReader(bare.root).stages  # noqa: B018
 
 
+@pytest.mark.slow
 def test_frozen_stages_wait_for_nobody(bare: Project) -> None:
     bare.dvc("freeze", "join")
     assert {stage.name: stage.upstream for stage in GraphReader(bare.root).stages}["join"] == ()

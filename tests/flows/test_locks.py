@@ -39,6 +39,7 @@ def refused(project: Project) -> bool:
     return done.returncode != 0 and "is busy, it is being blocked by" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_number_that_another_process_has_now_blocks_nobody(bare: Project) -> None:
     """What a restarted container finds: the number of the DVC that was killed belongs to somebody else."""
     with subprocess.Popen(["sleep", "300"]) as other:
@@ -62,6 +63,7 @@ def test_the_same_command_started_later_is_another_process(bare: Project) -> Non
         other.kill()
 
 
+@pytest.mark.slow
 def test_a_process_that_nobody_has_waited_for_is_dead(bare: Project) -> None:
     gone = subprocess.Popen(["true"])
     os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)

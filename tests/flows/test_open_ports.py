@@ -25,6 +25,7 @@ PARSERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", PARSERS)
 def test_parsing_a_command_line_imports_no_prefect(module: str) -> None:
     """Prefect reads PREFECT_API_URL when it is imported: before that is set it would start a server without a login."""
@@ -60,6 +61,7 @@ def refusal(port: int, path: str, headers: dict[str, str]) -> int:
     return status
 
 
+@pytest.mark.slow
 def test_a_schedule_in_a_scripts_background_opens_only_ports_with_a_login_and_ends_by_sigterm(
     bare: Project, tmp_path: Path
 ) -> None:

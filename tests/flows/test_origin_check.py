@@ -43,6 +43,7 @@ def with_login(env: dict[str, str], **more: str) -> dict[str, str]:
     return {"Authorization": f"Basic {b64encode(env['PREFECT_API_AUTH_STRING'].encode()).decode()}", **more}
 
 
+@pytest.mark.slow
 def test_nothing_is_done_without_the_login(server_env: dict[str, str]) -> None:
     url = server_env["PREFECT_API_URL"]
     assert ask(url, "/health", {}, "GET")[0] == 200
@@ -93,6 +94,7 @@ def test_the_login_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
         flows_server.login(home)
 
 
+@pytest.mark.slow
 def test_a_wrong_login_is_one_line(bare: Project, server: str) -> None:
     ended = Project(bare.root, {**bare.env, "PREFECT_API_URL": server}).run("prepare")
     assert ended.code == 1
@@ -117,6 +119,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(browser.program() is None, reason="needs a browser: apt-get install chromium")
 def test_a_page_of_another_site_can_do_nothing_in_a_real_browser(
     page: browser.Page, server_env: dict[str, str], other_site: str
@@ -141,6 +144,7 @@ def test_a_page_of_another_site_can_do_nothing_in_a_real_browser(
     assert call(url, login, "flows/filter", filters) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(browser.program() is None, reason="needs a browser: apt-get install chromium")
 def test_a_person_logs_in_on_prefects_own_page(page: browser.Page, server_env: dict[str, str]) -> None:
     url, login = server_env["PREFECT_API_URL"], server_env["PREFECT_API_AUTH_STRING"]

@@ -219,6 +219,7 @@ def test_a_server_in_the_folder_is_found(tmp_path: Path, server: str, monkeypatc
     assert find(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_a_dead_server_that_was_named_is_an_error(bare: Project) -> None:
     env = {**bare.env, "PREFECT_API_URL": "http://127.0.0.1:9/api"}
     ended = type(bare)(bare.root, env).run("prepare")

@@ -67,6 +67,7 @@ def open_project(bare: Project) -> Iterator[Project]:
     shutil.rmtree(shared)
 
 
+@pytest.mark.slow
 def test_another_user_cannot_read_the_login_or_write_where_dvc_unpickles(open_project: Project) -> None:
     root = open_project.root
     secret, _ = login(root / ".prefect"), repair_lock(root)

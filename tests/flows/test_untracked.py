@@ -45,6 +45,7 @@ def experiment(project: Project, *words: str) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "found"),
     [
@@ -65,6 +66,7 @@ def test_what_a_parameter_names_and_nobody_tracks_is_found(
     assert untracked_inputs([params]) == found
 
 
+@pytest.mark.slow
 def test_an_experiment_gets_a_copy_of_it(owner: Project) -> None:
     assert "my/rows.txt" in experiment(owner), "DVC's copy lacks it"
     copies = [f"--copy-paths={path}" for path in untracked_inputs([{"path": "my/rows.txt"}])]

@@ -7,6 +7,8 @@ from torch.testing import assert_close
 
 from posttrain.algorithms.advantages import ADVANTAGES, Rewards, at_last_token, whiten
 from posttrain.algorithms.policy.grpo import group_centred, group_zscore
+from posttrain.algorithms.policy.opo import length_weighted
+from posttrain.algorithms.policy.pass_at_k import pass_at_k
 from posttrain.algorithms.policy.ppo import gae
 from posttrain.algorithms.policy.reinforce import batch_centred
 from posttrain.algorithms.policy.reinforce_pp import return_to_go
@@ -49,6 +51,20 @@ def test_a_group_that_agrees_has_no_advantage() -> None:
 def test_a_group_of_one_is_an_error(rule: object) -> None:
     with pytest.raises(ValueError, match="group of one"):
         rule(REWARD, GROUP)  # type: ignore[operator]
+
+
+def test_the_baseline_of_opo_weighs_a_reward_by_its_length() -> None:
+    # 1 of 2 tokens and 0 of 6: the baseline is 2 / 8
+    assert_close(length_weighted(t(1, 0, 5, 1), SIBLINGS, t(2, 6, 1, 1)), t(0.75, -0.25, 2, -2))
+
+
+def test_pass_at_k_by_hand() -> None:
+    # Of 4 samples 1 is right. k = 2: of the 6 sets 3 pass; all 3 with the right one, 1 of 3 with a wrong one.
+    group, reward = torch.zeros(4), t(1, 0, 0, 0)
+    assert_close(pass_at_k(reward, group, 2), t(0.5, -1 / 6, -1 / 6, -1 / 6) / 0.5)
+    assert_close(pass_at_k(reward, group, 1), t(0.75, -0.25, -0.25, -0.25) / (0.75 * 0.25) ** 0.5)
+    assert_close(pass_at_k(reward, group, 9), t(0, 0, 0, 0)), "the one set of all passes"
+    assert_close(pass_at_k(t(1, 1, 1, 0), group, 2), t(0, 0, 0, 0)), "every pair has a right one"
 
 
 def test_gae_by_hand() -> None:

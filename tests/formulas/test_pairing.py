@@ -47,6 +47,7 @@ def test_rejection_sampled_pairs_are_siblings_and_the_better_one_is_chosen(seed:
     assert len({*chosen.tolist(), *rejected.tolist()}) == 2 * len(chosen) == 2 * 2 * (keep // 2)
 
 
+@pytest.mark.slow
 def test_rejection_sampling_follows_the_tilted_distribution() -> None:
     """Of two answers, the worse one is accepted before the better one with probability e^(-1/beta) in its turn."""
     draw = torch.Generator().manual_seed(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 Rows = list[dict[str, Any]]
@@ -189,16 +190,18 @@ SURROGATES: dict[str, Callable[[Any, Token], float]] = {
     "dppo_tv": dppo(lambda pi, mu: abs(pi - mu)),
     "dppo_kl": dppo(lambda pi, mu: mu * math.log(mu / pi) + (1 - mu) * math.log((1 - mu) / (1 - pi))),
     "gspo_token": gspo_token,
+    "dual_clip": lambda o, at: max(ppo_clip(o, at), o.floor * at.advantage) if at.advantage < 0 else ppo_clip(o, at),
     "clip_cov": lambda o, at: 0.0 if (at.place, at.t) in at.marked else ppo_clip(o, at),
     "kl_cov": kl_cov,
 }
 """The oracle's formula of each surrogate."""
 ADVANTAGES = frozenset(
     {"group_zscore", "group_centred", "leave_one_out", "maxrl", "gdpo", "batch_centred", "moving_average", "win_rate"}
-    | {"return_to_go", "gae", "outcome_value"}
+    | {"return_to_go", "gae", "outcome_value", "opo", "pass_at_k"}
 )
 LOSSES = frozenset(
-    {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"} | {"kto", "bco"}
+    {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"}
+    | {"kto", "bco", "nca", "sppo", "unlikelihood"}
 )
 """What the oracle has besides; the laws that need it say nothing about other entries, and one test lists them."""
 
@@ -290,9 +293,24 @@ def _compared(knobs: Any, rows: Rows, rewards: list[float], i: int, state: dict[
     centred = rewards[i] - mean(mine)
     if knobs.advantage.type == "group_centred":
         return centred
+    if knobs.advantage.type == "opo":
+        sizes = [len(rows[j]["logp"]) for j in range(len(rows)) if rows[j]["group"] == rows[i]["group"]]
+        return rewards[i] - sum(n * r for n, r in zip(sizes, mine, strict=True)) / sum(sizes) if sum(sizes) else 0.0
+    if knobs.advantage.type == "pass_at_k":
+        return _in_sets(min(knobs.advantage.k, len(mine)), knobs.advantage.threshold, mine, rewards[i])
     if knobs.advantage.type == "maxrl":
         return centred / mean(mine) if sum(mine) else 0.0
     return _zscore(rewards[i], mine)
+
+
+def _in_sets(k: int, threshold: float, mine: list[float], reward: float) -> float:
+    """By counting every set: the passing share of those with a sample of this reward, against that of all."""
+    right = [r >= threshold for r in mine]
+    sets = [[right[j] for j in chosen] for chosen in combinations(range(len(mine)), k)]
+    share = mean([float(any(chosen)) for chosen in sets])
+    me = mine.index(reward)
+    own = mean([float(any(right[j] for j in chosen)) for chosen in combinations(range(len(mine)), k) if me in chosen])
+    return (own - share) / math.sqrt(share * (1 - share)) if 0 < share < 1 else 0.0
 
 
 def _zscore(x: float, mine: list[float]) -> float:
@@ -386,6 +404,13 @@ def _pair(options: Any, h: float, l: float) -> float:  # noqa: E741
             return max(0.0, options.delta - (h - l))
         case "simpo":
             return -log_sigmoid(m - options.gamma)
+        case "nca":
+            b = options.beta
+            return -log_sigmoid(b * h) - 0.5 * log_sigmoid(-b * h) - 0.5 * log_sigmoid(-b * l)
+        case "sppo":
+            return (h - 0.5 / options.beta) ** 2 + (l + 0.5 / options.beta) ** 2
+        case "unlikelihood":
+            return -options.alpha * math.log(1 - math.exp(l))
         case "orpo":
             return -options.beta * log_sigmoid(_log_odds(h) - _log_odds(l))
     raise AssertionError(f"the oracle has no formula for '{options.type}': write it down from its paper")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from torch import Tensor
@@ -70,6 +71,9 @@ def plain(case: Case, leaves: dict[str, Tensor], still: dict[str, Tensor]) -> fl
         case RewardObjective():
             return oracle.reward(objective.knobs, rows)
         case LikelihoodObjective():
+            if objective.knobs.by_probability:
+                for row, fixed in zip(rows, _as_rows(case.step, still), strict=True):
+                    row["logp"] = [math.exp(p) * logp for p, logp in zip(fixed["logp"], row["logp"], strict=True)]
             return oracle.tokens(objective.knobs, rows, "logp", -1.0)
         case DistillObjective():
             return oracle.tokens(objective.knobs, rows, "teacher_kl", 1.0)

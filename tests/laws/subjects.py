@@ -54,6 +54,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         "gspo_token",
         {"advantage": {"type": "gae", "lam": 0.9}, "surrogate": {"low": 0.1, "high": 0.2}},
     ),
+    "dual_clip, a low floor": ("dual_clip", {"surrogate": {"floor": 1.05, "low": 0.05}}),
+    "pass_at_k, pairs": ("pass_at_k", {"advantage": {"k": 2, "threshold": 0.8}}),
     "rloo, k2 in the loss": ("rloo", {"kl": {"type": "loss", "estimator": "k2", "beta": 0.1}}),
 }
 """Settings of rows that exercise settings that no row has."""
@@ -82,6 +84,7 @@ def subjects() -> dict[str, Callable[[], Objective]]:
     return found | {
         "likelihood": lambda: LikelihoodObjective(LikelihoodConfig()),
         "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodConfig(aggregation="sequence_mean")),
+        "likelihood, by probability": lambda: LikelihoodObjective(LikelihoodConfig(by_probability=True)),
         "distill": lambda: DistillObjective(DistillConfig()),
         "reward": lambda: RewardObjective(RewardConfig(margin=0.1)),
         "reward, ranks": lambda: RewardObjective(RewardConfig(compare="ranks")),

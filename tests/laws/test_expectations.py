@@ -138,6 +138,7 @@ def test_the_gradient_of_rloo_is_unbiased() -> None:
     assert gradient_gap(1, quiet("rloo"), 2, 1.0) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_centred_group_or_batch_shrinks_the_gradient_by_what_it_holds_of_itself() -> None:
     assert gradient_gap(2, quiet("dr_grpo"), 2, (1 - 1 / 2) / LENGTH) < 1e-12
     assert gradient_gap(2, quiet("reinforce"), 2, 1 - 1 / 2) < 1e-12
@@ -173,6 +174,7 @@ def truncated_likelihood_gap(seed: int, group: int) -> float:
     return float((found - expected).abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [2, 3])
 def test_the_gradient_of_maxrl_is_that_of_the_truncated_likelihood(group: int) -> None:
     assert truncated_likelihood_gap(5, group) < 1e-12

@@ -166,7 +166,7 @@ def test_reward_loss_is_the_pipelines(margins: str, weight: float, shape: Shape)
 
 
 @each_shape
-@pytest.mark.parametrize("name", [name for name in POLICY_ROWS if name not in {"reinforce", "nash_md"}])
+@pytest.mark.parametrize("name", [name for name in POLICY_ROWS if name not in {"reinforce", "nash_md", "opo"}])
 def test_advantages_are_the_pipelines(name: str, shape: Shape) -> None:
     """Built from the parts: the KL penalty on the reward, the comparison, and whitening."""
     knobs = POLICY_ROWS[name].settings()
@@ -279,6 +279,7 @@ MISTAKES: Mapping[str, Any] = {
     "group of one": lambda: group_advantages("grpo", REWARD, torch.arange(4)),
     "Use gae": lambda: group_advantages("ppo", REWARD, 2),
     "rewards of 0 or more": lambda: group_advantages("maxrl", -REWARD, 2),
+    "weighs rewards by lengths": lambda: group_advantages("opo", REWARD, 2),
     "labels: 'kto' needs it": lambda: preference_loss("kto", LOGP, MASK, ref_logp=LOGP),
     "ref_logp: 'simpo' does not use it": lambda: preference_loss("simpo", LOGP, MASK, ref_logp=LOGP),
     "3 rows are not pairs": lambda: preference_loss("simpo", LOGP[:3], MASK[:3]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from docs.make.defects import DEFECTS, PAGE, errors, failed, load
 from posttrain.errors import ParamsError
 from posttrain.laws.laws import LAWS
 from posttrain.laws.own import check_module, subjects, worst
+from posttrain.laws.padded import PADDED_LAWS
 from posttrain.online.runs import ONLINE
 from posttrain.params.params import check
 from stages.preference import PREFERENCE
@@ -23,8 +26,9 @@ HEAD = "import torch\nfrom posttrain.losses import Options, Surrogate\n"
 
 def blocks(language: str) -> list[str]:
     """The code of docs/algorithms.md in one language."""
-    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8").split("## Your own surrogate or loss")[1]
-    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    page = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+    section = page.split("## Your own surrogate or loss")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 @pytest.fixture
@@ -38,6 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_works_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,), (runs,) = blocks("python"), blocks("yaml")
     (place / "custom/my_losses.py").write_text(code)
@@ -93,6 +98,7 @@ def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) ->
     assert not error_of(law, f"{head}own = PairLoss(Options, lambda h, l, _: {loss}, 'bad')\n") <= LAWS[law].tolerance
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table_and_exits_1(place: Path) -> None:
     (place / "custom/broken.py").write_text(
         f"{HEAD}bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n"
@@ -139,3 +145,57 @@ def test_a_run_that_names_what_is_not_there(name: str, words: str, place: Path) 
         check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged({"surrogate": name}), where="online.runs.a")
     assert "online.runs.a.surrogate: " in str(caught.value)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_page_of_defects_is_current_and_each_is_caught_and_put_right(name: str) -> None:
+    module = load(name)
+    caught = failed(errors(module.wrong, name))
+    assert caught and failed(errors(module.right, name)) == {}
+    line = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if f"/{name}.py" in line)
+    assert all(f"`{law}` ({error:.2g})" in line for law, error in caught.items()) and "all laws hold" in line
+
+
+def test_a_loss_of_another_trainer_by_the_command(place: Path) -> None:
+    shutil.copy(ROOT / "examples/laws/verl_critic.py", place / "custom/broken.py")
+    with pytest.raises(ParamsError, match="2 laws fail"):
+        check_module("broken")
+
+
+PADDED = """
+from posttrain.losses import PaddedLoss
+
+@PaddedLoss
+def mine(batch):
+    ratio = (batch.logp - batch.old_logp).exp()
+    return ITEM
+"""
+
+
+@pytest.mark.parametrize(
+    ("item", "law"),
+    [
+        ("-(ratio * batch.advantage * batch.mask).sum() / batch.mask.sum() / batch.micro_batches", "micro-batches"),
+        ("-(ratio * batch.advantage * batch.mask).sum() / batch.step_tokens", "processes"),
+        ("-(ratio * batch.advantage).sum() / batch.step_tokens * batch.ranks", "padding"),
+        ("-(ratio[0] * batch.advantage[0] * batch.mask[0]).sum() * batch.ranks", "order"),
+        ("(ratio * batch.advantage * batch.mask).sum() / batch.step_tokens * batch.ranks", "on-policy"),
+        ("-(batch.logp * ratio * batch.advantage * batch.mask).sum() * batch.ranks", "on-policy"),
+        ("-((ratio ** 2) / 2 * batch.advantage * batch.mask).sum() * batch.ranks", "on-policy"),
+        ("-((ratio ** 3) * batch.advantage * batch.mask).sum() * batch.ranks", "finite"),
+        ("-(ratio * (batch.advantage + 1) * batch.mask).sum() * batch.ranks", "nothing to learn"),
+        ("((batch.value - batch.old_value).exp() * batch.mask).sum() * batch.ranks", "nothing to learn"),
+    ],
+)
+def test_a_broken_padded_loss_is_caught(item: str, law: str, place: Path) -> None:
+    (place / "custom/broken.py").write_text(PADDED.replace("ITEM", item))
+    ((path, make),) = subjects("broken").items()
+    error = worst(PADDED_LAWS[law], make, path)
+    assert error is not None and not error <= PADDED_LAWS[law].tolerance
+
+
+@pytest.mark.parametrize("item", ["ratio * batch.advantage", "3.0", "ratio.sum().detach()"])
+def test_a_padded_loss_that_is_no_number_says_so(item: str, place: Path) -> None:
+    (place / "custom/broken.py").write_text(PADDED.replace("ITEM", item))
+    with pytest.raises(ParamsError, match="Return the number that the trainer calls backward on"):
+        check_module("broken")

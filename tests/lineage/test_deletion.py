@@ -37,6 +37,7 @@ def inside(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
     by_line = find_copies(SOURCE)
     assert {"my/data/demonstrations.jsonl", "data/mine/chat.parquet"} <= by_line.files.keys()

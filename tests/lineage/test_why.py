@@ -55,6 +55,7 @@ def traced(node: Node) -> None:
     assert titles[-1] == "sources"
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_report_is_traced_in_a_second(inside: Path) -> None:
     """Those of results/, metrics/, the summary, the headline, the curves and the page itself."""
     figures, lineage = Figures(), Lineage()
@@ -91,6 +92,7 @@ def test_every_figure_of_the_report_is_traced_in_a_second(inside: Path) -> None:
     assert rows.facts["prompts"] == evaluations["prompts"]
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_printed_results_are_found_as_they_are_written(inside: Path) -> None:
     figures = Figures()
     table = results_table({}).partition("Next")[0]
@@ -100,6 +102,7 @@ def test_the_numbers_of_the_printed_results_are_found_as_they_are_written(inside
         assert figures.equal_to(number.removeprefix("+")) or figures.equal_to(number), number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["score", "score_low", "greedy", "reward_format", "length", "working", "pass_at_8"])
 def test_a_figure_of_an_evaluation_is_computed_from_its_rows(inside: Path, key: str) -> None:
     tree = explain(f"grpo.{key}")[0]
@@ -112,6 +115,7 @@ def test_a_figure_of_an_evaluation_is_computed_from_its_rows(inside: Path, key: 
     assert any(one.title == "made by online@grpo" for one in back.walk())
 
 
+@pytest.mark.slow
 def test_an_edited_row_or_figure_or_setting_is_said(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own_workspace)
     file = own_workspace / "results/sft/rollouts.parquet"
@@ -126,6 +130,7 @@ def test_an_edited_row_or_figure_or_setting_is_said(own_workspace: Path, monkeyp
     assert any("params.yaml has other settings now: sft.runs.main" in one for one in stale), stale
 
 
+@pytest.mark.slow
 def test_training_rollouts_are_shown_where_they_are_kept(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own_workspace)
     prompt = pl.read_parquet("data/two_step/prompts.parquet")["id"][0]
@@ -143,6 +148,7 @@ def test_training_rollouts_are_shown_where_they_are_kept(own_workspace: Path, mo
     assert any("a row of data/two_step/prompts.parquet" in one.title for one in row_tree.walk())
 
 
+@pytest.mark.slow
 def test_what_is_asked_may_be_a_number_a_name_or_wrong(inside: Path) -> None:
     score = json.loads((inside / "results/grpo/metrics.json").read_text())["score"]
     listed = json.loads(why(f"{score:.3f}", "json"))
@@ -159,6 +165,7 @@ def test_what_is_asked_may_be_a_number_a_name_or_wrong(inside: Path) -> None:
     assert "used by results/grpo/rollouts.parquet" in used and "used by results/sft/rollouts.parquet" in used
 
 
+@pytest.mark.slow
 def test_a_run_without_results_names_the_stage_that_makes_them(
     own_workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +182,7 @@ def test_a_run_without_results_names_the_stage_that_makes_them(
         why("nothing like it", "words")
 
 
+@pytest.mark.slow
 def test_a_place_is_not_followed_into_leftovers_of_removed_runs(
     own_workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_run_that_goes_on_counts_its_starts(hand: Hand) -> None:
     assert phases.CLOCK.starts == 2
 
 
+@pytest.mark.slow
 def test_a_checkpoint_brings_the_seconds_of_the_life_before(
     hand: Hand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def recorded(folder: Path, threads: int) -> bytes:
     return (folder / "records/online/grpo.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_record_holds_what_was_decided_and_nothing_of_the_moment(tmp_path: Path) -> None:
     """Two processes write the same but for the setting in which they differ."""
     found, two = (json.loads(recorded(tmp_path / f"{threads}", threads)) for threads in (1, 2))
@@ -51,6 +52,7 @@ def test_a_record_holds_what_was_decided_and_nothing_of_the_moment(tmp_path: Pat
     assert two == {**found, "threads": 2}
 
 
+@pytest.mark.slow
 def test_another_patch_version_of_python_makes_no_stage_run_again(tmp_path: Path) -> None:
     """A clone on Python 3.11.2 has the code/ and the records, so the dvc.lock, that 3.11.7 has made."""
     env = environment() | {"PYTHONPATH": str(ROOT)}

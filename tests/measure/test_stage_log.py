@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from posttrain.measure.stage_log import RUNS, log_path
 from posttrain.workspace import library_environment
 
@@ -42,6 +44,7 @@ def test_a_log_has_every_line_with_its_time_and_the_traceback(tmp_path: Path) ->
     assert found[3].startswith("Traceback") and found[-1] == "ValueError: the end"
 
 
+@pytest.mark.slow
 def test_the_logs_of_the_last_runs_are_kept(tmp_path: Path) -> None:
     for number in range(RUNS + 2):
         run_stage(tmp_path, number)

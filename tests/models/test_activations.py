@@ -84,6 +84,7 @@ def head_on(model: Any) -> Any:
     return scorer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activations", LESS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("make", [scored, with_critic])
@@ -133,6 +134,7 @@ def test_a_layer_keeps_its_input_alone(activations: Activations) -> None:
     assert kept() == everything
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sft", "dpo"])
 def test_a_run_is_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also its checkpoints: a run that was out of memory resumes with less kept."""

@@ -92,6 +92,7 @@ def frozen(folder: Path, kind: str) -> Any:
     return model
 
 
+@pytest.mark.slow
 @KINDS
 def test_the_reference_is_the_start_model_bit_for_bit(folder: Path, kind: str) -> None:
     models = adapted(folder, frozenset({"ref_logp"}), kind=kind)
@@ -121,6 +122,7 @@ def test_all_models_of_a_run_share_the_frozen_weights(folder: Path) -> None:
     assert sum(storages.values()) == whole + trained + copied
 
 
+@pytest.mark.slow
 @KINDS
 def test_in_bf16_the_frozen_model_is_bf16_alone_and_the_adapter_has_masters(folder: Path, kind: str) -> None:
     """The reference is then still the start model as it computes in bf16, bit for bit."""
@@ -237,6 +239,7 @@ def test_merge_saves_a_whole_model(folder: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_new_adapter_on_a_trained_one_starts_from_its_policy(folder: Path, tmp_path: Path) -> None:
     first = adapted(folder)
     save_model(first.policy, tmp_path / "first", folder)
@@ -246,6 +249,7 @@ def test_a_new_adapter_on_a_trained_one_starts_from_its_policy(folder: Path, tmp
     torch.testing.assert_close(logps(load_policy(tmp_path / "second")), logps(second.policy), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_reward_model_keeps_its_head(folder: Path, tmp_path: Path) -> None:
     models = adapted(folder, frozenset({"score"}))
     with torch.no_grad():
@@ -308,6 +312,7 @@ def test_a_damaged_or_foreign_adapter_is_refused(folder: Path, tmp_path: Path, f
     assert str(place) in str(error.value)
 
 
+@pytest.mark.slow
 def test_targets_that_no_layer_has_are_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match="q_porj"):
         ModelSet.load(CPU, folder, frozenset(), settings(targets=["q_porj", "v_proj"]))
@@ -333,6 +338,7 @@ def test_the_same_seed_gives_the_same_adapter(folder: Path) -> None:
     assert all(torch.equal(part, two[name]) for name, part in one.items())
 
 
+@pytest.mark.slow
 def test_an_adapter_of_peft_is_trained_and_sampled_by_the_functions(folder: Path) -> None:
     """`posttrain.train_model` and `posttrain.sample` with a model that a user has wrapped by get_peft_model."""
     from peft import LoraConfig, get_peft_model
@@ -379,6 +385,7 @@ def test_families_train_and_decode_with_an_adapter(family: str, tmp_path: Path) 
     assert not any(part.dim() > 2 for part in models.trained_parameters().values()), "experts get no adapter"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
 @pytest.mark.parametrize("activations", ["recompute", "offload"])
 def test_gradients_do_not_depend_on_what_is_kept(family: str, activations: Activations, tmp_path: Path) -> None:
@@ -424,6 +431,7 @@ def test_a_model_in_four_bits_takes_an_eighth_of_the_memory(folder: Path) -> Non
     assert sum(kept) < linear[0].in_features * linear[0].out_features
 
 
+@pytest.mark.slow
 def test_an_adapter_is_found_with_its_base_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user loads it from a notebook; and another user may read it."""
     monkeypatch.chdir(tmp_path)

@@ -163,6 +163,7 @@ def test_it_names_checkpoints() -> None:
     assert checkpoint_settings(TrainingParams(compile=True)) != checkpoint_settings(TrainingParams())
 
 
+@pytest.mark.slow
 def test_afterwards_the_layers_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the compiler is missing, which is said before any step."""
     model, other = tiny_model(), tiny_model()

@@ -31,6 +31,7 @@ def torch_as_it_was() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torch_as_it_was")
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
 def test_the_bits_of_a_step_are_the_same_every_time_on_two_threads(name: str) -> None:

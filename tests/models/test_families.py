@@ -42,6 +42,7 @@ def family(name: str, **over: Any) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 100])
 @pytest.mark.parametrize("own_code", [False, True], ids=["fast step", "own code"])
 def test_long_completions_slide_their_window(own_code: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +68,7 @@ def test_training_sees_the_window_that_the_sampler_saw() -> None:
     torch.testing.assert_close(recorded, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FAMILIES, *IN_ROWS])
 def test_families_generate_what_the_plain_loop_does(name: str) -> None:
     model = family(name)
@@ -115,6 +117,7 @@ def test_a_head_that_does_more_is_refused() -> None:
 PAGE_ROWS = PAGE.read_text(encoding="utf-8").partition(MARK)[2].strip().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "granite", "jamba", "llama", "mixtral", "qwen3_moe"])
 def test_the_page_says_what_becomes_of_a_family(name: str) -> None:
     assert row(name) in PAGE_ROWS, "run python -m tests.models.families"

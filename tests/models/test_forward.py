@@ -14,6 +14,7 @@ from posttrain.text.packing import micro_batches, pack
 from tests.models.tiny import HEADS, plain_logps, random_head, random_rows, tiny_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_heads", [2, 4], ids=["grouped", "full"])
 def test_packed_log_probs_and_gradients_equal_the_plain_path(kv_heads: int) -> None:
     model = tiny_model(kv_heads=kv_heads)

@@ -22,6 +22,7 @@ from posttrain.rewards.learned import RewardModel
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
+from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack
 from posttrain.train.examples import RowLimit
 from posttrain.train.tokenize_tables import demonstrations, feedback, windows
@@ -74,6 +75,7 @@ def theirs(folder: Path, rollouts: list[Rollout]) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rm", "padded", "plain", "chatml"])
 def test_a_given_reward_model_scores_as_transformers_does_in_its_own_tokens(given: Path, name: str) -> None:
     rollouts = drawn(given, ASKED[:2])
@@ -167,6 +169,35 @@ def test_a_given_template_replaces_the_models_and_stays_with_it(
     text = load_text(Path("trained"))
     assert text.tokenizer.get_chat_template() == CHATML and text.stops.tokens == (0, 2)
     assert AutoTokenizer.from_pretrained("trained").chat_template == CHATML
+
+
+SWITCHED = CHATML.replace(
+    "{% if add_generation_prompt %}",
+    "{% if add_generation_prompt and mode is defined and mode %}{{ mode }}{% endif %}{% if add_generation_prompt %}",
+    1,
+)
+
+
+def test_variables_stay_with_a_model_and_its_descendants_in_its_template(workspace: Path) -> None:
+    """As others render it too; a row or a run may say otherwise."""
+    from transformers import AutoTokenizer
+
+    asked, folder = [{"role": "user", "content": "1+1?"}], policy_folder(workspace / "my", template=SWITCHED)
+    fetch_model(str(folder), None, Path("base"), None, None, {"mode": "it's {off}\n%}"})
+    fetch_model(str(folder), None, Path("plain"), None, None)
+    assert (Path("base/manifest.json").read_text()) != Path("plain/manifest.json").read_text(), "digests notice"
+    save_model(load_policy("base"), "trained", "base")
+    text, plain = load_text(Path("trained")), load_text(Path("plain"))
+    theirs = AutoTokenizer.from_pretrained("trained").apply_chat_template(
+        asked, add_generation_prompt=True, return_dict=False
+    )
+    assert text.prompt(asked) == theirs != plain.prompt(asked)
+    assert "it's {off}\n%}" in text.stops.decode(theirs)
+    assert load_text(Path("trained"), variables={"mode": ""}).prompt(asked) == plain.prompt(asked)
+    assert text.prompts([Conversation(asked, variables={"mode": None})]) == [plain.prompt(asked)]
+    with pytest.raises(PosttrainError, match=r"/my: the chat template does not read moode\. Remove it from `template`"):
+        fetch_model(str(folder), None, Path("other"), None, None, {"moode": 1})
+    assert not Path("other").exists()
 
 
 BROKEN = {

@@ -90,6 +90,7 @@ class Reference:
             weight.mul_(1 - decay).sub_(OPTIMIZER.lr * unbiased[0] / (unbiased[1].sqrt() + 1e-8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["likelihood", "gspo"])
 def test_masters_take_the_float64_update_of_gradients_computed_in_bf16(name: str) -> None:
     """Three steps with clipping and weight decay, on both loss paths; after each the weights are rounded masters."""
@@ -113,6 +114,7 @@ def test_masters_take_the_float64_update_of_gradients_computed_in_bf16(name: str
     assert all(moved)
 
 
+@pytest.mark.slow
 def test_updates_that_bf16_would_lose_add_up_in_the_master() -> None:
     """A thousand updates of 1e-5 of a weight: neighbours in bf16 are 4e-3 to 8e-3 apart."""
 
@@ -189,6 +191,7 @@ def needing_all(folder: Path, kind: str) -> ModelSet:
     return ModelSet.load(BF16, folder, frozenset({"ref_logp", "value", "kl_old"}), trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["none", "lora", "dora", "qlora"])
 def test_frozen_models_hold_nothing_in_float32(folder: Path, kind: str) -> None:
     """But for the scales of matrices in 4 bits; a moving copy of the policy is bf16 alone as well."""
@@ -217,6 +220,7 @@ class NoAutocast(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_nothing_runs_under_autocast(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_training, "DEVICE", BF16)
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
@@ -302,6 +306,7 @@ def test_the_best_weights_of_a_watched_run_are_masters(folder: Path) -> None:
     assert_rounded(models)
 
 
+@pytest.mark.slow
 def test_functions_leave_the_users_model_in_float32(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained by masters, the reference as it was; a callback may sample in between."""
     for module in ("model", "train"):

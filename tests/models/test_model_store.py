@@ -140,6 +140,7 @@ def test_a_scorer_starts_at_zero_and_loads_as_what_it_is(folder: Path, tmp_path:
     assert torch.equal(again.model.norm.weight, scorer.model.norm.weight)
 
 
+@pytest.mark.slow
 def test_a_given_folder_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
     fetch_model(str(folder), None, tmp_path / "base")
     left, right = load_model(folder), load_model(tmp_path / "base")
@@ -178,6 +179,7 @@ def test_ends_that_cannot_be_are_refused(folder: Path, content: str) -> None:
         load_stop_tokens(with_ends(folder, content))
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_packed_says_at_load_that_it_is_slow(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,7 @@ def edited(file: Path, **over: object) -> None:
     file.write_text(json.dumps({**data, **over}))
 
 
+@pytest.mark.slow
 def test_shards_hold_the_model_in_the_layout_of_the_hub(mixtral: Path, tmp_path: Path) -> None:
     from transformers import MixtralForCausalLM
 
@@ -207,6 +208,7 @@ def test_a_hub_model_needs_its_whole_commit(tmp_path: Path, revision: str) -> No
         fetch_model("somebody/something", revision, tmp_path / "base")
 
 
+@pytest.mark.slow
 def test_a_given_model_keeps_its_licence_and_card_and_what_it_becomes_keeps_the_licence(
     gpt2: Path, tmp_path: Path
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_given_model_keeps_its_licence_and_card_and_what_it_becomes_keeps_the_
     assert {file.name for file in (tmp_path / "trained").iterdir()} == own | kept
 
 
+@pytest.mark.slow
 def test_a_base_models_tokenizer_is_made_complete(
     gpt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def _several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("posttrain.models.forward.logp.TILE_TOKENS", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [True, False], ids=["matrix", "module"])
 @pytest.mark.parametrize("name", objectives())
 def test_under_bf16_no_product_over_the_vocabulary_is_float32(name: str, fused: bool) -> None:

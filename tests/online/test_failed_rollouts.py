@@ -54,6 +54,7 @@ def sizes(batch: Batch) -> list[int]:
     return sorted(Counter(batch.columns.rows["group"].tolist()).values())
 
 
+@pytest.mark.slow
 def test_groups_lose_the_samples_that_failed(folder: Path) -> None:
     whole = source_of(folder, lambda one: False)
     part = source_of(folder, lambda one: one.sample == 1 and one.prompt.id != "p0")
@@ -65,6 +66,7 @@ def test_groups_lose_the_samples_that_failed(folder: Path) -> None:
     assert part.metrics()["reward_few"] <= 1.0
 
 
+@pytest.mark.slow
 def test_a_group_of_one_is_left_out(folder: Path) -> None:
     source = source_of(folder, lambda one: one.prompt.id == "p1" and one.sample > 0)
     lost = tuple(ChatText(load_tokenizer(folder)).prompt([{"role": "user", "content": "1+1"}]))

@@ -46,6 +46,7 @@ def test_what_rollouts_cannot_give_is_refused(algorithm: str, over: dict[str, An
     run_of("dapo", resample=0, overlong=None)
 
 
+@pytest.mark.slow
 def test_a_check_finds_a_run_that_stores_no_text(
     smoke_workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_check_finds_a_run_that_stores_no_text(
                 check_params()
 
 
+@pytest.mark.slow
 def test_an_epoch_has_every_scored_rollout_with_its_own_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

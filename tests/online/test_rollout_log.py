@@ -114,6 +114,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_every_sample_is_there_once_with_what_became_of_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_killed_run_leaves_the_same_bytes(
     assert (table["attempt"].max() > 0) == (resample > 0), "no group was replaced, so the test would prove less"  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_long_runs_are_written_more_often_and_in_parts(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +173,7 @@ def test_long_runs_are_written_more_often_and_in_parts(
         stored.drawn(0, [Prompt("other", [], [1])])
 
 
+@pytest.mark.slow
 def test_a_limit_keeps_figures_of_all_and_text_of_the_first_rounds(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +192,7 @@ def test_a_limit_keeps_figures_of_all_and_text_of_the_first_rounds(
     assert sum(file.stat().st_size for file in made.glob("*.parquet")) <= limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", ["none", "sampled"])
 def test_what_is_not_to_be_stored_is_nowhere(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: Stored
@@ -202,6 +206,7 @@ def test_what_is_not_to_be_stored_is_nowhere(
     assert pl.read_parquet(made / "*.parquet")["length"].min() > 0  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_round_that_is_missing_is_noticed_before_training_resumes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

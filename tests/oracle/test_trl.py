@@ -19,7 +19,9 @@ from torch import Tensor
 from posttrain.algorithms.distill.gkd import jensen_shannon
 from posttrain.algorithms.distill.reverse_kl import reverse_kl
 from posttrain.formulas import distill
-from posttrain.losses import group_advantages, policy_loss, preference_loss
+from posttrain.laws.own import worst
+from posttrain.laws.padded import PADDED_LAWS
+from posttrain.losses import PaddedBatch, PaddedLoss, group_advantages, policy_loss, preference_loss
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[trl]' (see the top of this file)")
 pytestmark = pytest.mark.oracle
@@ -76,6 +78,24 @@ def zscores() -> Tensor:
     return centred / (groups.std(1).repeat_interleave(GROUP) + 1e-4)
 
 
+ATTRIBUTES: dict[str, Any] = {
+    "top_entropy_quantile": 1.0,
+    "off_policy_mask_threshold": None,
+    "importance_sampling_level": "token",
+    "beta": 0.0,
+    "loss_type": "grpo",
+    "epsilon_low": 0.2,
+    "epsilon_high": 0.2,
+    "use_vllm": False,
+    "vllm_importance_sampling_correction": False,
+    "current_gradient_accumulation_steps": 1,
+    "max_completion_length": 9,
+    "_entropy_bonus_enabled": False,
+    "args": SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
+}
+"""What TRL's GRPO loss reads of its trainer."""
+
+
 def grpo_of_trl(logp: Tensor, advantage: Tensor, **over: Any) -> Tensor:
     from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -83,22 +103,7 @@ def grpo_of_trl(logp: Tensor, advantage: Tensor, **over: Any) -> Tensor:
         def _get_per_token_logps_and_entropies(self, *args: Any, **rest: Any) -> Any:
             return logp, torch.zeros_like(logp), None
 
-    attributes = {
-        "top_entropy_quantile": 1.0,
-        "off_policy_mask_threshold": None,
-        "importance_sampling_level": "token",
-        "beta": 0.0,
-        "loss_type": "grpo",
-        "epsilon_low": 0.2,
-        "epsilon_high": 0.2,
-        "use_vllm": False,
-        "vllm_importance_sampling_correction": False,
-        "current_gradient_accumulation_steps": 1,
-        "max_completion_length": 9,
-        "_entropy_bonus_enabled": False,
-        "args": SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
-    }
-    made = bare(Given, **{**attributes, **over})
+    made = bare(Given, **{**ATTRIBUTES, **over})
     empty = torch.zeros(ROWS, 0, dtype=torch.long)
     inputs = {
         "prompt_ids": empty,
@@ -305,3 +310,41 @@ def test_gkd(beta: float) -> None:
         1.0: lambda: reverse_kl(student, teacher, 1.5),
     }.get(beta, lambda: jensen_shannon(student, teacher, beta, 1.5))()
     assert math.isclose(float(ours.sum()), float(theirs), abs_tol=1e-10)
+
+
+LAWFUL = ["dapo", "grpo", "dr_grpo", "cispo"]
+
+
+@pytest.mark.parametrize("kind", [*LAWFUL, "bnpo"])
+def test_their_loss_under_our_laws(kind: str) -> None:
+    """TRL's own method, adapted; `bnpo` is a mean over each micro-batch."""
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    class Given(GRPOTrainer):  # type: ignore[misc]
+        def _get_per_token_logps_and_entropies(self, *args: Any, **rest: Any) -> Any:
+            return self.logp, torch.zeros_like(self.logp), None
+
+    def adapted(batch: PaddedBatch) -> Tensor:
+        attributes = {**ATTRIBUTES, "beta": 0.04, "loss_type": kind, "max_completion_length": batch.longest}
+        alone = {"gather": lambda tensor: tensor, "reduce": lambda tensor, **_: tensor}
+        attributes["accelerator"] = SimpleNamespace(num_processes=batch.ranks, **alone)
+        attributes["current_gradient_accumulation_steps"] = batch.micro_batches
+        made = bare(Given, **attributes, logp=batch.logp)
+        empty = torch.zeros(len(batch.mask), 0, dtype=torch.long)
+        inputs = {
+            "prompt_ids": empty,
+            "prompt_mask": empty,
+            "completion_ids": torch.zeros_like(batch.mask),
+            "completion_mask": batch.mask.long(),
+            "advantages": batch.advantage,
+            "old_per_token_logps": batch.old_logp,
+            "ref_per_token_logps": batch.ref_logp,
+            "num_items_in_batch": torch.tensor(batch.step_tokens / batch.micro_batches, dtype=torch.float64),
+        }
+        result: Tensor = made._compute_loss(None, inputs)
+        return result
+
+    subject = PaddedLoss(adapted)
+    found = {name: worst(law, lambda: subject, kind) for name, law in PADDED_LAWS.items()}
+    wrong = [name for name, error in found.items() if error is not None and error > PADDED_LAWS[name].tolerance]
+    assert wrong == ([] if kind in LAWFUL else ["micro-batches", "processes"])

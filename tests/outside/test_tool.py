@@ -28,6 +28,7 @@ def child(folder: Path, body: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_missing_environment_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace.make(tmp_path))
     monkeypatch.delenv("POSTTRAIN_LM_EVAL", raising=False)

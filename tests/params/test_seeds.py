@@ -46,6 +46,7 @@ def test_runs_that_train_take_it_and_data_and_evaluation_do_not(
     assert [shared_seed(raw, "sft.runs", name) for name in ("main", "own")] == [3, None]
 
 
+@pytest.mark.slow
 def test_another_seed_changes_the_code_file_of_each_run_that_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

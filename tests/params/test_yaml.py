@@ -44,6 +44,7 @@ def test_a_file_is_parsed_once_and_again_after_an_edit(tmp_path: Path, parsed: l
     assert read_yaml(file) == {"seed": 2} and len(parsed) == 2
 
 
+@pytest.mark.slow
 def test_a_check_parses_params_once_for_its_own_reader(
     smoke_workspace: Path, monkeypatch: pytest.MonkeyPatch, parsed: list[object]
 ) -> None:

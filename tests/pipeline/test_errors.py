@@ -16,6 +16,7 @@ from tests.workspace import stage as run_stage
 STAGES = sorted(file.stem for file in (ROOT / "stages").glob("[a-z]*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", slow_except(["sft"], STAGES))
 def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
     done = run_stage(smoke_workspace, stage, "--help")
@@ -29,6 +30,7 @@ def workspace(smoke_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -
     return Path(shutil.copytree(smoke_workspace, tmp_path_factory.mktemp("errors") / "workspace", symlinks=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "old", "new", "expected"),
     [

@@ -82,6 +82,7 @@ def test_dvcs_editor_extension_can_read_the_project(experimented: Path) -> None:
     assert table.splitlines()[1].split() == ["Experiment", "Created", "grpo", "online.runs.grpo.rollout.rounds"]
 
 
+@pytest.mark.slow
 def test_the_table_of_experiments_begins_with_figures_and_settings(tmp_path: Path) -> None:
     """DVC leaves out, without a word, the columns for which 1024 characters are not enough: the last ones."""
     workspace = make_workspace(tmp_path / "fresh", ROOT / "recipes/smoke.yaml")

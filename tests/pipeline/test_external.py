@@ -154,6 +154,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(["fails"], REFUSED))
 def test_what_fails_or_is_no_model_leaves_nothing(workspace: Path, name: str) -> None:
     done = stage(workspace, "external", name)
@@ -163,6 +164,7 @@ def test_what_fails_or_is_no_model_leaves_nothing(workspace: Path, name: str) ->
     assert not list((workspace / "models/external").glob(".*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", slow_except([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
 def test_a_killed_stage_leaves_no_process_and_no_file(workspace: Path, number: signal.Signals) -> None:
     words = [sys.executable, "-m", "stages.external", "waits"]
@@ -181,6 +183,7 @@ def test_a_killed_stage_leaves_no_process_and_no_file(workspace: Path, number: s
     assert not scratch.exists() and not (workspace / "models/external/waits").exists()
 
 
+@pytest.mark.slow
 def test_a_variable_that_a_run_names_must_be_set(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OWN_SERVICE", raising=False)
     done = stage(workspace, "external", "own")

@@ -38,6 +38,7 @@ def test_a_damaged_lock_is_set_aside_and_nothing_is_run_again(own_workspace: Pat
     assert lock.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_an_unfinished_git_merge_is_not_repaired(own_workspace: Path) -> None:
     lock = own_workspace / "dvc.lock"
     lock.write_bytes(lock.read_bytes() + b"<<<<<<< HEAD\n=======\n>>>>>>> other\n")
@@ -60,6 +61,7 @@ def test_a_damaged_rwlock_is_removed_and_a_whole_one_is_not(own_workspace: Path,
     assert rwlock.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_temporary_files_of_dvc_are_removed_and_no_others(own_workspace: Path) -> None:
     folder = own_workspace / "results/sft"  # a dependency of the report
     trial, other = folder / ".gHeIkpW2m4Z-XwnI7iOUgA.tmp", folder / ".mine.tmp"

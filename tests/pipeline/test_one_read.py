@@ -42,6 +42,7 @@ run_named_stage(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "run"), [("online", "grpo"), ("preference", "dpo"), ("sft", "main")])
 def test_params_are_read_and_checked_once(stage: str, run: str, own_workspace: Path) -> None:
     code = PROGRAM.format(stage=stage, run=run)

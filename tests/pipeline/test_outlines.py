@@ -86,6 +86,7 @@ def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
         digest(tmp_path, "x = 1\ndef f(:\n")
 
 
+@pytest.mark.slow
 def test_no_name_is_in_two_files_of_a_listing() -> None:
     listings = [listing for file in modules().values() for listing in outlined(file, "").listings]
     assert {place for place, _ in listings} >= {"posttrain.algorithms.policy", "posttrain.rewards", "posttrain.tasks"}
@@ -95,6 +96,7 @@ def test_no_name_is_in_two_files_of_a_listing() -> None:
         assert list(row_modules(place, table)) == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "file", "text"),
     [
@@ -173,6 +175,7 @@ def test_a_run_that_judges_a_mixture_has_the_code_of_its_tasks(monkeypatch: pyte
     assert not any("arithmetic" in file or "mixture" in file for file in library().code("online@run", other)["files"])
 
 
+@pytest.mark.slow
 def test_a_users_module_counts_with_what_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "custom").mkdir()
     (tmp_path / "custom/mine.py").write_text("from shared import half\n")

@@ -116,6 +116,7 @@ def changed(file: Path, text: bytes) -> Iterator[None]:
             file.write_bytes(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "stage"),
     [

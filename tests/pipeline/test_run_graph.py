@@ -122,6 +122,7 @@ def test_a_run_of_any_kind_starts_from_a_model_of_any_kind(own_workspace: Path) 
     assert {row["policy"] for row in results if "error" not in row} == {"base", "sft", "dpo", "grpo", "kto"}
 
 
+@pytest.mark.slow
 def test_the_best_samples_become_demonstrations(smoke_workspace: Path) -> None:
     chat = read_table(smoke_workspace / "data/compared/chat.parquet", "chat")
     prompts = read_table(smoke_workspace / "data/two_step/prompts.parquet", "prompts")
@@ -196,6 +197,7 @@ def test_a_run_from_which_others_start_is_not_removed(own_workspace: Path) -> No
     assert (own_workspace / "dvc.lock").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_dvc_does_not_use_the_outputs_of_a_removed_run(own_workspace: Path) -> None:
     change(own_workspace, "    grpo:\n      algorithm: grpo", "    renamed:\n      algorithm: grpo")
     assert (own_workspace / "models/online/grpo").is_dir()

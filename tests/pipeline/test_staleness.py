@@ -81,6 +81,7 @@ def stale(workspace: Path) -> set[str]:
     return set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(QUICK, EDITS))
 def test_an_edit_makes_only_the_runs_stale_that_can_run_it(workspace: Path, name: str) -> None:
     file, before, text, expected = EDITS[name]
@@ -185,6 +186,7 @@ accept(["report"], "a constant that nothing reads")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", slow_except(("repair",), ("", "repair")))
 def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> None:
     insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
@@ -203,6 +205,7 @@ def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> N
     assert "up to date" in dvc(own_workspace, "status").stdout
 
 
+@pytest.mark.slow
 def test_a_stage_refuses_to_run_with_code_that_is_not_recorded(own_workspace: Path) -> None:
     insert("posttrain/tasks/two_step/text.py", "def ", "NEW = 1\n")(own_workspace)
     lock = (own_workspace / "dvc.lock").read_bytes()

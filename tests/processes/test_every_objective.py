@@ -55,6 +55,7 @@ def test_several_processes_train_what_one_does(place: Path, size: int, dtype: st
     assert not wrong, wrong
 
 
+@pytest.mark.slow
 def test_training_changes_the_weights(place: Path) -> None:
     """Else equal weights would prove nothing."""
     folder = results(place, 2, "float64")

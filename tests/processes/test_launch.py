@@ -101,12 +101,14 @@ def assert_all_end(runs: list[Started], processes: list[psutil.Process]) -> None
     assert came_true(lambda: not any(run.left() for run in runs), ENDED_S)
 
 
+@pytest.mark.slow
 def test_all_processes_do_their_work_and_leave_nothing(start: Start) -> None:
     run = start(3, 5)
     assert run.ended() == (0, "done\n", "")
     assert not run.left()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_all(start: Start) -> None:
     run = start(3, LONG)
     others = run.others()

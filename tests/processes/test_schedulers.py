@@ -63,6 +63,7 @@ def _disconnect() -> None:
         subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_processes_of_a_scheduler_are_one_run(start: Start, scheduler: str) -> None:
     run = start(2, 5, by=SCHEDULERS[scheduler])
@@ -132,6 +133,7 @@ def test_hosts_must_share_the_folder_of_checkpoints(start: Start, hosts: Sequenc
         assert not list(run.folder.glob("checkpoints/.held/*"))
 
 
+@pytest.mark.slow
 def test_a_world_of_another_size_is_refused(start: Start) -> None:
     run = start(3, 5, by=SCHEDULERS["srun"])
     status, _, errors = run.ended()
@@ -150,6 +152,7 @@ def test_a_world_without_a_place_to_meet_is_refused(monkeypatch: pytest.MonkeyPa
     check_size("sft@main", 2)
 
 
+@pytest.mark.slow
 def test_a_stage_that_trains_nothing_is_refused_by_all_but_the_first_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ def page_data(text: str) -> dict[str, object]:
     return data
 
 
+@pytest.mark.slow
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
     build_report({})
     summary, tasks = read_summary()
@@ -57,6 +58,7 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
     assert summary["reward/main"] == {"accuracy": 0.875}
 
 
+@pytest.mark.slow
 def test_samples_of_all_policies_are_in_one_row_per_prompt(finished: Path) -> None:
     build_report({})
     table = pl.read_parquet(SAMPLES)
@@ -71,6 +73,7 @@ def test_samples_of_all_policies_are_in_one_row_per_prompt(finished: Path) -> No
     assert table["grpo_mean_score"].to_list() == [0.0, *[0.5] * 29]
 
 
+@pytest.mark.slow
 def test_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for name in ("one", "two"):
@@ -80,6 +83,7 @@ def test_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_the_command_works(finished: Path) -> None:
     for name in ("posttrain", "stages"):
         (finished / name).symlink_to(ROOT / name)
@@ -91,6 +95,7 @@ def test_the_command_works(finished: Path) -> None:
     assert not list((finished / "report").glob(".*")), "nothing half-written stays behind"
 
 
+@pytest.mark.slow
 def test_page_is_one_file_without_links(finished: Path) -> None:
     build_report({})
     text = PAGE.read_text(encoding="utf-8")
@@ -105,6 +110,7 @@ def test_page_is_one_file_without_links(finished: Path) -> None:
         assert all("www.w3.org/2000/svg" in line or "url(#" in line for line in found), (mark, found)
 
 
+@pytest.mark.slow
 def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
     build_report({})
     data = page_data(PAGE.read_text(encoding="utf-8"))
@@ -116,6 +122,7 @@ def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
     assert curves["grpo"]["columns"]["reward"][30] == 0.5
 
 
+@pytest.mark.slow
 def test_page_data_holds_the_evaluations_of_a_watched_run(finished: Path) -> None:
     workspace.watch(finished)
     build_report({})
@@ -139,6 +146,7 @@ def test_embedded_json_cannot_end_its_element() -> None:
     assert json.loads(text) == hostile
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
     rows = workspace.rollouts("base")
     rows[0]["completion"] = "x" * 5000
@@ -160,18 +168,21 @@ def test_the_tables_are_in_the_page_without_its_script(finished: Path) -> None:
     assert "<code>&lt;b&gt;&amp;</code>" in written and "<b>&" not in written
 
 
+@pytest.mark.slow
 def test_results_of_a_removed_run_are_left_out(finished: Path) -> None:
     shutil.copytree(finished / "results/grpo", finished / "results/old")
     assert build_report({}) == {}
     assert "old" not in read_summary()[0]
 
 
+@pytest.mark.slow
 def test_a_pipeline_without_runs_and_reward_model(finished: Path) -> None:
     Path("params.yaml").write_text("evaluate: {policies: {base: base/tiny, sft: sft/main}}\n")
     assert build_report({}) == {}
     assert list(read_summary()[0]) == ["sft", "base"]
 
 
+@pytest.mark.slow
 def test_a_run_is_shown_by_its_label_or_else_by_its_folder(finished: Path) -> None:
     assert labels(read()) == {
         "base/tiny": "base",
@@ -182,6 +193,7 @@ def test_a_run_is_shown_by_its_label_or_else_by_its_folder(finished: Path) -> No
     }
 
 
+@pytest.mark.slow
 def test_the_curves_of_all_runs_are_one_table(finished: Path) -> None:
     build_report({})
     table = pl.read_csv(CURVES)
@@ -200,16 +212,19 @@ def check_left_out(label: str, error: str) -> None:
     assert page_data(PAGE.read_text(encoding="utf-8"))["errors"] == [{"label": label, "error": errors[label]}]
 
 
+@pytest.mark.slow
 def test_missing_results_name_the_file(finished: Path) -> None:
     Path("results/grpo/metrics.json").unlink()
     check_left_out("grpo", r"^results/grpo/metrics\.json: file not found\. .*dvc repro")
 
 
+@pytest.mark.slow
 def test_metrics_without_a_score_are_refused(finished: Path) -> None:
     workspace.put_json(Path("results/sft/metrics.json"), {"greedy": 0.5})
     check_left_out("sft", "score, score_low, score_high missing")
 
 
+@pytest.mark.slow
 def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
     workspace.put_policy(finished, "grpo", workspace.rollouts("grpo", first_prompt=1))
     check_left_out("grpo", "other prompts than base")
@@ -222,6 +237,7 @@ def test_runs_that_are_not_a_mapping_are_refused(finished: Path) -> None:
     assert not Path("report").exists()
 
 
+@pytest.mark.slow
 def test_a_broken_curve_names_the_file(finished: Path) -> None:
     Path("plots/online/grpo.csv").write_text("step,reward\n0,high\n")
     with pytest.raises(DataError, match=r"plots/online/grpo\.csv: not readable as a table of metrics"):

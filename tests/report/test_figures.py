@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from posttrain.params.formats import flattened
 from posttrain.report.curves import thinned
@@ -94,6 +95,7 @@ def test_smoothed_is_a_running_mean() -> None:
     assert smoothed([None]) == [None]
 
 
+@pytest.mark.slow
 def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
     from posttrain.params.params import read

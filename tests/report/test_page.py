@@ -57,6 +57,7 @@ def page(port: int, file: Path) -> Iterator[Page]:
         assert set(one.requests) == {file.as_uri()}
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_policy_with_its_figures(page: Page) -> None:
     assert page.texts("#results-table tbody th") == ["grpo", "dpo", "sft", "base"]
     assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "0.900 [0.850, 0.950]"
@@ -81,6 +82,7 @@ def test_the_table_is_against_any_setting_and_sorts_by_any_column(page: Page) ->
     assert page.texts("#results-table tbody th") == ["sft", "dpo", "grpo", "base"]
 
 
+@pytest.mark.slow
 def test_a_watched_run_shows_proxy_and_true_reward(port: int, tmp_path: Path) -> None:
     folder = workspace.make(tmp_path / "watched")
     workspace.watch(folder)
@@ -92,6 +94,7 @@ def test_a_watched_run_shows_proxy_and_true_reward(port: int, tmp_path: Path) ->
         assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_ratings_have_a_table(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = workspace.make(tmp_path / "rated")
     monkeypatch.chdir(folder)
@@ -133,6 +136,7 @@ def test_metric_is_chosen(page: Page) -> None:
     assert "share of the run" in page.texts("#curves-chart svg text")
 
 
+@pytest.mark.slow
 def test_legend_switches_a_run_off_and_on(page: Page) -> None:
     page.choose("#metric", "loss")
     curves = "[...document.querySelectorAll('#curves-chart path.curve')].map((one) => one.dataset.series)"
@@ -149,6 +153,7 @@ def test_legend_switches_a_run_off_and_on(page: Page) -> None:
 ZOOM = "document.querySelector('#curves-chart .plot').dataset.zoom.split(' ').filter(Boolean).map(Number)"
 
 
+@pytest.mark.slow
 def test_dragging_zooms_and_reset_shows_everything(page: Page) -> None:
     left, top, width, height = page.box("#curves-chart .plot")
     middle = top + height / 2
@@ -159,6 +164,7 @@ def test_dragging_zooms_and_reset_shows_everything(page: Page) -> None:
     assert page.run(ZOOM) == []
 
 
+@pytest.mark.slow
 def test_keys_zoom_read_values_and_reset(page: Page) -> None:
     page.run("document.querySelector('#curves-chart .plot').focus()")
     page.key("ArrowRight")
@@ -184,6 +190,7 @@ def test_pointer_shows_values(page: Page) -> None:
     assert page.run("document.querySelector('#curves-chart .tip').hidden")
 
 
+@pytest.mark.slow
 def test_a_policy_with_a_very_large_kl_is_off_until_switched_on(page: Page) -> None:
     points = "[...document.querySelectorAll('#frontier-chart circle.point')].map((one) => one.dataset.series)"
     assert page.run(points) == ["sft", "dpo", "grpo"]
@@ -195,6 +202,7 @@ def test_a_policy_with_a_very_large_kl_is_off_until_switched_on(page: Page) -> N
 SHOWN = "[...document.querySelectorAll('#prompts > li')].map((one) => parseInt(one.dataset.prompt, 16))"
 
 
+@pytest.mark.slow
 def test_more_prompts_on_demand(page: Page) -> None:
     assert page.run(SHOWN) == list(range(20))
     page.click("#more")
@@ -203,6 +211,7 @@ def test_more_prompts_on_demand(page: Page) -> None:
     assert page.run("document.activeElement.dataset.prompt") == f"{20:016x}"
 
 
+@pytest.mark.slow
 def test_filter_by_what_is_wrong_counts_all_samples(page: Page) -> None:
     page.choose("#of", "dpo")
     page.choose("#kind", "wrong answer")
@@ -216,6 +225,7 @@ def test_filter_by_what_is_wrong_counts_all_samples(page: Page) -> None:
     page.wait("document.querySelector('#found').textContent === '30 of 30 prompts'")
 
 
+@pytest.mark.slow
 def test_sorted_by_the_difference_of_two_policies(page: Page) -> None:
     page.choose("#order", "1 3")
     assert "grpo better than sft" in page.texts("#order option")
@@ -224,6 +234,7 @@ def test_sorted_by_the_difference_of_two_policies(page: Page) -> None:
     assert page.run(SHOWN) == [0], "only there sft is better"
 
 
+@pytest.mark.slow
 def test_all_samples_of_a_prompt_are_stepped_through(page: Page) -> None:
     card = "#prompts > li:first-child article[data-policy=sft]"
 
@@ -245,6 +256,7 @@ def test_all_samples_of_a_prompt_are_stepped_through(page: Page) -> None:
     assert page.texts(f"{card} .parts")[0].endswith("correct 1, 1 tokens")
 
 
+@pytest.mark.slow
 def test_a_completion_and_the_command_that_explains_it_are_copied(page: Page) -> None:
     page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     page.call("Emulation.setFocusEmulationEnabled", enabled=True)
@@ -256,6 +268,7 @@ def test_a_completion_and_the_command_that_explains_it_are_copied(page: Page) ->
     page.wait(f"{copied}.then((text) => text.startsWith('posttrain why '))")
 
 
+@pytest.mark.slow
 def test_reasons_and_states_are_on_the_cards(port: int, tmp_path: Path) -> None:
     folder = workspace.make(tmp_path / "states")
     rows = workspace.rollouts("dpo")
@@ -276,6 +289,7 @@ def test_reasons_and_states_are_on_the_cards(port: int, tmp_path: Path) -> None:
         assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_of_many_policies_four_are_next_to_each_other(port: int, tmp_path: Path) -> None:
     folder = workspace.many(tmp_path / "many", settings=9, seeds=2, prompts=4, letters=40)
     with Page(port) as page:
@@ -301,6 +315,7 @@ def test_of_many_policies_four_are_next_to_each_other(port: int, tmp_path: Path)
         assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_a_log_axis_and_the_cursor_of_all_charts(page: Page) -> None:
     page.choose("#metric", "loss")
     page.click("#log")
@@ -312,6 +327,7 @@ def test_a_log_axis_and_the_cursor_of_all_charts(page: Page) -> None:
     assert page.run("document.querySelectorAll('#multiples .tip:not([hidden])').length") == 0
 
 
+@pytest.mark.slow
 def test_print_has_all_columns_and_no_completions(port: int, file: Path) -> None:
     with Page(port) as page:
         page.open(file, width=720, scheme="dark")
@@ -323,6 +339,7 @@ def test_print_has_all_columns_and_no_completions(port: int, file: Path) -> None
         assert page.run("document.querySelectorAll('#runs-list label')[0].getBoundingClientRect().height") > 0
 
 
+@pytest.mark.slow
 def test_scores_other_than_right_or_wrong_are_shown_as_numbers(port: int, tmp_path: Path) -> None:
     file = built(workspace.graded(workspace.make(tmp_path / "finished")))
     with Page(port) as page:
@@ -336,6 +353,7 @@ def test_scores_other_than_right_or_wrong_are_shown_as_numbers(port: int, tmp_pa
         assert page.texts("#gain li") == [] and page.complaints == []
 
 
+@pytest.mark.slow
 def test_without_stored_completions_the_rest_of_the_page_works(port: int, tmp_path: Path) -> None:
     file = built(workspace.rewritten(workspace.make(tmp_path / "none"), "none"))
     with Page(port) as page:
@@ -354,6 +372,7 @@ def test_without_stored_completions_the_rest_of_the_page_works(port: int, tmp_pa
         assert page.texts("#found") == ["20 of 20 prompts"] and page.complaints == []
 
 
+@pytest.mark.slow
 def test_search_marks_what_it_finds(page: Page) -> None:
     page.type("#search", "SAMPLE 0 of sft to 17")
     assert page.run(SHOWN) == [17]
@@ -365,6 +384,7 @@ def test_search_marks_what_it_finds(page: Page) -> None:
     assert page.texts("#prompts article[data-policy=sft] .steps span") == ["sample 2 of 2"], "the one that has it"
 
 
+@pytest.mark.slow
 def test_hostile_texts_are_shown_and_do_nothing(page: Page) -> None:
     shown = page.texts("#prompts article[data-policy=grpo] pre")[: len(workspace.HOSTILE)]
     assert shown == list(workspace.HOSTILE)
@@ -376,6 +396,7 @@ def test_hostile_texts_are_shown_and_do_nothing(page: Page) -> None:
     assert page.run("document.scripts.length") == 2
 
 
+@pytest.mark.slow
 def test_the_content_security_policy_blocks_injected_markup(port: int, file: Path) -> None:
     with Page(port) as page:
         page.open(file)
@@ -388,6 +409,7 @@ def test_the_content_security_policy_blocks_injected_markup(port: int, file: Pat
         assert len(refused) >= 3, "the image, its handler and the request"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_fits_the_screen(port: int, file: Path, width: int, scheme: str) -> None:
@@ -401,6 +423,7 @@ def test_fits_the_screen(port: int, file: Path, width: int, scheme: str) -> None
         assert page.complaints == []
 
 
+@pytest.mark.slow
 def test_the_theme_button_switches_light_dark_and_auto(page: Page) -> None:
     for theme, text in (("light", "Theme: light"), ("dark", "Theme: dark"), ("light", "Theme: auto")):
         page.click("#theme")
@@ -408,6 +431,7 @@ def test_the_theme_button_switches_light_dark_and_auto(page: Page) -> None:
         assert page.texts("#theme") == [text]
 
 
+@pytest.mark.slow
 def test_every_control_has_a_label_and_is_reached_by_keyboard(page: Page) -> None:
     nameless = page.run(
         "[...document.querySelectorAll('button, select, input, a, [tabindex=\"0\"]')].filter((one) => !one.hidden && !("

@@ -26,6 +26,8 @@ from posttrain.report.results import (
     write_readme,
 )
 from posttrain.report.summary import extra_columns
+from posttrain.tables.columns import from_rows
+from posttrain.tables.store import write_table
 from tests.report import workspace
 from tests.workspace import ROOT, environment
 
@@ -37,6 +39,7 @@ def reported(finished: Path) -> Path:
     return finished
 
 
+@pytest.mark.slow
 def test_table_shows_every_policy_and_what_is_next(reported: Path) -> None:
     lines = results_table({}).splitlines()
     assert lines[0].split("  ")[0] == "setting"
@@ -65,6 +68,26 @@ def test_differences_are_to_the_setting_that_is_asked_for(reported: Path) -> Non
         results_table({}, "dpoo")
 
 
+def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> None:
+    second = "    grpo_2: {algorithm: grpo, start: sft/main, data: two_step/prompts, seed: 2, kl: {beta: 0.02}}\n"
+    settings = workspace.PARAMS.replace("    grpo: {", f"{second}    grpo: {{")
+    settings = settings.replace("grpo: online/grpo}", "grpo: online/grpo, grpo_2: online/grpo_2}")
+    Path("params.yaml").write_text(settings, encoding="utf-8")
+    shutil.copytree("results/grpo", "results/grpo_2")
+    table = finished / "results/grpo_2/rollouts.parquet"
+    write_table(from_rows(workspace.rollouts("dpo"), "rollouts"), table, "rollouts")
+    figures = json.loads(Path("results/grpo/metrics.json").read_text())
+    workspace.put_json(table.with_name("metrics.json"), figures | {"length": figures["length"] + 1})
+    build_report({})
+    lines = results_table({}).splitlines()
+    assert re.split("  +", lines[0])[:2] == ["setting", "seeds"]
+    (row,) = [line for line in lines if line.startswith("grpo")]
+    assert re.split("  +", row)[:2] == ["grpo", "2"] and " 13.0 " in row
+    kept = {row["setting"]: row for row in json.loads(Path("report/summary.json").read_text())["settings"]}
+    assert kept["grpo"]["policies"] == "grpo, grpo_2" and kept["grpo"]["over_seeds"] == 0.0
+
+
+@pytest.mark.slow
 def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
     assert "ratings" not in results_table({})
     workspace.rate(reported)
@@ -77,6 +100,7 @@ def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
     assert lines[first + 6].startswith("ratings main: out of date"), "no stage has written it here"
 
 
+@pytest.mark.slow
 def test_a_run_that_fell_while_it_was_trained_is_said_as_in_the_report(reported: Path) -> None:
     said = "grpo: the true reward was best at step 30; the model is that of step 60."
     assert said not in results_table({}) and "of one training each" in results_table({})
@@ -91,6 +115,7 @@ def test_a_run_that_fell_while_it_was_trained_is_said_as_in_the_report(reported:
     assert "grpo: the true" not in results_table({})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -109,6 +134,7 @@ def test_what_is_next_changes_a_setting(finished: Path, settings: dict[str, Any]
     assert f"exp run -S '{expected}'" in results_table({})
 
 
+@pytest.mark.slow
 def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Path) -> None:
     table = results_table({"grpo": "failed: online@grpo: the memory ran out"})
     assert re.search(r"\ngrpo +failed: online@grpo: the memory ran out\n", table)
@@ -119,6 +145,7 @@ def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Pat
         write_readme({"sft": "not run yet"})
 
 
+@pytest.mark.slow
 def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown(reported: Path) -> None:
     file = reported / "results/base/metrics.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "parsed": 0.0}))
@@ -133,6 +160,7 @@ def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown
     assert "| base | not measured | -0.167 [" in Path("README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_figure_that_rounds_to_zero_has_no_sign(reported: Path) -> None:
     file = reported / "results/base/metrics.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "kl_k1": -0.004}))
@@ -141,6 +169,7 @@ def test_a_figure_that_rounds_to_zero_has_no_sign(reported: Path) -> None:
     assert row.split()[-1] == "0.00"
 
 
+@pytest.mark.slow
 def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert not readme_is_current()
     write_readme({})
@@ -153,6 +182,7 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert readme_is_current()
 
 
+@pytest.mark.slow
 def test_writing_again_changes_nothing(reported: Path) -> None:
     write_readme({})
     before = [Path("README.md").read_bytes(), FIGURE.read_bytes()]
@@ -160,6 +190,7 @@ def test_writing_again_changes_nothing(reported: Path) -> None:
     assert [Path("README.md").read_bytes(), FIGURE.read_bytes()] == before
 
 
+@pytest.mark.slow
 def test_readme_is_stale_after_a_new_run(reported: Path) -> None:
     write_readme({})
     summary = Path("report/summary.json")
@@ -167,12 +198,14 @@ def test_readme_is_stale_after_a_new_run(reported: Path) -> None:
     assert not readme_is_current()
 
 
+@pytest.mark.slow
 def test_a_plot_of_another_run_is_stale(reported: Path) -> None:
     write_readme({})
     FIGURE.write_text("<svg></svg>")
     assert not readme_is_current()
 
 
+@pytest.mark.slow
 def test_plot_shows_policies_and_learning(reported: Path) -> None:
     write_readme({})
     svg = FIGURE.read_text(encoding="utf-8")
@@ -182,6 +215,7 @@ def test_plot_shows_policies_and_learning(reported: Path) -> None:
         assert f">{text}</text>" in svg
 
 
+@pytest.mark.slow
 def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
     Path("plots/online/grpo.csv").unlink()
     write_readme({})
@@ -190,15 +224,14 @@ def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
     assert "How the runs learn" not in svg
 
 
+@pytest.mark.slow
 def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) -> None:
     workspace.graded(reported)
     build_report({})
     lines = results_table({}).splitlines()
     assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "less sft [95 %, Holm]", "greedy"]
     rows = {line.split()[0]: line for line in lines if line}
-    assert rows["grpo"].split()[1:4] == ["2.600", "[2.400,", "2.800]"] and " 1.000  0.250 " in " ".join(
-        rows["grpo"].split(" ")
-    )
+    assert re.split("  +", rows["grpo"])[1] == "2.600 [2.400, 2.800]" and "1.000  " in rows["grpo"]
     assert rows["base"].split()[1:4] == ["-1.000", "[-1.000,", "-1.000]"]
     assert "What the gain" not in "\n".join(lines), "no task explains it"
     write_readme({})
@@ -206,6 +239,7 @@ def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) 
     assert ">score on test problems, 95 % interval</text>" in svg and ">2.60</text>" in svg and "pass@1" not in svg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["no marks", f"{BEGIN}", f"{END}{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
 def test_a_readme_without_markers_is_not_changed(reported: Path, text: str) -> None:
     Path("README.md").write_text(text)
@@ -215,6 +249,7 @@ def test_a_readme_without_markers_is_not_changed(reported: Path, text: str) -> N
     assert not FIGURE.exists()
 
 
+@pytest.mark.slow
 def test_every_suggested_command_works_in_a_project(reported: Path) -> None:
     shown = results_table({}).partition("Next")[2]
     assert "docs/" not in shown
@@ -229,6 +264,7 @@ def test_every_suggested_command_works_in_a_project(reported: Path) -> None:
     assert done.returncode == 0 and "KL to NAME" in done.stdout and "pass@1" in done.stdout
 
 
+@pytest.mark.slow
 def test_docs_name_every_figure(reported: Path) -> None:
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     for name in read_summary()[0]["grpo"]:

@@ -42,6 +42,7 @@ def test_a_reward_that_scores_known_answers_right_may_start() -> None:
     checked(lambda rollout, options: Score(0.0, "unparseable") if "unk" in rollout.text else 1.0)
 
 
+@pytest.mark.slow
 def test_a_cascade_passes_on_what_its_first_reward_cannot_read() -> None:
     class Settings(Params):
         reward: Rewards

@@ -18,6 +18,7 @@ def test_there_are_enough_cases(dialect: str) -> None:
     assert len({(one.answer, one.completion) for one in rows}) == len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_few_wrong_answers_count_as_right_and_few_right_ones_as_wrong(dialect: str) -> None:
     found = counted(dialect)
@@ -25,6 +26,7 @@ def test_few_wrong_answers_count_as_right_and_few_right_ones_as_wrong(dialect: s
     assert found.false_negatives <= 0.06 * found.right
 
 
+@pytest.mark.slow
 def test_fresh_cases_are_judged_as_at_first() -> None:
     found = total(counted(name, FRESH) for name in (*MATH, "choice"))
     assert found.right + found.wrong == 834 and found.false_positives <= 5

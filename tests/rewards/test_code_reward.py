@@ -93,6 +93,7 @@ def test_a_completion_without_a_program_is_not_parsed() -> None:
     assert score(" \n", ASSERTS, take="text").status == "unparseable"
 
 
+@pytest.mark.slow
 def test_what_is_too_slow_too_large_or_too_loud_is_wrong() -> None:
     for program, reason in {
         "while True: pass": r"more than 0\.2 seconds of processor time|longer than 0\.8 seconds",
@@ -184,6 +185,7 @@ def test_isolation_is_printed_and_recorded(capsys: pytest.CaptureFixture[str]) -
     _NOTED.pop("sandbox")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64")
 def test_a_machine_that_cannot_isolate_refuses() -> None:
     source = """
@@ -218,6 +220,7 @@ def test_unknown_options_are_refused() -> None:
         check(CodeOptions, {"memory": 3}, where="code", file=PARAMS_FILE)
 
 
+@pytest.mark.slow
 def test_the_task_programs_has_tests_that_its_solutions_pass() -> None:
     generator = load_task("programs").generator
     assert generator is not None
@@ -239,6 +242,7 @@ def test_the_task_programs_has_tests_that_its_solutions_pass() -> None:
 BWRAP = "bwrap --ro-bind / / --unshare-all --die-with-parent --proc /proc --dev /dev --tmpfs /tmp --chdir /"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["wrapper", BWRAP])
 def test_a_command_of_the_users_starts_each_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str

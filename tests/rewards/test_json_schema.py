@@ -69,6 +69,7 @@ NO_JSON += [
 NO_JSON += ['```json\n{"name": "Ann", "age": 7}\n```']
 
 
+@pytest.mark.slow
 def test_json_that_is_valid_is_right() -> None:
     assert [one.value for one in scored(*RIGHT, schema=PERSON)] == [1.0] * len(RIGHT)
     for one in scored(*WRONG, schema=PERSON):
@@ -77,6 +78,7 @@ def test_json_that_is_valid_is_right() -> None:
         assert (one.value, one.status) == (0.0, "unparseable") and "not JSON" in one.reason
 
 
+@pytest.mark.slow
 def test_the_last_block_is_read_where_it_is_asked_for() -> None:
     def block(text: str) -> str:
         return f"Here:\n```json\n{text}\n```\n"
@@ -87,6 +89,7 @@ def test_the_last_block_is_read_where_it_is_asked_for() -> None:
     assert [one.status for one in found] == ["ok", "ok", "ok", "unparseable", "unparseable", "unparseable"]
 
 
+@pytest.mark.slow
 def test_formats_of_the_standard_library_are_checked() -> None:
     for name, right, wrong in (
         ("date", "2024-02-29", "2023-02-29"),
@@ -99,6 +102,7 @@ def test_formats_of_the_standard_library_are_checked() -> None:
         assert [one.value for one in found] == [1.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_schema_in_a_file_of_custom_is_an_input_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "custom").mkdir()
@@ -110,6 +114,7 @@ def test_a_schema_in_a_file_of_custom_is_an_input_of_the_run(tmp_path: Path, mon
     assert "custom/person.json" in code["files"] and "jsonschema" in code["packages"]
 
 
+@pytest.mark.slow
 def test_the_schema_of_each_prompt() -> None:
     assert [one.value for one in scored(RIGHT[0], WRONG[0], info={"schema": PERSON})] == [1.0, 0.0]
     assert [one.value for one in scored("7", '"7"', info={"schema": True})] == [1.0, 1.0]
@@ -121,6 +126,7 @@ def test_the_schema_of_each_prompt() -> None:
         scorable_prompts(terms, [replace(prompts[0], answer="{}")], "here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("find", ["whole", "block"])
 def test_an_answer_that_is_json_is_an_example(find: str) -> None:
     term = summed(schema=PERSON, find=find).terms["json_schema"]
@@ -149,6 +155,7 @@ def server() -> Iterator[tuple[str, list[str]]]:
         found.shutdown()
 
 
+@pytest.mark.slow
 def test_references_to_elsewhere_are_refused_and_never_fetched(server: tuple[str, list[str]], tmp_path: Path) -> None:
     address, asked = server
     file = tmp_path / "any.json"
@@ -185,6 +192,7 @@ def test_schemas_that_cannot_be_used_are_refused(schema: Any, said: str) -> None
     assert said in str(caught.value), caught.value
 
 
+@pytest.mark.slow
 def test_a_schema_may_be_recursive() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#"}}, "required": ["n"]}
     deep = '{"n":1,"left":' * 60 + '{"n":1}' + "}" * 60
@@ -192,6 +200,7 @@ def test_a_schema_may_be_recursive() -> None:
     assert [one.value for one in found] == [1.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_pattern_that_takes_exponential_time_is_a_timeout() -> None:
     began = time.process_time()
     (score,) = scored(json.dumps("a" * 5000 + "!"), schema={"pattern": "^(a|aa)+$"})

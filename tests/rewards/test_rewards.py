@@ -231,6 +231,7 @@ def length(rollouts):
 """
 
 
+@pytest.mark.slow
 def test_a_reward_of_the_users_own_by_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -285,6 +286,7 @@ def test_the_examples_of_the_documentation_are_true() -> None:
     assert all(f"`{status}`" in PAGE for status in get_args(Status))
 
 
+@pytest.mark.slow
 def test_the_rewards_of_the_documentation_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -114,6 +114,7 @@ def test_empty_parts_of_tags_are_right_only_where_they_are_allowed() -> None:
 CONTENT = st.text().filter(lambda text: "<" not in text and ">" not in text)
 
 
+@pytest.mark.slow
 @given(CONTENT, CONTENT)
 def test_the_score_of_tags_does_not_depend_on_what_is_inside_or_makes_it_wrong_outside(inner: str, outer: str) -> None:
     reward = summed("format", tags=["think", "answer"], empty="allow")
@@ -163,6 +164,7 @@ def test_a_pattern_is_searched_for_or_matches_all() -> None:
     assert values("regex", "yes", "yes, it is", "YES", pattern="(?i)yes", match="full") == [1.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"(.*a){25}x"])
 def test_a_pattern_that_takes_exponential_time_is_a_timeout_and_no_score(pattern: str) -> None:
     began, text = time.process_time(), rollout_of("a" * 5000 + "!")
@@ -299,11 +301,13 @@ def test_an_old_number_of_tokens_says_how_to_convert_it() -> None:
 # --- repetition
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 10**6), unique=True), st.integers(1, 5))
 def test_distinct_words_are_no_repetition(numbers: list[int], n: int) -> None:
     assert values("repetition", " ".join(f"w{one}" for one in numbers), n=n) == [0.0]
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="ab c,", max_size=60), st.integers(1, 4), st.floats(0, 0.9))
 def test_repetition_is_between_minus_1_and_0_and_falls_when_the_text_is_said_again(
     text: str, n: int, limit: float
@@ -336,6 +340,7 @@ def test_form_and_length_do_not_decide_what_can_be_judged() -> None:
 LONG = ["<think>", "```json\n", "```", "`", "`a\n", "\\begin{", "</a", "a'", "\n", "{", "a ", "1=1 "]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", LONG)
 def test_long_texts_are_judged_in_time(piece: str) -> None:
     """100,000 characters, also such as make a careless pattern take quadratic time."""

@@ -91,6 +91,7 @@ def online() -> None:
     online_stage.main("grpo")
 
 
+@pytest.mark.slow
 def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts(*"1234567")
     metrics = measured(prompts=50)
@@ -102,6 +103,7 @@ def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pyte
     assert "sft: the score is not measured" in out
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +118,7 @@ def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
     assert "no prompt has an answer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_prompts_of_two_tasks_have_a_score_each(folder: Path) -> None:
     prompts("7", "8", "9")
     table = pl.read_parquet("data/mine/prompts.parquet")
@@ -129,6 +132,7 @@ def test_prompts_of_two_tasks_have_a_score_each(folder: Path) -> None:
     assert set(rollouts["task"]) == {"two_step", ""}
 
 
+@pytest.mark.slow
 def test_a_score_of_ones_own_need_not_be_an_outcome(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts("", "", "")
     (folder / "custom").mkdir()
@@ -144,6 +148,7 @@ def test_a_score_of_ones_own_need_not_be_an_outcome(folder: Path, capsys: pytest
     assert [one["name"] for one in scores] == ["own_length:brief", "format"]
 
 
+@pytest.mark.slow
 def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Path) -> None:
     prompts("B", "C", "D")
     for stage in (measured, sampled_pairs, online):
@@ -155,6 +160,7 @@ def test_answers_that_cannot_be_read_stop_each_stage_before_it_works(folder: Pat
     assert sorted(path.name for path in folder.iterdir()) == ["data", "models", "params.yaml"]
 
 
+@pytest.mark.slow
 def test_completions_that_cannot_be_read_stop_pairs_and_online_runs(folder: Path) -> None:
     prompts(*"1234567")
     with pytest.raises(
@@ -168,6 +174,7 @@ def test_completions_that_cannot_be_read_stop_pairs_and_online_runs(folder: Path
     assert not (folder / "models/online").exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_groups_agree_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts(*"1234567")
     few = RUN.replace("prompts: 4, group_size: 4", "prompts: 2, group_size: 2")
@@ -178,6 +185,7 @@ def test_a_run_whose_groups_agree_says_so(folder: Path, capsys: pytest.CaptureFi
     assert "online.runs.grpo: in 100% of all 10 groups" in printed
 
 
+@pytest.mark.slow
 def test_pairs_are_not_replaced_when_the_feedback_is_refused(folder: Path) -> None:
     (folder / "own").mkdir()
     asked = [f"question {n}" for n in range(80)]

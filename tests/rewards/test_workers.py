@@ -107,6 +107,7 @@ def scores(name: str, *texts: str, **settings: Any) -> list[Score]:
     return [one.scores[name] for one in judged.score([rollout_of(text) for text in texts])]
 
 
+@pytest.mark.slow
 def test_each_call_fails_alone(workspace: Path) -> None:
     texts = "four", "raise", "hang", "abc", "crash", "nan", "none", "exit", "abstain", "sleep", "x"
     found = scores("faulty", *texts, timeout=1.0)
@@ -118,6 +119,7 @@ def test_each_call_fails_alone(workspace: Path) -> None:
     assert "killed by signal 11" in found[4].reason and "exit status 0" in found[7].reason
 
 
+@pytest.mark.slow
 def test_a_completion_that_our_own_parser_is_slow_on_is_wrong(workspace: Path) -> None:
     """As a failure it would leave its group, and so cost nothing."""
     setting = {"correct": {"answer": "regex", "pattern": "(a+)+$", "timeout": 1.0}}
@@ -127,6 +129,7 @@ def test_a_completion_that_our_own_parser_is_slow_on_is_wrong(workspace: Path) -
     assert (score.value, score.status, score.reason) == (0.0, "unparseable", "it took longer than 1 s")
 
 
+@pytest.mark.slow
 def test_a_process_that_died_between_two_calls_is_replaced(workspace: Path) -> None:
     name = "faulty_rewards:faulty"
     terms = check(Settings, {"reward": {name: {"workers": 1}}}, where="x").reward
@@ -141,6 +144,7 @@ def test_a_process_that_died_between_two_calls_is_replaced(workspace: Path) -> N
     assert first.scores[name].value == second.scores[name].value == 4.0
 
 
+@pytest.mark.slow
 def test_an_async_function_runs_several_calls_at_a_time(workspace: Path) -> None:
     scores("slow", "ok")  # starts the processes of this reward, which is not what is timed
     begun = time.monotonic()
@@ -149,6 +153,7 @@ def test_an_async_function_runs_several_calls_at_a_time(workspace: Path) -> None
     assert time.monotonic() - begun < 0.2 * 47, "one after the other they take longer than this"
 
 
+@pytest.mark.slow
 def test_a_function_of_all_rollouts_gets_them_all(workspace: Path) -> None:
     assert [one.value for one in scores("all_at_once", "a", "b", "c")] == [3.0] * 3
     assert {one.status for one in scores("few", "a")} == {"ok"}
@@ -170,11 +175,13 @@ def test_a_rollout_survives_the_way_to_a_worker() -> None:
     assert replace(back, turns=turns) == replace(one, prompt=back.prompt) and back.prompt == prompt
 
 
+@pytest.mark.slow
 def test_what_a_hanging_call_has_started_is_killed_too(workspace: Path) -> None:
     assert scores("child", "a", timeout=1.0)[0].status == "timeout"
     wait_for(lambda: not running("sleep 321"), 5.0)
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_a_parent_that_is_killed(workspace: Path) -> None:
     script = """
 from tests.rewards.test_workers import scores

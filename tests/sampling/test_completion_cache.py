@@ -50,6 +50,7 @@ def sampler_of(folder: Path, threads: int = 1) -> tuple[CachedSampler, Counted]:
     return CachedSampler(inner, folder, device.model_dump(), "test"), inner
 
 
+@pytest.mark.slow
 def test_the_same_requests_are_sampled_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, inner = sampler_of(folder)
     expected = first.generate(REQUESTS, PARAMS, 0)
@@ -84,6 +85,7 @@ def replace_rows(params: SamplingParams) -> SamplingParams:
     return params.model_copy(update={"rows": 3})
 
 
+@pytest.mark.slow
 def test_another_model_or_device_is_sampled_again(folder: Path, tmp_path: Path) -> None:
     expected = sampler_of(folder)[0].generate(REQUESTS, PARAMS, 0)
     copied = Path(shutil.copytree(folder, tmp_path / "copy"))
@@ -112,6 +114,7 @@ def test_a_damaged_file_is_sampled_again_and_the_cache_is_bounded(
     assert not [one for one in FILES.iterdir() if one.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_evaluating_again_samples_nothing(stage_server: Server, smoke_workspace: Path, tmp_path: Path) -> None:
     workspace = prepared(smoke_workspace, tmp_path / "w")
     (workspace / ".dvc/tmp").mkdir(parents=True)

@@ -27,6 +27,7 @@ def drawn(n: int = 4, seed: int = 1, at: slice = slice(None), params: SamplingPa
     return sample(tiny_model(), PROMPTS[at], NAMES[at], n=n, params=params, seed=seed, stop=ENDS, device=DEVICE)
 
 
+@pytest.mark.slow
 def test_greedy_equals_transformers_generate() -> None:
     model = tiny_model()
     found = greedy(model, PROMPTS, params=PARAMS, stop=ENDS, device=DEVICE)
@@ -55,6 +56,7 @@ def test_recorded_log_probs_are_those_of_the_training_forward(temperature: float
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_sample_does_not_depend_on_its_neighbours_or_the_batch() -> None:
     whole = drawn()
     part = drawn(at=slice(2, 5))
@@ -63,6 +65,7 @@ def test_a_sample_does_not_depend_on_its_neighbours_or_the_batch() -> None:
     assert few_rows.ids == whole.ids
 
 
+@pytest.mark.slow
 def test_seeds_and_names_decide_the_sample() -> None:
     assert drawn().ids == drawn().ids
     assert drawn(seed=2).ids != drawn().ids
@@ -78,6 +81,7 @@ def test_rows_end_at_the_stop_token_or_are_marked_truncated() -> None:
         assert (ids[-1] != STOP and len(ids) == 12) if cut else ids[-1] == STOP
 
 
+@pytest.mark.slow
 def test_sampled_frequencies_are_the_models_probabilities() -> None:
     model, prompt, n = tiny_model(), PROMPTS[0], 20_000
     one = SamplingParams(max_tokens=1, rows=n)

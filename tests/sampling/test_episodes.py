@@ -93,6 +93,7 @@ def several(rollouts: Sequence[Rollout]) -> list[Rollout]:
     return found
 
 
+@pytest.mark.slow
 def test_the_mask_marks_what_the_policy_drew(policy: Any, text: ChatText) -> None:
     rollouts = drawn(policy, text, "talking")
     counts = {sum(turn["role"] == "assistant" for turn in one.turns) for one in rollouts}
@@ -122,6 +123,7 @@ def between(text: ChatText, rollout: Rollout) -> list[str]:
     return parts[1:-1]
 
 
+@pytest.mark.slow
 def test_the_tokens_between_are_the_templates(policy: Any, text: ChatText) -> None:
     special = text.tokenizer.convert_tokens_to_ids(["<|end|>", "<|user|>"])
     for one in several(drawn(policy, text, "talking")):
@@ -133,6 +135,7 @@ def test_the_tokens_between_are_the_templates(policy: Any, text: ChatText) -> No
             assert ids == text.tokenizer(part, add_special_tokens=False)["input_ids"]
 
 
+@pytest.mark.slow
 def test_after_a_stop_string_the_turn_is_ended_first(policy: Any, text: ChatText) -> None:
     params = PARAMS.model_copy(update={"stop": ["1", "2", "n", "e", "s"], "max_tokens": 40})
     rollouts = several(drawn(policy, text, "twice", params=params))
@@ -148,6 +151,7 @@ def rows(rollouts: Sequence[Rollout]) -> list[tuple[list[int], list[float]]]:
     return [(list(one.row.rest), list(one.logps)) for one in rollouts]
 
 
+@pytest.mark.slow
 def test_episodes_repeat_and_do_not_depend_on_their_neighbours(policy: Any, text: ChatText) -> None:
     once = drawn(policy, text, "talking")
     assert rows(once) == rows(drawn(policy, text, "talking"))
@@ -161,6 +165,7 @@ def test_episodes_repeat_and_do_not_depend_on_their_neighbours(policy: Any, text
     ]
 
 
+@pytest.mark.slow
 def test_an_episode_ends_at_its_most_turns_and_before_it_outgrows_the_context(policy: Any, text: ChatText) -> None:
     assert max(len(one.turns) for one in drawn(policy, text, "twice")) == 3
     long = [one for one in drawn(policy, text, "forever", samples=16) if one.row.rest[-1] in text.stops.tokens]

@@ -33,6 +33,7 @@ def by_itself() -> Samples:
     return naive(tiny_model().double(), PROMPTS, NAMES, 3, SamplingParams(max_tokens=17), 4, ENDS.tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 100])
 def test_the_number_of_slots_decides_nothing(rows: int, by_itself: Samples) -> None:
     """Rows of mixed lengths come and go between those that stay; one slot is one row after the other."""
@@ -41,6 +42,7 @@ def test_the_number_of_slots_decides_nothing(rows: int, by_itself: Samples) -> N
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 5])
 def test_the_number_of_slots_decides_nothing_for_the_models_own_code(
     rows: int, by_itself: Samples, monkeypatch: pytest.MonkeyPatch
@@ -57,6 +59,7 @@ def test_how_many_numbers_are_made_ahead_decides_nothing(
     assert_same(drawn(tiny_model().double(), SamplingParams(max_tokens=17, rows=rows)), by_itself)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strings", [[], ["7><", "<3"]], ids=["tokens", "strings"])
 def test_how_often_ended_rows_are_looked_for_decides_nothing(
     strings: list[str], monkeypatch: pytest.MonkeyPatch
@@ -68,11 +71,13 @@ def test_how_often_ended_rows_are_looked_for_decides_nothing(
     assert_same(drawn(tiny_model().double(), params), expected)
 
 
+@pytest.mark.slow
 def test_the_number_of_slots_decides_nothing_in_float32(by_itself: Samples) -> None:
     for rows in (3, 100):
         assert_same(drawn(tiny_model(), SamplingParams(max_tokens=17, rows=rows)), by_itself, 1e-4)
 
 
+@pytest.mark.slow
 def test_both_models_of_a_mixture_let_rows_in() -> None:
     found = [
         sample(
@@ -84,12 +89,14 @@ def test_both_models_of_a_mixture_let_rows_in() -> None:
     assert_same(*found)
 
 
+@pytest.mark.slow
 def test_greedy_rows_are_refilled_as_well() -> None:
     model, params = tiny_model().double(), SamplingParams(max_tokens=17, rows=2)
     found = greedy(model, PROMPTS, params=params, stop=ENDS, device=DEVICE)
     assert_same(found, naive(model, PROMPTS, None, 1, params, 0, ENDS.tokens))
 
 
+@pytest.mark.slow
 def test_a_free_slot_is_taken_while_a_long_row_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of the whole are those of the slots kept busy, not those of one chunk after the other."""
     steps: list[int] = []
@@ -110,6 +117,7 @@ def test_a_free_slot_is_taken_while_a_long_row_goes_on(monkeypatch: pytest.Monke
     assert sum(steps) < 1.4 * sum(lengths), "few slots decode what nobody waits for"
 
 
+@pytest.mark.slow
 def test_a_prompt_is_prefilled_once_however_few_slots_its_group_has(monkeypatch: pytest.MonkeyPatch) -> None:
     prefilled: list[tuple[int, ...]] = []
     admit = CachedDecoder.admit
@@ -142,6 +150,7 @@ def test_memory_follows_the_longest_row_not_the_limit() -> None:
     assert columns.size == 2 * FIRST_COLUMNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.7, None), (1.0, 3), (0.6, 5), (0.05, None), (1.0, 500)])
 def test_draws_from_the_likeliest_tokens_are_those_of_the_plain_loop(top_p: float, top_k: int | None) -> None:
     model, params = tiny_model().double(), SamplingParams(max_tokens=9, top_p=top_p, top_k=top_k, rows=4)
@@ -182,6 +191,7 @@ def test_each_of_several_tokens_ends_a_row() -> None:
     assert not any(token in ENDS.tokens for ids in found.ids for token in ids[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 100])
 def test_a_string_ends_a_row_where_its_text_first_holds_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens as without strings, cut; the string stays, and the row has stopped by itself."""

@@ -75,6 +75,7 @@ def test_what_is_said_of_a_family_is_what_its_cache_takes(name: str, monkeypatch
     assert said(model.to("meta", torch.bfloat16), 4, DISTINCT, LONGEST, 3 * len(PROMPTS)) == held.bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prompts", "rows", "most"), [(1, 1, 1), (1, 3, 3), (DISTINCT, 100, 18)])
 def test_samples_are_the_same_for_any_budget(
     prompts: int, rows: int, most: int, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +88,7 @@ def test_samples_are_the_same_for_any_budget(
     assert held.rows == most or (prompts == 1 and most <= held.rows < 18), "shorter prompts leave room for more rows"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 100])
 def test_prompts_of_several_passes_give_the_same_samples(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass over all prompts at once would need memory that no setting bounds."""
@@ -104,6 +106,7 @@ def test_a_row_that_does_not_fit_is_refused_with_the_key_to_raise() -> None:
     assert error.value.where == "sampling.kv_gb"
 
 
+@pytest.mark.slow
 def test_without_a_budget_a_row_is_decoded_where_half_of_the_memory_would_not_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -102,6 +102,7 @@ def test_programs_see_nothing_of_each_other(box: Sandbox) -> None:
     assert run_program(box, second, "", Limits())[:2] == ("[]\n", "")
 
 
+@pytest.mark.slow
 def test_the_end_of_the_parent_ends_all() -> None:
     code = (
         "import os, sys, threading, time\nfrom posttrain.sandbox.parent import *\n"
@@ -145,6 +146,7 @@ MACHINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_machine_with_fewer_mechanisms_holds_as_well(
     name: str, box: Sandbox, outside: Path, server: socket.socket
@@ -162,6 +164,7 @@ def test_a_machine_with_fewer_mechanisms_holds_as_well(
     nothing_left(outside, server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("denied", [[UNSHARE, LANDLOCK], [UNSHARE, LANDLOCK, SECCOMP]], ids=["no files", "nothing"])
 def test_a_machine_that_cannot_isolate_refuses(denied: list[int], outside: Path, server: socket.socket) -> None:
     error = str(drive([], denied, None, outside, server)["error"])

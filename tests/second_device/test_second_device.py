@@ -12,6 +12,7 @@ from tests.second_device import build
 from tests.workspace import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(build.why_not() is not None, reason=str(build.why_not()))
 def test_the_code_for_a_gpu_runs_on_the_second_device() -> None:
     plugin = ["-p", "tests.second_device.device", "-p", "no:cacheprovider", "-p", "no:xdist"]

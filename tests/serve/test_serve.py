@@ -47,6 +47,7 @@ def asked(served: Served, model: Path, **settings: Any) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_it_answers_as_the_sampler_does(served: Served, model: Path) -> None:
     status, listed = served.ask("/models")
     assert status == 200 and [one["id"] for one in listed["data"]] == [str(model)]
@@ -65,6 +66,7 @@ def test_it_answers_as_the_sampler_does(served: Served, model: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_answers_whatever_else_is_asked(served: Served, model: Path) -> None:
     def texts(seed: int | None, n: int) -> list[str]:
         found = asked(served, model, seed=seed, n=n, max_tokens=20)
@@ -149,6 +151,7 @@ def test_without_the_secret_nothing_is_answered(served: Served, model: Path) -> 
     assert served.key not in served.output
 
 
+@pytest.mark.slow
 def test_the_secret_is_in_a_file_for_its_owner_and_goes_with_the_server(
     model: Path, serve: Callable[..., Served]
 ) -> None:
@@ -205,6 +208,7 @@ def test_a_chat_in_the_terminal(model: Path) -> None:
     assert answers[1].startswith(text[:20]) and answers[3].startswith(text[:20])
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there() -> None:
     with pytest.raises(ParamsError, match=r"^online/nothing: this is not a model\."):
         Policy("online/nothing", 1)

@@ -38,6 +38,7 @@ def put(file: Path, rows: list[dict[str, Any]]) -> None:
     file.write_text("\n".join(map(json.dumps, rows)))
 
 
+@pytest.mark.slow
 def test_a_task_writes_its_tables_and_a_summary(tmp_path: Path) -> None:
     done = run(tmp_path, "tasks", task="two_step", **SIZES)
     assert done.returncode == 0, done.stderr
@@ -53,6 +54,7 @@ def test_a_task_writes_its_tables_and_a_summary(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["data_tasks", "data_files", "data_hub", "data_filters"])
 def test_a_data_stage_imports_neither_torch_nor_transformers(stage: str) -> None:
     """Torch costs seconds at import, and these stages are to end in about three."""
@@ -63,6 +65,7 @@ def test_a_data_stage_imports_neither_torch_nor_transformers(stage: str) -> None
     assert subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_writes_no_table(tmp_path: Path) -> None:
     done = run(tmp_path, "tasks", task="two_step", **{**SIZES, "n_test": 10**6})
     assert done.returncode != 0
@@ -70,6 +73,7 @@ def test_a_stage_that_fails_writes_no_table(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_own_files_become_tables(tmp_path: Path) -> None:
     put(tmp_path / "own/chat.jsonl", [{"messages": user(f"{n}+1?") + assistant(str(n + 1))} for n in range(100)])
     put(tmp_path / "own/prompts.jsonl", [{"question": f"{n}+1?", "answer": n + 1} for n in range(100)])
@@ -93,6 +97,7 @@ def test_own_files_become_tables(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "refused"), [("mine/prompts", True), ("other/prompts", False)])
 def test_too_few_test_prompts_for_evaluate_stop_the_data_stage(tmp_path: Path, data: str, refused: bool) -> None:
     rows = [{"prompt": f"{n}+1?", "answer": n + 1, "split": "train"} for n in range(20)]
@@ -105,6 +110,7 @@ def test_too_few_test_prompts_for_evaluate_stop_the_data_stage(tmp_path: Path, d
     assert (tmp_path / "data/mine/prompts.parquet").exists() != refused
 
 
+@pytest.mark.slow
 def test_all_tables_with_errors_are_reported_at_once(tmp_path: Path) -> None:
     put(tmp_path / "own/chat.jsonl", [{"question": "1+1?"}])
     put(tmp_path / "own/pairs.jsonl", [{"prompt": "1+1?", "chosen": "2", "rejected": n} for n in ("3", 4)])
@@ -116,6 +122,7 @@ def test_all_tables_with_errors_are_reported_at_once(tmp_path: Path) -> None:
     assert "pairs.jsonl line 2: 'rejected' is " in others[2]
 
 
+@pytest.mark.slow
 def test_a_problem_in_two_splits_of_the_source_is_refused(tmp_path: Path) -> None:
     chat = [{"prompt": f"{n}?", "completion": "a"} for n in range(100)]
     put(tmp_path / "own/chat/train.jsonl", chat)

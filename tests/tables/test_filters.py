@@ -199,6 +199,7 @@ def test_a_filter_that_removes_every_row_is_an_error() -> None:
         left("mine/chat", min_chars=8, max_chars=7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["corpus", "prompts", "pairs", "feedback"])
 def test_every_kind_of_table(kind: Kind, tmp_path: Path) -> None:
     """The stage writes a table of the same kind."""

@@ -64,6 +64,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield Hub(root, address, home)
 
 
+@pytest.mark.slow
 def test_failures_say_what_to_do(hub: Hub) -> None:
     page = f"{hub.endpoint}/{{}}org/"
     wanted = {
@@ -121,6 +122,7 @@ def test_without_a_network(hub: Hub) -> None:
         assert "Run once with a network, or " in found["error"]
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_refused_writes_nothing_and_keeps_the_token_to_itself(hub: Hub, tmp_path: Path) -> None:
     settings = {"data": {"hub": {"mine": {"chat": {"name": "org/private", "revision": COMMIT}}}}}
     (tmp_path / "params.yaml").write_text(json.dumps(settings))

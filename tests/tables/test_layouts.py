@@ -76,6 +76,7 @@ def test_a_table_without_tool_use_has_no_extra_columns_and_the_same_ids() -> Non
     assert load([{**PLAIN, "tools": []}], "chat").equals(load([PLAIN], "chat"))
 
 
+@pytest.mark.slow
 def test_tool_use_changes_only_the_id_of_its_row() -> None:
     other = {**tool_row(), "tools": [{"type": "function", "function": {"name": "weather"}}]}
     table = load([PLAIN, tool_row(), other, tool_row()], "chat")
@@ -85,6 +86,7 @@ def test_tool_use_changes_only_the_id_of_its_row() -> None:
     assert table["id"][1] == load([tool_row()], "chat")["id"][0]
 
 
+@pytest.mark.slow
 def test_rows_with_and_without_tools_in_several_batches() -> None:
     rows = [{"messages": [*user(f"{n}?"), *assistant("a")]} for n in range(8192)] + [tool_row()]
     assert load(rows, "chat")["tools"].null_count() == 8192
@@ -163,6 +165,41 @@ def test_alpaca_pairs() -> None:
         assistant("2"),
         assistant("3"),
     ]
+
+
+OPENAI: Row = {
+    "input": {"messages": [{"role": "system", "content": "Be kind."}, *user("1+1?")]},
+    "preferred_output": assistant("2"),
+    "non_preferred_output": assistant("3"),
+}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_preference_rows_of_openai_are_pairs(name: str) -> None:
+    row = load([OPENAI], "pairs", name).row(0, named=True)
+    assert row["prompt"] == OPENAI["input"]["messages"]
+    assert (row["chosen"], row["rejected"]) == (assistant("2"), assistant("3"))
+    same = {"prompt": OPENAI["input"]["messages"], "chosen": "2", "rejected": "3"}
+    assert load([same], "pairs")["id"][0] == row["id"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"input": "1+1?"}, "'input' is '1+1?'; give {messages: [...]}"),
+        ({"input": {"messages": user("a"), "tools": [WEATHER]}}, "'input' has 'tools', which would be lost"),
+        ({"input": {"messages": [{"role": "user"}]}}, "the content of turn 1 of 'input' is missing or null"),
+        ({"preferred_output": "2"}, "'preferred_output' is '2'; give a list of one turn of the assistant"),
+        ({"preferred_output": []}, "'preferred_output' is []; give a list of one turn"),
+        ({"non_preferred_output": [*assistant("3"), *assistant("4")]}, "give a list of one turn of the assistant"),
+        ({"non_preferred_output": user("3")}, "the turn of 'non_preferred_output' has the role 'user'; give 'assist"),
+        ({"non_preferred_output": None}, "'non_preferred_output' is missing or null; fill it in or drop the row"),
+    ],
+)
+def test_invalid_preference_rows_of_openai_are_refused_with_their_line(changed: Row, expected: str) -> None:
+    with pytest.raises(TableError) as caught:
+        load([OPENAI, {**OPENAI, **changed}], "pairs")
+    assert expected in str(caught.value) and "a.jsonl line 2" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,7 @@ def test_a_source_of_your_own_gets_splits_and_loses_duplicates(
     assert "1 row left out: duplicates of an earlier row of the same split" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bad_rows_of_a_source_of_your_own_are_left_out_where_that_is_chosen(folder: Path) -> None:
     blank = SOURCE.replace("found = [", 'found = [{"q": "x", "a": " "}] + [')
     put_source(folder, code=blank, heldout_share=0.2)
@@ -172,6 +173,7 @@ def test_bad_rows_of_a_source_of_your_own_are_left_out_where_that_is_chosen(fold
         prepare("mine", task_tables)
 
 
+@pytest.mark.slow
 def test_a_change_of_a_named_file_is_a_change_of_the_run(folder: Path) -> None:
     put_source(folder)
     settings = json.loads((folder / "params.yaml").read_text())

@@ -47,6 +47,7 @@ def asked(table: pl.DataFrame) -> list[int]:
     return [int(turns[0]["content"].split("+")[0]) for turns in table["messages"].to_list()]
 
 
+@pytest.mark.slow
 def test_a_pattern_reads_the_files_that_it_matches() -> None:
     for nth in (10, 9, 1):
         put(f"d/part-{nth}.jsonl", 10 * nth, 10)

@@ -18,6 +18,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 CONVERSATION = st.lists(st.fixed_dictionaries({"role": TEXT, "content": TEXT}), max_size=3)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(TEXT, CONVERSATION, st.booleans(), st.lists(st.integers(-(2**62), 2**62))), min_size=1))
 def test_vectorised_ids_are_sha256_of_json(rows: list[tuple[str, list[dict[str, str]], bool, list[int]]]) -> None:
     schema = {"b": pl.String(), "a": TURNS, "c": pl.Boolean(), "d": pl.List(pl.Int64())}

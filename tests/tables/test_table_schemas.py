@@ -32,6 +32,7 @@ def test_valid_tables_pass_unchanged(kind: Kind, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_richer_valid_rows_pass(tmp_path: Path) -> None:
     tooled = [SYSTEM, *user("4?"), *assistant("look"), TOOL, *assistant("4")]
     check_table(table_of("chat", {0: {"messages": tooled}}), "chat", tmp_path / "c.parquet")
@@ -162,6 +163,7 @@ def test_a_broken_rule_is_reported_with_row_value_and_fix(
     assert 2 in rejected["row"]
 
 
+@pytest.mark.slow
 def test_every_rule_has_a_case() -> None:
     """A rule that no case breaks could be wrong without anybody noticing."""
     broken = {kind: set[str]() for kind in KINDS}
@@ -179,6 +181,7 @@ def test_every_rule_has_a_case() -> None:
                 assert rule in broken[kind], f"no case breaks: {kind} {rule}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "expected"), [("length", 0, "length = 0: must be at least 1"), ("logp", NAN, "logp = nan: must")]
 )

@@ -178,6 +178,7 @@ def _damaged(rng: random.Random, whole: bytes) -> bytes:
     return bytes(data) if bytes(data) != whole else whole[:-1]
 
 
+@pytest.mark.slow
 def test_validation_is_fast(tmp_path: Path) -> None:
     """A fifth of a million prompts in the time that a million may take: the machine may be noisy."""
     text = pl.int_range(200_000, eager=True).cast(pl.String())

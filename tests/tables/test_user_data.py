@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.errors import DataError, ParamsError, PosttrainError, TableError
 from posttrain.params.params import check
-from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.tables.columns import COLUMNS, Kind, content_id
 from posttrain.tables.hub_data import dataset_parts
 from posttrain.tables.options import FileTable, HubTable
 from posttrain.tables.readers import Columns
@@ -414,6 +414,7 @@ def test_a_file_name_with_wildcards_is_read_as_a_name() -> None:
     assert "a\\x1b[2J\\nb.json row 1: 'text' is a number" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_folders_of_save_to_disk() -> None:
     splits = {"train": PROMPTS[:40], "validation": PROMPTS[40:50], "test": PROMPTS[50:]}
     whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
@@ -440,6 +441,7 @@ def test_arrow_files_of_both_formats() -> None:
     assert load("file.arrow", "pairs").equals(expected)
 
 
+@pytest.mark.slow
 def test_a_split_column_decides_the_split() -> None:
     names = ["train", "Training", "validation", "dev", "test"]
     rows = [{**row, "split": names[n % 5]} for n, row in enumerate(PROMPTS)]
@@ -456,6 +458,7 @@ def test_a_split_column_decides_the_split() -> None:
     assert load("a.jsonl", "prompts", limit=2).height == 10
 
 
+@pytest.mark.slow
 def test_unknown_values_of_a_split_column_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "split": "train"} for row in PROMPTS]
     for value, expected in (
@@ -503,6 +506,7 @@ def test_params_that_name_missing_splits_or_columns_are_refused(params: Row, exp
     assert expected in str(caught.value)
 
 
+@pytest.mark.slow
 def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [*PROMPTS, PROMPTS[3], {"prompt": " ", "answer": "x"}, {"prompt": None, "answer": "y"}]
     name, shares = put("a.jsonl", rows), {"heldout_share": 0.2, "test_share": 0.2}
@@ -528,6 +532,7 @@ def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> Non
     assert kept.equals(load(put("b.jsonl", PROMPTS), "prompts", **shares))
 
 
+@pytest.mark.slow
 def test_every_left_out_row_is_reported_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     name = put("a.jsonl", COMPLETIONS)
     asked = load(put("p.jsonl", PROMPTS), "prompts", heldout_share=0.2, test_share=0.2)
@@ -566,6 +571,7 @@ def test_several_assistant_turns_are_counted(capsys: pytest.CaptureFixture[str])
     assert "here: 1 row with several assistant turns: sft trains on all of them" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_parquet_file_that_decodes_to_too_much_memory_is_refused() -> None:
     text, rows = "a" * 500_000, 400
     bomb = pa.table({"messages": [user(text) + assistant("b")] * rows, "other": ["x"] * rows})
@@ -599,6 +605,7 @@ def test_invalid_sections_of_data_are_refused(section: Row, expected: str) -> No
     assert expected in str(caught.value)
 
 
+@pytest.mark.slow
 def test_many_rows_take_seconds() -> None:
     """An eighth of a million plain rows in well under the time that a million may take; the machine may be noisy."""
     with Path("a.jsonl").open("w") as stream:
@@ -622,3 +629,26 @@ def test_parquet_rows_follow_the_same_rules_as_json_rows() -> None:
     pq.write_table(pa.table({"messages": pa.array(named, type=turns.type)}), "b.parquet")
     with pytest.raises(TableError, match=r"b.parquet row 61: turn 2 of 'messages' has 'name', which would be lost"):
         load("b.parquet", "chat")
+
+
+def test_variables_of_the_template_are_kept_as_json_and_part_of_the_id() -> None:
+    rows = [
+        {"prompt": "1?", "answer": "1", "chat_template_kwargs": {"enable_thinking": False, "mode": None}},
+        {"prompt": "2?", "answer": "2", "chat_template_kwargs": '{"enable_thinking": true}'},
+        {"prompt": "3?", "answer": "3"},
+        {"prompt": "1?", "answer": "1"},
+    ]
+    frame = load(put("rows.jsonl", rows), "prompts", heldout_share=0.0, test_share=0.0)
+    kept = ['{"enable_thinking":false}', '{"enable_thinking":true}', None, None]
+    assert frame["chat_template_kwargs"].to_list() == kept
+    plain = load(put("plain.jsonl", rows[2:]), "prompts", heldout_share=0.0, test_share=0.0)
+    assert "chat_template_kwargs" not in plain.columns
+    assert frame["id"].n_unique() == 4 and frame["id"].to_list()[2:] == plain["id"].to_list()
+    assert [content_id(row, "prompts") for row in frame.iter_rows(named=True)] == frame["id"].to_list()
+
+
+@pytest.mark.parametrize("value", [[1], "no", {"messages": 1}, {"bos_token": "x"}, {"a b": 1}])
+def test_variables_that_a_template_cannot_have_are_refused(value: Any) -> None:
+    name = put("rows.jsonl", [{"prompt": "1?", "answer": "1", "chat_template_kwargs": value}])
+    with pytest.raises(PosttrainError, match="'chat_template_kwargs' is"):
+        load(name, "prompts")

@@ -101,6 +101,7 @@ def test_a_mixture_has_its_parts_by_weight_and_some_only_in_the_test_split(param
     assert tables["prompts"].equals(task_tables("math")["prompts"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "message"),
     [

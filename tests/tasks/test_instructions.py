@@ -73,6 +73,7 @@ def test_demonstrations_follow_their_prompts_which_name_every_instruction() -> N
     assert kinds == {*KINDS}
 
 
+@pytest.mark.slow
 def test_tables_repeat_and_their_splits_share_no_prompt() -> None:
     generator, params = load_task("instructions").generator, InstructionsParams(seed=3)
     assert generator is not None

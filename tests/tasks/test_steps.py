@@ -138,6 +138,7 @@ def said(rollout: Rollout) -> int:
     return sum(turn["role"] == "assistant" for turn in rollout.turns)
 
 
+@pytest.mark.slow
 def test_each_turn_has_its_reward_and_the_reports_are_joined(sampler: Recorder, text: ChatText) -> None:
     rollouts = drawn(sampler, text, "paying")
     whole = [one for one in rollouts if not one.truncated]
@@ -151,11 +152,13 @@ def test_each_turn_has_its_reward_and_the_reports_are_joined(sampler: Recorder, 
         assert len(one.turn_rewards) == said(one) and one.turn_rewards[-1] == 0.0, "a cut completion earns nothing"
 
 
+@pytest.mark.slow
 def test_the_most_turns_end_an_episode_with_a_name_of_their_own(sampler: Recorder, text: ChatText) -> None:
     whole = [one for one in drawn(sampler, text, "limited") if not one.truncated]
     assert whole and all(one.finish == "turns" and said(one) == 2 and one.turn_rewards == (1.0, 1.0) for one in whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said_why"),
     [
@@ -176,6 +179,7 @@ def test_a_task_that_fails_fails_the_episode_and_never_counts_as_0(
         FailureLimit(reward_of(), 0.1, "here").check(scored)
 
 
+@pytest.mark.slow
 def test_a_task_that_hangs_costs_its_own_episodes_alone(
     sampler: Recorder, text: ChatText, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,11 +193,13 @@ def test_a_task_that_hangs_costs_its_own_episodes_alone(
     assert "task 'own_steps:hanging' took longer than 1 s" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_that_of_all_turns_together(sampler: Recorder, text: ChatText) -> None:
     late = [one for one in drawn(sampler, text, "slowing", samples=1) if one.finish == "timeout"]
     assert late and all(said(one) > 1 for one in late), "each turn of 0.4 s fits into 1 s, and three do not"
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_process_fails_the_episode(sampler: Recorder, text: ChatText) -> None:
     for one in drawn(sampler, text, "dying"):
         assert one.truncated or (one.finish == "error") == (one.sample == 1), one.finish
@@ -232,6 +238,7 @@ def test_one_turn_is_the_default_episode(sampler: Recorder, text: ChatText) -> N
     assert "info" not in rollouts_table("x", scored, reward_of(), greedy=False).columns
 
 
+@pytest.mark.slow
 def test_a_table_has_the_rewards_of_turns_and_refuses_another_mask(sampler: Recorder, text: ChatText) -> None:
     frame = rollouts_table("x", reward_of().score(drawn(sampler, text, "paying")), reward_of(), greedy=False)
     table = with_ids(frame, "rollouts")

@@ -63,6 +63,7 @@ def bucket(key: str) -> float:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
 
 
+@pytest.mark.slow
 def test_tables_are_valid_and_disjoint(tmp_path: Path) -> None:
     made = tables()
     for kind in ("corpus", "chat", "prompts"):
@@ -89,6 +90,7 @@ def test_answers_are_right_and_in_range() -> None:
         assert said == asked, "the question tells the numbers in order, and no others"
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(operand_max=st.integers(2, 25), result_max=st.integers(4, 40))
 def test_every_problem_is_in_range(operand_max: int, result_max: int) -> None:
@@ -107,6 +109,7 @@ def test_every_problem_is_in_range(operand_max: int, result_max: int) -> None:
     assert sum(key.startswith("a+b-c:") for key in keys) == plain
 
 
+@pytest.mark.slow
 def test_the_split_is_the_problems_own_whatever_the_seed() -> None:
     for made in (tables(), tables(seed=7, test_seed=8)):
         for name in ("prompts", "chat"):
@@ -145,6 +148,7 @@ def test_corpus_mixture() -> None:
     assert 0.06 < silent < 0.14  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_demonstrations_are_mixed_and_right() -> None:
     expected = [
         (row["problem"], row["messages"][-1]["content"]) for row in tables(n_sft=2000)["chat"].iter_rows(named=True)
@@ -171,6 +175,7 @@ def test_every_kind_occurs_in_every_split() -> None:
         assert set(frame.filter(split=split)["kind"]) == set(PROBLEM_KINDS)
 
 
+@pytest.mark.slow
 def test_each_seed_changes_only_its_own_rows() -> None:
     one, two = tables(), tables(test_seed=5)
     assert one["corpus"].equals(two["corpus"])
@@ -183,12 +188,14 @@ def test_each_seed_changes_only_its_own_rows() -> None:
     assert not one["corpus"].equals(three["corpus"])
 
 
+@pytest.mark.slow
 def test_the_size_of_one_table_does_not_change_the_others() -> None:
     one, two = tables(), tables(n_sft=401)
     assert one["corpus"].equals(two["corpus"])
     assert one["prompts"].equals(two["prompts"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hash_seed", "threads"), [("1", "1"), ("2", "2")])
 def test_other_processes_generate_the_same_tables(hash_seed: str, threads: str) -> None:
     code = (

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
+from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack
@@ -157,9 +158,55 @@ def test_the_end_token_is_trained_although_it_is_the_pad_token(family: Family) -
     assert pack(rows).target_M.tolist().count(end) == (3 if family.turns == "all" else 2)
 
 
-def test_qwen3_drops_the_thinking_of_earlier_turns_so_all_turns_are_refused() -> None:
-    with pytest.raises(DataError, match=r"writes an earlier turn of the assistant otherwise .* Set turns: last"):
-        loaded(FAMILIES[3]).conversations([Conversation(talk(["1+1?", "2", "2+2?", "4"]))], "all")
+THINKING = [
+    pytest.param(None, {}, id="default"),
+    pytest.param(None, {"enable_thinking": False}, id="off"),
+    pytest.param("2 and 2 is 4.", {"enable_thinking": True}, id="on"),
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
+@pytest.mark.parametrize(("thought", "variables"), THINKING)
+def test_trained_is_what_follows_the_generation_prompt_of_transformers(
+    family: Family, thought: str | None, variables: dict[str, Any]
+) -> None:
+    """Each trained turn is a completion of the prompt that sampling gives the policy, and both are the conversation."""
+    text, said = loaded(family), talk(["1+1?", "2", "2+2?", "4"])
+    if thought and family.name == "qwen3":
+        said[3]["reasoning_content"] = thought
+    rows = text.conversations([Conversation(said, variables=variables)], "all")
+    prompts = text.prompts([Conversation(said[:nth], variables=variables) for nth in (1, 3)])
+    apply, names = text.tokenizer.apply_chat_template, variables
+    theirs = [apply(said[:nth], add_generation_prompt=True, return_dict=False, **names) for nth in (1, 3)]
+    assert prompts == theirs
+    starts = [ids + row.rest[:place] for row in rows for ids, place in _turn_starts(row)]
+    assert starts == theirs, "a turn's first trained token is the one after the prompt"
+    whole = text.stops.decode(apply(said, return_dict=False, **names))
+    last = rows[-1]
+    assert whole.startswith(text.stops.decode([*last.prompt, *last.rest])), "the last row is the whole conversation"
+    trained = [piece for row in rows for piece in trained_texts(text, row)]
+    if family.name != "qwen3":
+        assert len(rows) == 1 and trained == [family.answer(one) + family.end for one in ("2", "4")]
+    elif variables.get("enable_thinking") is False:
+        assert len(rows) == 2 and trained == ["2<|im_end|>", "4<|im_end|>"], "no empty thought is trained"
+    else:
+        assert len(rows) == 2 and trained == [
+            "<think>\n\n</think>\n\n2<|im_end|>",
+            f"<think>\n{thought or ''}\n</think>\n\n4<|im_end|>",
+        ]
+
+
+def _turn_starts(row: TokenRow) -> list[tuple[list[int], int]]:
+    """The prompt of a row, and where in the rest each trained turn begins."""
+    mask = row.mask or [True] * len(row.rest)
+    return [([*row.prompt], nth) for nth, own in enumerate(mask) if own and (nth == 0 or not mask[nth - 1])]
+
+
+def test_a_thought_without_thinking_is_refused() -> None:
+    said = talk(["1+1?", "2"])
+    said[1]["reasoning_content"] = "One and one."
+    with pytest.raises(DataError, match=r"opens an answer to generate with .* where this one has 'One and one"):
+        loaded(FAMILIES[3]).conversations([Conversation(said, variables={"enable_thinking": False})], "all")
 
 
 CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}

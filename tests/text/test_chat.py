@@ -57,6 +57,7 @@ def test_a_completion_may_end_with_any_of_the_models_tokens(text: ChatText) -> N
 contents = st.lists(st.one_of(st.text(max_size=12), st.sampled_from(SPECIALS)), min_size=1, max_size=5).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(question=contents, answer=contents)
 def test_content_never_becomes_markup_and_comes_back_as_it_was(text: ChatText, question: str, answer: str) -> None:
@@ -171,7 +172,7 @@ def test_many_conversations_are_rendered_in_their_order_and_the_failing_one_is_n
     asked = [RenderRequest([turn("user", f"{n}" * (1 + n % 7 * 3000))], n % 2 == 0) for n in range(600)]
     some = Template(OPENED, {}, "2024-07-26").render(asked)
     assert [one.text for one in some] == [
-        f"<|user|>{turns[0]['content']}<|end|>{'<|assistant|>' * opened}" for turns, opened, _ in asked
+        f"<|user|>{turns[0]['content']}<|end|>{'<|assistant|>' * opened}" for turns, opened, *_ in asked
     ]
     failing = "{% if '299' in messages[0].content %}{{ 1 / 0 }}{% endif %}" + OPENED
     with pytest.raises(DataError, match="which begins '299"):
@@ -187,6 +188,7 @@ def test_a_template_that_never_ends_is_refused_and_the_conversation_named(text: 
     assert with_template(text, OPENED).prompt([USER]) == text.prompt([USER]), "the next conversation is rendered"
 
 
+@pytest.mark.slow
 def test_the_template_process_ends_with_its_parent() -> None:
     code = (
         "import os\nfrom posttrain.text.templates import PROCESS\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ LONG = [turn("user", "1+1?"), turn("assistant", "2"), turn("user", "2+2?"), turn
 contents = st.lists(st.one_of(st.text(min_size=1, max_size=8), st.sampled_from(SPECIALS)), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(said=st.lists(contents.map("".join), min_size=2, max_size=8), system=st.booleans())
 def test_exactly_the_assistants_tokens_and_their_end_are_trained(text: ChatText, said: list[str], system: bool) -> None:
@@ -118,17 +120,78 @@ def test_a_pad_token_that_is_the_end_token_stays_trained(folder: Path) -> None:
     assert text.stops.decode(pack(rows).target_M.tolist()) == "2<|end|>4<|end|>2<|end|>"
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused_by_row_with_the_fix(folder: Path) -> None:
+def test_a_template_that_changes_earlier_turns_makes_a_row_of_each(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is what sampling gives: the prompt of its turn, and the turn."""
     text = with_template(folder, THINKING)
-    assert trained_texts(text, text.conversations([Conversation(LONG)], "last")[0]) == ["(hm)4<|end|>"]
-    with pytest.raises(DataError) as caught:
-        text.conversations([Conversation(LONG[:2]), Conversation(LONG, name="data/a/chat.parquet id 7f")], "all")
-    assert str(caught.value).startswith(
-        "models/own, data/a/chat.parquet id 7f: the chat template changes an earlier turn"
+    (last,) = text.conversations([Conversation(LONG)], "last")
+    short, rows = text.split_conversations([Conversation(LONG[:2]), Conversation(LONG)], "all")
+    assert [trained_texts(text, row) for row in (*short, *rows)] == [
+        ["(hm)2<|end|>"],
+        ["(hm)2<|end|>"],
+        ["(hm)4<|end|>"],
+    ]
+    assert [row.prompt for row in rows] == text.prompts([LONG[:1], LONG[:3]]) and rows[1] == last
+    frame = from_rows(
+        [{"split": "train", "problem": "p", "messages": talk} for talk in (LONG[:2], LONG, LONG[2:])], "chat"
     )
-    assert "begins '1+1?'. Set turns: last, or use a template that marks trained turns with {% generation %}" in str(
-        caught.value
+    examples = demonstrations(text, frame, RowLimit(max_tokens=256), "data/mine/chat.parquet", "all")
+    assert [example.rows for example in examples] == [short, rows, text.conversations([Conversation(LONG[2:])], "all")]
+    assert "1 of 3 conversations are several rows each, 4 rows in all" in capsys.readouterr().out
+
+
+def test_turns_that_stay_as_they_were_share_a_row(folder: Path) -> None:
+    """A template that drops the thoughts before the last question, not those between calls."""
+    template = (
+        "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index %}"
+        "{% endif %}{% endfor %}{% for m in messages %}<|{{ m.role }}|>"
+        "{{ '(hm)' if m.role == 'assistant' and loop.index > ns.last }}{{ m.content }}<|end|>{% endfor %}" + OPENED
     )
+    text = with_template(folder, template)
+    said = [turn("user", "1?"), turn("assistant", "call"), turn("tool", "3"), turn("assistant", "3"), *LONG[:2]]
+    rows = text.conversations([Conversation(said)], "all")
+    assert [trained_texts(text, row) for row in rows] == [["(hm)call<|end|>", "(hm)3<|end|>"], ["(hm)2<|end|>"]]
+
+
+SWITCHED = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ '(hm)' if m.role == 'assistant' and mode is defined and mode == 'off' }}"
+    "{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>"
+    "{% if mode is defined and mode == 'off' %}(hm){% endif %}{% endif %}"
+)
+"""As the templates that write an empty thought before an answer without one."""
+
+
+def test_what_the_template_writes_for_the_policy_is_not_trained(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = SWITCHED
+    text, off = ChatText(tokenizer, "models/own"), ChatText(tokenizer, "models/own", variables={"mode": "off"})
+    (plain,), (row,) = text.conversations([Conversation(LONG)], "all"), off.conversations([Conversation(LONG)], "all")
+    (own,) = text.conversations([Conversation(LONG, variables={"mode": "off"})], "all")
+    assert own == row != plain, "a row's variables are those of a run"
+    assert trained_texts(text, row) == trained_texts(text, plain) == ["2<|end|>", "4<|end|>"]
+    assert text.stops.decode([*row.prompt, *row.rest]).count("(hm)") == 2
+    theirs = tokenizer.apply_chat_template(LONG[:1], add_generation_prompt=True, return_dict=False, mode="off")
+    assert row.prompt == off.prompt(LONG[:1]) == theirs
+    (over,) = off.conversations([Conversation(LONG, variables={"mode": "on"})], "all")
+    assert over == plain, "a row's variables come first"
+    assert not off.same_as(text)
+
+
+def test_variables_that_do_nothing_or_forge_turns_are_refused(folder: Path) -> None:
+    text = with_template(folder, SWITCHED)
+    told = "models/own: the chat template does not read mod. Remove it from `template`, or fix its name"
+    with pytest.raises(DataError, match=re.escape(told)):
+        ChatText(text.tokenizer, "models/own", variables={"mod": "off"})
+    told = "the chat_template_kwargs of a conversation holds '<|end|>', which ends or opens turns"
+    with pytest.raises(DataError, match=re.escape(told)):
+        text.conversations([Conversation(LONG, variables={"mode": "<|end|>"})], "last")
+
+
+def test_an_answer_that_does_not_begin_as_a_generated_one_is_refused(folder: Path) -> None:
+    text = with_template(folder, SWITCHED.replace("{{ '(hm)' if m.role == 'assistant'", "{{ '' if m.role == 'x'"))
+    with pytest.raises(DataError, match=r"opens an answer to generate with '\(hm\)', where this one has '2<|end|>'"):
+        text.conversations([Conversation(LONG[:2], variables={"mode": "off"})], "last")
 
 
 def test_generation_markers_say_what_is_trained(folder: Path) -> None:
@@ -201,7 +264,7 @@ def test_calls_are_trained_and_what_tools_say_is_context(folder: Path) -> None:
     (row,) = text.conversations([Conversation(TOOL_TALK, [ADD])], "all")
     assert trained_texts(text, row) == ['[add {"a": 1}]<|end|>', "It is 3.<|end|>"]
     assert text.decode(row.prompt).startswith('{"type": "function", "function": {"name": "add"}}<|user|>1+2?')
-    (prompt,) = text.prompts([TOOL_TALK[:3]], [[ADD]])
+    (prompt,) = text.prompts([Conversation(TOOL_TALK[:3], [ADD])])
     (last,) = text.conversations([Conversation(TOOL_TALK, [ADD])], "last")
     assert last.prompt == prompt
 

@@ -59,6 +59,7 @@ def test_a_run_has_its_settings_figures_and_completions(finished: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_unknown_or_not_installed_is_refused(finished: Path) -> None:
     def error(*words: str) -> str:
         command = [sys.executable, "-m", "posttrain", "track", *words]
@@ -78,6 +79,7 @@ def test_the_trackers_of_the_environment_variable_are_the_default(monkeypatch: p
     assert parser.parse_args([]).to == "mlflow,wandb"
 
 
+@pytest.mark.slow
 def test_no_run_can_load_what_tracks_it() -> None:
     """So that no digest of a run's code changes with it."""
     users = {module for module in modules() for other in own_imports(module) if home(other) == "posttrain.track"}

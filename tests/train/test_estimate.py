@@ -122,6 +122,7 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     return live.most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activations", ["keep", "recompute"])
 @pytest.mark.parametrize("passes", [SLOW(1), 2])
 @pytest.mark.parametrize("precision", ["fp32", SLOW("bf16")])
@@ -149,6 +150,7 @@ def test_a_draw_takes_what_is_said_within_a_tenth(top_p: float, top_k: int | Non
     assert said / 1.1 < live.most < said * 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", SLOW("bf16")])
 @pytest.mark.parametrize(("prompt", "most", "samples"), [(16, 64, 8), (400, 8, 1)], ids=["completions", "prompts"])
 @pytest.mark.parametrize(("family", "shape"), [SHAPES[0], *(SLOW(*one) for one in SHAPES[1:])])

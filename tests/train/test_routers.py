@@ -90,6 +90,7 @@ def test_the_balance_loss_is_that_of_the_formula() -> None:
     assert float(balance_loss(load, probability)) == pytest.approx((1.0 + 2 * (0.75 * 0.6 + 0.25 * 0.4)) / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_tokens", [100_000, 64], ids=["whole", "micro-batches"])
 @pytest.mark.parametrize("path", ["fused", "autograd", "rows"])
 def test_training_adds_the_gradient_of_the_balance_loss_of_the_whole_step(path: str, micro_tokens: int) -> None:
@@ -119,6 +120,7 @@ def test_training_adds_the_gradient_of_the_balance_loss_of_the_whole_step(path: 
     assert all(float((found[key] - plain[key].grad).abs().max()) > 1e-4 for key in gates), "the loss matters"
 
 
+@pytest.mark.slow
 def test_a_second_pass_over_the_same_tokens_is_not_counted() -> None:
     """The exact KL to the sampling policy runs the policy once more for each micro-batch."""
     objective = PolicyObjective(POLICY_ROWS["grpo"].settings(kl="none", penalty={"type": "exact", "beta": 0.3}), 14)

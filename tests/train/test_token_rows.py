@@ -120,8 +120,8 @@ def test_masks_and_batches_are_kept(tmp_path: Path) -> None:
     rows = [TokenRow([1, 2, n], [3, n, 4], [True, False, True] if n % 2 else None) for n in range(9)]
     frame = pl.DataFrame({"n": range(9)})
 
-    def encode(records: list[dict[str, Any]]) -> list[TokenRow]:
-        return [rows[record["n"]] for record in records]
+    def encode(records: list[dict[str, Any]]) -> list[list[TokenRow]]:
+        return [[rows[record["n"]]] for record in records]
 
     file = mapped._write(tmp_path / "rows.arrow", frame, encode)
     found = make_examples(mapped.MappedRows(file))
@@ -131,17 +131,18 @@ def test_masks_and_batches_are_kept(tmp_path: Path) -> None:
     assert [sources[0].batch(step).rows for step in range(6)] == [sources[1].batch(step).rows for step in range(6)]
 
 
+@pytest.mark.slow
 def test_a_table_is_tokenized_once(text: ChatText, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another table, template, date, encoding or code, and a damaged file, are tokenized again."""
     frame, calls = chat(20), list[int]()
 
-    def encode(records: list[dict[str, Any]]) -> list[TokenRow]:
+    def encode(records: list[dict[str, Any]]) -> list[list[TokenRow]]:
         calls.append(len(records))
-        return text.exchanges([(row["messages"][:-1], row["messages"][-1:]) for row in records])
+        return [[row] for row in text.exchanges([(one["messages"][:-1], one["messages"][-1:]) for one in records])]
 
     def again(of: ChatText = text, table: pl.DataFrame = frame, how: str = "a") -> bool:
         calls.clear()
-        assert mapped_rows(of, table, encode, how).row(3) == encode(table.to_dicts())[3]
+        assert mapped_rows(of, table, encode, how).row(3) == encode(table.to_dicts())[3][0]
         return calls != [1, table.height]
 
     assert again()
@@ -191,7 +192,7 @@ def test_a_cut_row_keeps_a_trained_token() -> None:
     """With a mask it is the first trained token that must be left."""
 
     class Given:
-        prompt_sizes, rest_sizes = np.array([4, 4]), np.array([6, 6])
+        prompt_sizes, rest_sizes, starts = np.array([4, 4]), np.array([6, 6]), np.arange(3)
 
         def row(self, place: int) -> TokenRow:
             return TokenRow([1] * 4, [2] * 6, [False] * 5 + [True] if place else [True] + [False] * 5)

@@ -431,6 +431,7 @@ def test_opponents_come_from_the_mixture_and_are_not_learned_from(folder: Path) 
     torch.testing.assert_close(own, torch.full_like(own, 1 / 4))
 
 
+@pytest.mark.slow
 def test_trpo_never_leaves_its_region(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     log = train(make_run(folder, "trpo", tmp_path), tmp_path)

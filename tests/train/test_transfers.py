@@ -128,6 +128,7 @@ def problem(folder: Path, name: str, rows: int, micro_tokens: int) -> StepClosur
     return StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_adam")
 @pytest.mark.parametrize("name", ["sft", "dpo", "orpo", "grpo", "gspo", "ppo"])
 def test_an_update_waits_once_whatever_its_size(name: str, folder: Path) -> None:
@@ -144,6 +145,7 @@ def test_an_update_waits_once_whatever_its_size(name: str, folder: Path) -> None
     assert seen == dict.fromkeys(seen, PER_UPDATE)
 
 
+@pytest.mark.slow
 def test_scoring_a_batch_waits_once_for_each_column(folder: Path) -> None:
     for micro_tokens in (10**6, 64):
         models = models_of(folder, frozenset({"value"}), micro_tokens)
@@ -154,6 +156,7 @@ def test_scoring_a_batch_waits_once_for_each_column(folder: Path) -> None:
         assert {part.device.type for part in filled.columns.tokens.values()} == {"cpu"}
 
 
+@pytest.mark.slow
 def test_a_needless_look_is_seen(folder: Path) -> None:
     """The counter itself: what a metric that asks for its value costs, and a choice by a mask."""
     step = problem(folder, "sft", 8, 64)

@@ -41,5 +41,15 @@ ROWS = {
             "whiten": True,
             "kl": {"type": "reward_token", "estimator": "k1", "beta": 0.01},
         },
-    )
+    ),
+    "reinforce_pp_baseline": AlgorithmRow(
+        "Hu 2025, arXiv:2501.03262",
+        "-mean_tokens [min(r A, clip(r) A) - beta k2], A = R - mean of the group, whitened over all tokens of the step",
+        {
+            "advantage": "group_centred",
+            "aggregation": "token_mean",
+            "whiten": True,
+            "kl": {"type": "loss", "estimator": "k2", "beta": 0.001},
+        },
+    ),
 }

@@ -1,4 +1,4 @@
-"""`posttrain params`: every parameter of a section, or an algorithm with its formula and settings."""
+"""`posttrain params`: every parameter of a section, an algorithm with its settings, or what a run is set to."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ ALGORITHMS, METRICS = "algorithms", "metrics"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Take one name."""
-    about = (
-        f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}` for all; `{METRICS}` of a step"
-    )
-    parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; default: all sections")
+    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}` of a step"
+    run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; {run}; default: all sections")
 
 
 def run(arguments: Namespace) -> str:
     """Describe a section, or else an algorithm."""
     from posttrain.checks.params_schema import describe_params
     from posttrain.commands.params.describe import describe
+    from posttrain.commands.params.effective import effective, named_run
     from posttrain.params.params import GROUPS
 
     name: str | None = arguments.name
@@ -27,6 +27,8 @@ def run(arguments: Namespace) -> str:
         from posttrain.report.watched_metrics import listed
 
         return listed()
+    if name is not None and (found := named_run(name)):
+        return effective(*found)
     if name is None or name.partition(".")[0] in GROUPS:
         return describe_params(name)
     return describe(None if name == ALGORITHMS else name)

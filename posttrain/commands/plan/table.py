@@ -8,6 +8,7 @@ from functools import partial
 from posttrain.commands.plan.advice import what_lowers
 from posttrain.commands.plan.memory_estimate import Demand, demand_of
 from posttrain.errors import ModelError, ParamsError
+from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import STAGES, group_of
@@ -21,7 +22,7 @@ GROUPS = (
 )  # fmt: skip
 """Those whose runs train or sample."""
 COLUMNS = (
-    "stage", "weights", "moments", "training", "KV cache", "decoding", "total", "rollouts", "checkpoints", "last run",
+    "stage", "total", "last run", "weights", "moments", "training", "KV cache", "decoding", "rollouts", "checkpoints",
     "settings that lower it (to)",
 )  # fmt: skip
 NOTES = """
@@ -63,8 +64,7 @@ def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
             unknown.append(f"{name}: {error}")
     if not free:
         return "\n".join(unknown)
-    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    table = text_table(rows, left=range(len(COLUMNS)))
     return "\n".join([*table, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
 
 
@@ -78,7 +78,7 @@ def _row(name: str, found: Demand) -> tuple[str, ...]:
         weights, found.states.get("moments", 0.0), sum(found.training.values()),
         sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
     )  # fmt: skip
-    return (name, *map(_size, sizes), total, *map(_size, disk), _seconds(name))
+    return (name, total, _seconds(name), *map(_size, sizes), *map(_size, disk))
 
 
 def _size(count: float) -> str:

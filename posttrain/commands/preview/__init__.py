@@ -27,7 +27,7 @@ def run(arguments: Namespace) -> str:
         arguments.table,
         arguments.model,
         rows=arguments.rows,
-        style="colour" if arguments.color or sys.stdout.isatty() else "plain",
+        style="colour" if arguments.color or (sys.stdout.isatty() and not arguments.json) else "plain",
         html=arguments.html,
         turns=arguments.turns,
         longest=arguments.max_tokens,

@@ -49,7 +49,7 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
     """The table `NAME/KIND` or a file, with a model folder, a model under models/ or a run that is not yet trained."""
     path, kind = _table(table)
     settings = _settings(model)
-    folder, template = _folder(model)
+    folder, template, variables = _folder(model)
     limits = Limits(
         longest=longest if longest is not None else settings.get("max_tokens"),
         long_rows=settings.get("long_rows", "drop"),
@@ -58,12 +58,15 @@ def opened(table: str, model: str, turns: Trained | None, longest: int | None) -
     )
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
         tokens, ends = folder, load_stop_tokens(folder)
-        if template or not (folder / MANIFEST).is_file():  # as the stage that takes the model in would complete it
+        if (
+            template or variables or not (folder / MANIFEST).is_file()
+        ):  # as the stage that takes the model in would complete it
             tokens = Path(scratch) / "tokenizer"
-            complete_tokenizer(folder, tokens, template)
+            complete_tokenizer(folder, tokens, template, variables)
             if template:
                 ends = check_template(folder, tokens, template, scores=False)
-        text = ChatText(load_tokenizer(tokens), str(folder), ends, settings.get("date", DATE))
+        own = settings.get("template") if "date" in settings else None
+        text = ChatText(load_tokenizer(tokens), str(folder), ends, settings.get("date", DATE), variables=own)
         yield Subject(path, kind, str(folder), text, limits)
 
 
@@ -94,13 +97,14 @@ def _settings(model: str) -> Mapping[str, Any]:
     return found
 
 
-def _folder(asked: str) -> tuple[Path, str | None]:
-    """Return the folder of a model or of what its run starts from, and the template that is given for it there."""
+def _folder(asked: str) -> tuple[Path, str | None, Mapping[str, Any]]:
+    """Return the folder of a model or of what its run starts from, and the template and variables given there."""
     name, seen, template = asked, {asked}, None
+    variables: Mapping[str, Any] = {}
     while True:
         for folder in (Path(name), model_path(name)):
             if (folder / "config.json").is_file():
-                return folder, template
+                return folder, template, variables
         settings = read()
         known = model_runs(settings)
         if name not in known:
@@ -112,6 +116,7 @@ def _folder(asked: str) -> tuple[Path, str | None]:
             raise ParamsError(what="this is neither a model folder nor a run of params.yaml", where=name, fix=fix)
         run = at(settings, section_of(settings, name)) or {}
         before, template = run.get("start", run.get("path")), run.get("chat_template")
+        variables = run.get("template") or {} if "path" in run else {}
         if not isinstance(before, str) or before in seen:
             fix = f"Make it first: dvc repro {stage_of(settings, name)}"
             raise ModelError(

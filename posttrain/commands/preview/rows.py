@@ -14,9 +14,9 @@ from posttrain.rollout import TokenRow
 from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.text.chat_template import Conversation
+from posttrain.text.chat_template import Conversation, row_variables
 from posttrain.train.examples import shortened
-from posttrain.train.tokenize_tables import conversation
+from posttrain.train.tokenize_tables import conversation, exchanges
 
 COUNTED = 10_000
 """So many rows of a table are tokenised for the counts."""
@@ -150,10 +150,17 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
             return ([_part("document", row)] for row in rows)
         case "chat":
             talks = [conversation(record, str(subject.table)) for record in records]
-            return ([_part("conversation", row)] for row in text.conversations(talks, subject.limits.turns))
+            several = text.split_conversations(talks, subject.limits.turns)
+            return (
+                [
+                    _part(f"row {nth} of {len(rows)}" if len(rows) > 1 else "conversation", row)
+                    for nth, row in enumerate(rows, 1)
+                ]
+                for rows in several
+            )
         case "prompts":
             return (
-                [Part("prompt", TokenRow(ids, []), 0)] for ids in text.prompts([record["prompt"] for record in records])
+                [Part("prompt", TokenRow(ids, []), 0)] for ids in text.prompts([_prompt(record) for record in records])
             )
         case "pairs":
             sides = {name: _answered(text, records, name) for name in ("chosen", "rejected")}
@@ -183,7 +190,11 @@ def _parts(subject: Subject, records: Sequence[Record]) -> Iterator[list[Part]]:
 
 
 def _answered(text: ChatText, records: Sequence[Record], name: str) -> list[TokenRow]:
-    return text.conversations([Conversation([*record["prompt"], *record[name]]) for record in records], "last")
+    return exchanges(text, records, name)
+
+
+def _prompt(record: Record) -> Conversation:
+    return Conversation(record["prompt"], variables=row_variables(record))
 
 
 def _part(name: str, row: TokenRow) -> Part:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,11 @@ def fetch_model(
     target: Path,
     save_dtype: SaveDtype | None = None,
     chat_template: str | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> None:
     """Check a model and its tokenizer, and write both into `target` in their own dtype, with a manifest.
 
-    `chat_template`: a file whose template replaces the model's own.
+    `chat_template`: a file whose template replaces the model's own. `variables`: values that it has from then on.
     """
     folder = Path(name) if revision is None else _from_hub(name, revision)
     if not folder.is_dir():
@@ -57,7 +59,7 @@ def fetch_model(
         _check_scorer(model, folder)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as scratch:
         files = Path(scratch) / "files"
-        complete_tokenizer(folder, files, chat_template)
+        complete_tokenizer(folder, files, chat_template, variables)
         for pattern in (GENERATION, *LICENCES, CARD):
             for file in folder.glob(pattern):
                 shutil.copyfile(file, files / file.name)

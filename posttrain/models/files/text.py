@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ from posttrain.models.files.store import load_config, load_stop_tokens, load_tok
 from posttrain.text.chat import DATE, ChatText
 
 
-def load_text(folder: Path, today: str = DATE) -> ChatText:
+def load_text(folder: Path, today: str = DATE, variables: Mapping[str, Any] | None = None) -> ChatText:
     """Return the folder's chat text, with the end tokens of its generation_config.json and the model's context."""
-    context = context_of(load_config(folder))
-    return ChatText(load_tokenizer(folder), str(folder), load_stop_tokens(folder), today, context=context)
+    context, ends = context_of(load_config(folder)), load_stop_tokens(folder)
+    return ChatText(load_tokenizer(folder), str(folder), ends, today, context=context, variables=variables)
 
 
 def context_of(config: Any) -> int | None:

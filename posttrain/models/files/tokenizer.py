@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from posttrain.models.files.store import (
     load_tokenizer,
 )
 from posttrain.params.params import Params
-from posttrain.text.chat import DATE, ChatText
+from posttrain.text.chat import DATE, ChatText, TemplateVariables, check_read
 from posttrain.text.chat_template import Conversation, Message
-from posttrain.text.templates import RenderError, RenderRequest, Template
+from posttrain.text.templates import RenderError, RenderRequest, Template, with_defaults
 from posttrain.workspace import CUSTOM, is_outside
 
 TURN = "{{ message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
@@ -47,12 +48,18 @@ class TemplateParams(Params):
         pattern=rf"^{CUSTOM}/[\w-][\w./-]*$",
         description=f"a Jinja file in {CUSTOM}/ in place of the model's chat template; null: the model's own",
     )
+    template: TemplateVariables = Field(
+        default_factory=dict,
+        description="what the chat template reads, e.g. {enable_thinking: false}; saved in the template",
+    )
 
 
-def complete_tokenizer(folder: Path, target: Path, chat_template: str | None = None) -> None:
+def complete_tokenizer(
+    folder: Path, target: Path, chat_template: str | None = None, variables: Mapping[str, Any] | None = None
+) -> None:
     """Write the folder's tokenizer into `target`, with the pad token and the chat template that it may lack.
 
-    `chat_template`: a file whose template replaces the folder's.
+    `chat_template`: a file whose template replaces the folder's. `variables`: values that it has from then on.
     """
     target.mkdir(parents=True)
     for name in TOKENIZER_FILES:
@@ -61,6 +68,10 @@ def complete_tokenizer(folder: Path, target: Path, chat_template: str | None = N
     if not (folder / "tokenizer.json").is_file():
         _convert(folder, target)
     template = None if chat_template is None else _read_template(chat_template)
+    if variables:
+        template = load_tokenizer(target).get_chat_template() if template is None else template
+        check_read(template, variables, str(folder))
+        template = with_defaults(template, variables)
     if template is not None:
         (target / "chat_template.jinja").unlink(missing_ok=True)
     added, messages = _missing(folder, target, template)
@@ -110,6 +121,16 @@ def template_fault(file: Path) -> str | None:
     except RenderError as error:
         return str(error)
     return None
+
+
+def written_template(root: Path, folder: Path | None, chat_template: str | None) -> str | None:
+    """Return the template of a run's file, or of a folder as it is written there; None where neither is there."""
+    if chat_template is not None:
+        file = root / chat_template
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+    files = [root / folder / name for name in ("chat_template.jinja", "tokenizer_config.json")] if folder else []
+    found = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    return "\n".join(found) if found else None
 
 
 def _read_template(file: str) -> str:

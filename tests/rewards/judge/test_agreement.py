@@ -22,6 +22,7 @@ def raters(both: int, first: int, second: int, neither: int) -> tuple[list[bool]
     return [one for one, _ in pairs], [other for _, other in pairs]
 
 
+@pytest.mark.slow
 def test_kappa_is_that_of_the_textbook() -> None:
     value, low, high = kappa(*raters(20, 5, 10, 15))  # p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5
     assert value == pytest.approx(0.4)
@@ -89,6 +90,7 @@ def project(endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_command(project: Path, endpoint: Endpoint) -> None:
     found = judge_agreement("mine/feedback", "online.runs.a.reward.judge", "correct", 200, 0.5)
     # p_o = 18/21, p_e = (10 * 11 + 11 * 10) / 21^2
@@ -99,6 +101,7 @@ def test_the_command(project: Path, endpoint: Endpoint) -> None:
     assert len(endpoint.log) == 21, "the verdicts on the five are known"
 
 
+@pytest.mark.slow
 def test_what_the_judge_cannot_say_is_left_out(project: Path, endpoint: Endpoint) -> None:
     endpoint.does("500", *["empty"] * 21, then="rule")  # of 20 that are asked once more one gets no verdict again
     params = project / "params.yaml"

@@ -12,6 +12,7 @@ from tests.rewards.judge.endpoint import TEXTS
 from tests.rewards.judge.test_judge import ATTACKS, judge_of, said, values
 
 
+@pytest.mark.slow
 def test_a_group_is_one_request(endpoint: Endpoint) -> None:
     endpoint.does(then="rule")
     judge = judge_of(endpoint, mode="group")
@@ -84,6 +85,7 @@ def test_lines_are_read_strictly(reply: str, found: tuple[float, ...] | None) ->
     assert read_verdicts(reply, group_form(2, 1, 10)) == found
 
 
+@pytest.mark.slow
 def test_a_malformed_reply_is_asked_about_once_more(endpoint: Endpoint) -> None:
     judge = judge_of(endpoint, mode="group")
     endpoint.does("say 1: 7", "rule")
@@ -97,6 +99,7 @@ def test_a_malformed_reply_is_asked_about_once_more(endpoint: Endpoint) -> None:
     assert values(judge(said("good one", "bad one"))) == pytest.approx([8 / 9, 1 / 9]), "nonsense is not remembered"
 
 
+@pytest.mark.slow
 def test_a_failure_is_that_of_its_group_alone(endpoint: Endpoint) -> None:
     both = [*said("good", "bad"), *said("good", "worse", prompt="p1")]
     for script, status in ((("cut", "rule", "cut"), "error"), (("500",) * 3, "infrastructure"), (("400",), "error")):

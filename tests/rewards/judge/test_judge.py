@@ -71,6 +71,7 @@ def test_a_score_on_a_scale(endpoint: Endpoint) -> None:
     assert "The reference answer" not in endpoint.log[0]["body"]["messages"][0]["content"]
 
 
+@pytest.mark.slow
 def test_a_rubric_is_the_weighted_share_of_yes(endpoint: Endpoint) -> None:
     endpoint.does(then="rule")
     rubric = {"Does it have the word sum?": 3, "Does it have the word four?": 1}
@@ -273,6 +274,7 @@ def test_an_endpoint_that_is_not_there(endpoint: Endpoint) -> None:
     assert "the connection failed (ConnectError) (tries: 2)" in scores[0].reason
 
 
+@pytest.mark.slow
 def test_a_dead_endpoint_is_given_up_after_a_while(endpoint: Endpoint) -> None:
     endpoint.does(then="500")
     begun = time.monotonic()
@@ -281,6 +283,7 @@ def test_a_dead_endpoint_is_given_up_after_a_while(endpoint: Endpoint) -> None:
     assert time.monotonic() - begun < 60, "30 x 20 tries would take hours"
 
 
+@pytest.mark.slow
 def test_the_endpoint_says_how_long_to_wait(endpoint: Endpoint) -> None:
     endpoint.does("429 1.5")
     assert values(judge_of(endpoint, concurrency=4)(said("a", "b", "c"))) == [6 / 9] * 3
@@ -296,6 +299,7 @@ def test_the_endpoint_says_how_long_to_wait(endpoint: Endpoint) -> None:
     assert failed.status == "infrastructure" and time.monotonic() - begun < 60, "it does not wait for a day"
 
 
+@pytest.mark.slow
 def test_nonsense_is_asked_about_once_more(endpoint: Endpoint) -> None:
     endpoint.does("say It is rather good.")
     judge = judge_of(endpoint)
@@ -353,6 +357,7 @@ def test_a_failed_judge_never_counts_as_zero(endpoint: Endpoint) -> None:
         FailureLimit(reward, 0.5, "online.runs.a").check(reward.score(said("a", "b", "c")))
 
 
+@pytest.mark.slow
 def test_equal_questions_are_asked_once_and_verdicts_are_remembered(endpoint: Endpoint) -> None:
     judge = judge_of(endpoint, concurrency=8)
     assert values(judge(said("a", "b", "a", "a"))) == [6 / 9] * 4
@@ -366,6 +371,7 @@ def test_equal_questions_are_asked_once_and_verdicts_are_remembered(endpoint: En
         assert asked.status == "infrastructure", "another question"
 
 
+@pytest.mark.slow
 def test_the_cache_has_no_text_and_survives_damage(endpoint: Endpoint, tmp_path: Path) -> None:
     judge_of(endpoint)(said("a private text"))
     (file,) = (tmp_path / "cache").rglob("*.json")
@@ -420,6 +426,7 @@ for nth in range(300):
 """
 
 
+@pytest.mark.slow
 def test_the_cache_is_shared_by_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SHARED, str(tmp_path / "cache")]
     every = [subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE) for _ in range(3)]
@@ -427,6 +434,7 @@ def test_the_cache_is_shared_by_processes(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").rglob("*"))) == 20 + len(list((tmp_path / "cache").iterdir()))
 
 
+@pytest.mark.slow
 def test_the_rate_limit_and_the_number_at_a_time(endpoint: Endpoint) -> None:
     judge_of(endpoint, per_minute=300, concurrency=8)(said(*map(str, range(6))))
     times = [one["time"] for one in endpoint.log]
@@ -445,6 +453,7 @@ def test_redirects_are_not_followed(endpoint: Endpoint, monkeypatch: pytest.Monk
     assert len(endpoint.log) == 1
 
 
+@pytest.mark.slow
 def test_the_secret_goes_to_the_endpoint_and_into_no_message(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:

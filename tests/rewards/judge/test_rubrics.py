@@ -37,6 +37,7 @@ def test_each_prompt_is_judged_by_its_own_rubric(endpoint: Endpoint) -> None:
     assert without.status == "unparseable" and without.reason.endswith("its info has no rubric")
 
 
+@pytest.mark.slow
 def test_pitfalls_subtract_and_the_score_stays_between_0_and_1(endpoint: Endpoint) -> None:
     endpoint.does(then="rule")
     texts = ("sum four", "sum four rude", "sum rude", "sum vile", "rude", "vile sum four")

@@ -157,6 +157,7 @@ def test_a_faulty_judge_costs_no_score_and_its_key_is_written_nowhere(
     assert SECRET not in trained.stdout + trained.stderr + refused.stdout + refused.stderr
 
 
+@pytest.mark.slow
 def test_the_template_and_the_address_are_inputs_of_the_run(project: Path) -> None:
     write_params("http://127.0.0.1:1/v1", "m", 'prompt: "custom/judge.txt"')
     before = Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]

@@ -13,10 +13,12 @@ from posttrain.errors import ParamsError, RewardError
 from posttrain.measure.counts import counts
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import check
-from posttrain.rewards.endpoint import ServedModel, ServedModelOptions
+from posttrain.rewards import score
+from posttrain.rewards.endpoint import REWARDS, ServedModel, ServedModelOptions
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.reward import Context
+from posttrain.rewards.reward import Context, WeightedReward
 from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Score
 from tests.rewards.judge.conftest import Endpoint
 from tests.rewards.judge.test_judge import SECRET, Settings, said, values
 from tests.workspace import ROOT
@@ -67,6 +69,7 @@ def test_several_outputs_need_a_label(endpoint: Endpoint) -> None:
         served_by(endpoint, label=1)(said("x"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -141,3 +144,40 @@ def test_the_settings_of_the_documentation() -> None:
     (block,) = re.findall(r"```yaml\n(reward:\n  endpoint:.*?)```", page, re.DOTALL)
     term = check(Settings, YAML(typ="safe").load(block), where="x").reward["endpoint"]
     assert isinstance(term.options, ServedModelOptions) and term.normalise and term.outcome
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score, "PAUSE_S", 0.05)
+    monkeypatch.setattr(score, "LONGEST_PAUSE_S", 0.1)
+
+
+def waiting(endpoint: Endpoint, share: float = 0.4, weight: float = 1.0) -> RewardSum:
+    options = {"url": address(endpoint), "model": "m", "retries": 0, "concurrency": 1}
+    read = check(ServedModelOptions, options, where="endpoint")
+    terms = {"endpoint": WeightedReward(reward=REWARDS["endpoint"], options=read, weight=weight)}
+    return RewardSum(terms, Context(Runtime(DeviceParams()), "online.runs.a"), share)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_waits_for_a_server_that_is_down(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what has no score is asked again, and the scores are those of a server that was never down."""
+    texts = ["a good one", "a bad one", "a worse one"]
+    endpoint.does("rule", *["503"] * 6, then="rule")
+    scored = waiting(endpoint).score(said(*texts))
+    assert [one.scores["endpoint"] for one in scored] == [Score(1.5), Score(-0.5), Score(-0.5)]
+    asked = [entry["body"]["messages"][1]["content"] for entry in endpoint.log]
+    assert asked == [*texts, *texts[1:] * 3]
+    told = capsys.readouterr().err
+    assert "online.runs.a: 2 of 3 completions got no score of reward 'endpoint' (HTTP 503" in told
+    assert "Waiting, 0 s so far" in told and "reward 'endpoint' is back after" in told
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_few_failures_and_parts_that_only_measure_are_not_waited_for(endpoint: Endpoint) -> None:
+    endpoint.does("503", then="rule")
+    (lost, _, _) = waiting(endpoint, 0.4).score(said("a good one", "a bad one", "a worse one"))
+    assert lost.scores["endpoint"].status == "infrastructure"
+    endpoint.does(then="503")
+    (lost,) = waiting(endpoint, weight=0.0).score(said("a good one"))
+    assert lost.scores["endpoint"].status == "infrastructure"

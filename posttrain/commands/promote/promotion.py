@@ -1,0 +1,126 @@
+"""Promotions: an annotated git tag that names a policy's model, its score, and what it was better than."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from posttrain.compare.evaluated import EvaluatedPolicy
+from posttrain.compare.paired import tested
+from posttrain.compare.selection import select
+from posttrain.errors import DataError, ParamsError, PipelineError
+from posttrain.evaluate.intervals import SEED, interval
+from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.stage_table import evaluated
+from posttrain.pipeline.digests import LOCK
+from posttrain.pipeline.git import git
+from posttrain.report.policies import output_digests
+from posttrain.report.stale_results import staleness
+
+FOLDER = "promoted"
+_TITLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_LINE = re.compile(r"^(policy|model|digest): (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """What the tag of a promotion says."""
+
+    tag: str
+    number: int
+    policy: str
+    digest: str
+
+
+def promote(name: str, title: str, force: str | None = None) -> str:
+    """Tag the commit of a policy's model as the present `title`; refused where it is not better than the last one."""
+    if not _TITLE.fullmatch(title):
+        raise ParamsError(what=f"'{title}' is not a name", where="--as", fix="Use letters, digits, _ and -")
+    if force is not None and not force.strip():
+        raise ParamsError(what="it is empty", where="--force", fix="Say why: the tag keeps the reason")
+    policy, model = named_policy(name)
+    require_current(policy)
+    digest = output_digests().get(f"models/{model}")
+    if digest is None:
+        raise DataError(what=f"{LOCK} has no models/{model}", where="promote", fix="Run it first: dvc repro")
+    _require_committed()
+    last = present(title)
+    if last is not None and last.digest == digest:
+        raise PipelineError(what=f"models/{model} is {last.tag} already", where="promote", fix="Promote another")
+    (candidate,) = select([policy], None, "sampled")
+    lines = [f"policy: {policy}", f"model: {model}", f"digest: {digest}", f"score: {_score(candidate)}"]
+    if last is not None:
+        lines.append(f"against: {last.tag}, {_better(candidate, last, force)}")
+    if force is not None:
+        lines.append(f"forced: {' '.join(force.split())}")
+    tag = f"{FOLDER}/{title}/{1 if last is None else last.number + 1}"
+    message = "\n".join([f"{policy} is {title}", "", *lines])
+    git("tag", "--annotate", "--cleanup=verbatim", "--message", message, tag)
+    return "\n".join([tag, *lines, f"Bring it back: git checkout {tag} && dvc checkout models/{model}"])
+
+
+def present(title: str) -> Promoted | None:
+    """Return the last promotion under a name."""
+    listed = git("tag", "--list", f"{FOLDER}/{title}/*").split()
+    numbers = [int(tag.rpartition("/")[2]) for tag in listed if tag.rpartition("/")[2].isdigit()]
+    if not numbers:
+        return None
+    tag = f"{FOLDER}/{title}/{max(numbers)}"
+    said = dict(_LINE.findall(git("for-each-ref", "--format=%(contents)", f"refs/tags/{tag}")))
+    if not {"policy", "digest"} <= said.keys():
+        fix = f"It was not made by `posttrain promote`: remove it (git tag -d {tag})"
+        raise PipelineError(what="its message names no policy and no digest", where=tag, fix=fix)
+    return Promoted(tag, max(numbers), said["policy"], said["digest"])
+
+
+def named_policy(name: str) -> tuple[str, str]:
+    """Return the label and the model of an evaluated policy."""
+    labels = {label: run.model for label, run in evaluated(read()).items()}
+    label = name if name in labels else next((label for label, model in labels.items() if model == name), None)
+    if label is None:
+        fix = did_you_mean(name, [*labels, *labels.values()]) or "Add it to evaluate.policies"
+        raise ParamsError(what=f"no evaluated policy '{name}'", where=PARAMS_FILE, fix=fix)
+    return label, labels[label]
+
+
+def require_current(policy: str) -> None:
+    """Refuse a policy whose results are not those of its model, settings and code."""
+    if reason := staleness({policy: evaluated(read())[policy].stage}).reasons.get(policy):
+        raise DataError(what=f"its results are not current ({reason})", where=policy, fix="Run them: dvc repro")
+
+
+def _require_committed() -> None:
+    """Refuse where the commit that the tag names would not have the model."""
+    files = [PARAMS_FILE, LOCK]
+    if changed := git("status", "--porcelain", "--", *files).split("\n")[:-1]:
+        named = " and ".join(line[3:] for line in changed)
+        fix = f"The tag names a commit that must have them: git add {' '.join(files)} && git commit"
+        raise PipelineError(what=f"{named} not committed", where="promote", fix=fix)
+
+
+def _score(policy: EvaluatedPolicy) -> str:
+    low, high = interval(policy.scores_P, int(policy.settings.get("evaluate.settings.seed", SEED)))
+    return f"{policy.scores_P.mean():.3f} [{low:.3f}, {high:.3f}] on {len(policy.prompts)} held-out prompts"
+
+
+def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:
+    """Return by how much it is better than the present one; refused where that cannot be told, unless forced."""
+    try:
+        _, champion = select([candidate.policy, last.tag], last.policy, "sampled")
+        if not (candidate.parsed and champion.parsed):
+            raise DataError(what="no answer can be read", where=last.tag, fix="Evaluate both with a reward that reads")
+    except (DataError, PipelineError) as error:
+        if force is None:
+            raise
+        return f"not compared ({error.what})"
+    (finding,) = tested([candidate.scores_P[None, :], champion.scores_P[None, :]], [(0, 1)])
+    shown = f"{finding.mean:+.3f} [{finding.low:+.3f}, {finding.high:+.3f}]"
+    if finding.low > 0:
+        return f"better by {shown}"
+    if force is None:
+        found = "worse" if finding.high < 0 else "cannot tell"
+        fix = (
+            f"Compare more: `posttrain compare {candidate.policy} {last.tag} --policy {last.policy}`; or --force REASON"
+        )
+        raise PipelineError(what=f"not better than {last.tag}: {found}, {shown}", where=candidate.policy, fix=fix)
+    return f"not better: {shown}"

@@ -1,0 +1,102 @@
+"""A line and the stacks of all processes when a stage has not moved for long: what it waits for."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from posttrain.measure.phases import CLOCK
+
+SETTING: Final = "POSTTRAIN_STALL_MINUTES"
+"""The environment variable with the minutes after which a stage says so; 0: never."""
+MINUTES: Final = 10.0
+STACKS: Final = signal.SIGUSR2
+"""A process of posttrain prints its stacks to stderr on this signal."""
+SHOWN: Final = 32
+"""So many child processes are listed."""
+OURS: Final = re.compile(r" -m (stages|posttrain)\b")
+"""The commands of processes that print their stacks; a program of the user's may use the signal otherwise."""
+_MEANS: Final = {
+    "load": "inputs to be read",
+    "generate": "samples",
+    "reward": "scores of rewards",
+    "reference": "reference models or measurements",
+    "train": "an update, which other processes of the run may hold up",
+    "write": "files to be written",
+}
+
+
+def print_stacks_on_signal() -> None:
+    """Let this process print the stacks of its threads when the signal comes."""
+    if sys.__stderr__ is not None:
+        faulthandler.register(STACKS, file=sys.__stderr__, all_threads=True)
+
+
+def watch_stalls(stage: str) -> None:
+    """Start a thread that says once what the stage waits for when no phase begins or ends and no work advances."""
+    minutes = float(os.environ.get(SETTING) or MINUTES)
+    if minutes > 0:
+        threading.Thread(target=_watch, args=(stage, minutes * 60), daemon=True).start()
+
+
+def _watch(stage: str, limit: float) -> None:
+    said = 0.0
+    """When the stall that was told began."""
+    while True:
+        began, name = CLOCK.moved, CLOCK.current
+        still = time.monotonic() - began
+        if said and said != began:
+            print(f"{stage} goes on after {(began - said) / 60:.3g} minutes", file=sys.stderr, flush=True)
+            said = 0.0
+        if still >= limit and not said:
+            said = began
+            waits = f" (waits for {_MEANS[name]})" if name in _MEANS else ""
+            print(
+                f"{stage} has not moved for {still / 60:.3g} minutes: phase {name}{waits}. It goes on waiting; "
+                f"{SETTING} sets after how long this is said. Its stacks and child processes:\n{_own_stacks()}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            for line in _children():
+                print(line, file=sys.stderr, flush=True)
+        time.sleep(min(limit / 4, 5.0))
+
+
+def _own_stacks() -> str:
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file=file, all_threads=True)
+        file.seek(0)
+        return file.read().strip()
+
+
+def _children() -> Iterator[str]:
+    """Yield a line for each child process; those that can print their own stacks to stderr after it."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True)[:SHOWN]:
+        try:
+            spent = sum(child.cpu_times()[:2])
+            command = " ".join(child.cmdline())[:200]
+            yield f"child {child.pid}: {child.status()}, {spent:.1f} s of processor time, {command}"
+            if OURS.search(command) and _handles(child.pid):
+                child.send_signal(STACKS)
+        except psutil.Error:  # it has ended
+            continue
+
+
+def _handles(pid: int) -> bool:
+    """Return whether a process handles the signal already: it would end it otherwise."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (STACKS - 1) & 1)

@@ -1,0 +1,37 @@
+"""Tables of text for the terminal: aligned, and without the last columns where they are wider than it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Sequence
+
+WIDEST = 1000
+"""Columns where the output is no terminal, which cuts nothing."""
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, or of the variable COLUMNS."""
+    return shutil.get_terminal_size((WIDEST, 0)).columns
+
+
+def text_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), ruled: bool = False) -> list[str]:
+    """Return the rows as lines, the first of which has the titles; a last line names the columns that do not fit.
+
+    `left`: the columns that are aligned at the left. The first two are always shown.
+    """
+    if not rows:
+        return []
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    shown = len(widths)
+    while shown > 2 and sum(widths[:shown]) + 2 * (shown - 1) > terminal_width():
+        shown -= 1
+    lines = []
+    for row in rows:
+        pairs = enumerate(zip(row[:shown], widths, strict=False))
+        cells = [cell.ljust(width) if place in left else cell.rjust(width) for place, (cell, width) in pairs]
+        lines.append("  ".join(cells).rstrip())
+    if ruled:
+        lines.insert(1, "-" * max(map(len, lines)))
+    if left_out := [title for title in rows[0][shown:] if title]:
+        lines.append(f"not shown: {', '.join(left_out)} (a wider terminal, or --json)")
+    return lines

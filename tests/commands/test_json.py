@@ -1,0 +1,76 @@
+"""`--json` of every command: one document on stdout, also for an error; and the codes of errors."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from posttrain import errors
+from posttrain.commands.line import DOES, parser
+from posttrain.params.formats import AliasError
+from tests.commands.test_help import commands
+from tests.workspace import ROOT, environment
+
+
+def ran(where: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "posttrain", *words]
+    settings = {**environment(), "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(command, cwd=where, env=settings, capture_output=True, text=True, check=False)
+
+
+def test_every_command_and_action_takes_it() -> None:
+    found = [one for one in commands(parser(*DOES)) if one.prog != "posttrain"]
+    assert len(found) > len(DOES)
+    assert [one.prog for one in found if "--json" not in one.format_help()] == []
+
+
+@pytest.mark.parametrize("words", [["show", "--json", "results"], ["show", "results", "--json"], ["show", "--json"]])
+def test_it_may_stand_before_or_after_an_action(words: list[str]) -> None:
+    assert parser("show").parse_args(words).json is True
+    assert parser("show").parse_args(["show", "results"]).json is False
+
+
+def test_a_text_becomes_a_document(tmp_path: Path) -> None:
+    done = ran(tmp_path, "params", "grpo", "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and document["command"] == "params"
+    assert document["text"] + "\n" == ran(tmp_path, "params", "grpo").stdout
+
+
+def test_an_error_is_a_document_and_what_was_printed_before_it_is_not_on_stdout(tmp_path: Path) -> None:
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/bad.py").write_text(
+        "from posttrain.losses import Options, Surrogate\n"
+        "bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n"
+    )
+    done = ran(tmp_path, "laws", "bad", "--json")
+    said = json.loads(done.stdout)["error"]
+    assert done.returncode == 1 and "bad:bad" in done.stderr
+    assert (said["code"], said["what"], said["where"]) == ("params", "1 law fails", "bad.py")
+    assert said["fix"] in done.stderr
+
+
+def test_arguments_that_cannot_be_read(tmp_path: Path) -> None:
+    done = ran(tmp_path, "laws", "--json")
+    assert done.returncode == 2 and json.loads(done.stdout)["error"]["code"] == "usage"
+    assert "MODULE" in json.loads(done.stdout)["error"]["what"]
+
+
+def test_a_secret_in_an_error_is_masked(tmp_path: Path) -> None:
+    secret = "a-secret-of-the-environment"
+    done = ran(tmp_path, secret, "--json", HF_TOKEN=secret)
+    assert done.returncode == 1 and secret not in done.stdout + done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "params"
+
+
+def test_codes_are_those_of_the_page() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__base__ is not object]
+    made = {kind(what="a", where="b", fix="c").code for kind in kinds if kind is not errors.PosttrainError}
+    page = (ROOT / "docs/README.md").read_text(encoding="utf-8").split("| `code` | what is wrong |")[1]
+    assert made == set(re.findall(r"\| `(\w+)` \|", page)) and len(made) == 9
+    assert AliasError(what="a", where="b", fix="c").code == "params"

@@ -1,0 +1,145 @@
+"""`posttrain push` in a finished pipeline, to a server that speaks what is needed of the Hub's interface."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workspace import ROOT, environment
+
+pytestmark = pytest.mark.slow
+TOKEN = "hf_a-token-that-is-never-printed"
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories in memory; small files come within the commit, the others by LFS's basic transfer."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.created: dict[str, Any] = {}
+        self.objects: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: Hub
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self.say({"error": "no"}, 401)
+        if self.path == "/api/repos/create":
+            self.server.created = json.loads(body)
+            return self.say({"url": f"{self.server.address}/me/tiny", "name": "me/tiny", "id": "me/tiny"})
+        if self.path == "/api/validate-yaml":
+            assert json.loads(body)["content"].startswith("---\nlibrary_name: transformers")
+            return self.say({"errors": [], "warnings": []})
+        if self.path == "/api/models/me/tiny/preupload/main":
+            modes = {True: "lfs", False: "regular"}
+            names = [file["path"] for file in json.loads(body)["files"]]
+            found = [{"path": name, "uploadMode": modes[name.endswith(".safetensors")]} for name in names]
+            return self.say({"files": [{**file, "shouldIgnore": False} for file in found]})
+        if self.path == "/me/tiny.git/info/lfs/objects/batch":
+            made = json.loads(body)["objects"]
+            href = {one["oid"]: f"{self.server.address}/objects/{one['oid']}" for one in made}
+            upload = [{**one, "actions": {"upload": {"href": href[one["oid"]]}}} for one in made]
+            return self.say({"transfer": "basic", "objects": upload}, kind="application/vnd.git-lfs+json")
+        assert self.path == "/api/models/me/tiny/commit/main", self.path
+        for line in map(json.loads, body.splitlines()):
+            value = line["value"]
+            if line["key"] == "file":
+                self.server.files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                self.server.files[value["path"]] = self.server.objects[value["oid"]]
+        oid = "a" * 40
+        return self.say({"success": True, "commitOid": oid, "commitUrl": f"{self.server.address}/me/tiny/commit/{oid}"})
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.objects[hashlib.sha256(body).hexdigest()] = body
+        self.say({})
+
+    def say(self, answer: object, status: int = 200, kind: str = "application/json") -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with Hub() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def push(where: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "posttrain", "push", *words]
+    clean = {name: value for name, value in environment().items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
+    settings = {**clean, "HF_HOME": str(where / "hf"), "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(command, cwd=where, env=settings, capture_output=True, text=True, check=False)
+
+
+def test_a_model_is_on_the_hub_byte_for_byte_with_its_card(own_workspace: Path, hub: Hub) -> None:
+    given = {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}
+    shown = push(own_workspace, "grpo", "--to", "hf:me/tiny", "--dry-run", **given)
+    assert shown.returncode == 0, shown.stderr
+    assert "model.safetensors" in shown.stdout and hub.created == {} and hub.files == {}
+    done = push(own_workspace, "online/grpo", "--to", "hf:me/tiny", **given)
+    assert done.returncode == 0, done.stderr
+    assert f"{hub.address}/me/tiny/commit/" in done.stdout and hub.created["visibility"] == "private"
+    folder = own_workspace / "models/online/grpo"
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.startswith(".")}
+    assert {name: body for name, body in hub.files.items() if name != "README.md"} == files and hub.objects
+    text = hub.files["README.md"].decode()
+    assert text in shown.stdout
+    metrics = json.loads((own_workspace / "results/grpo/metrics.json").read_text())
+    assert f"| score | {metrics['score']:.4g} | [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}] |" in text
+    for part in ('- `online.runs.grpo`: `{"algorithm": "grpo"', "- `sft.runs.main`", "- `data.tasks.two_step`"):
+        assert part in text
+    assert "made by base_scratch@tiny" in text and "## Limits" in text
+    everything = shown.stdout + shown.stderr + done.stdout + done.stderr + text
+    assert TOKEN not in everything
+
+
+def test_what_is_refused_says_how_to_fix_it_and_leaves_nothing(own_workspace: Path, hub: Hub) -> None:
+    there = {"HF_ENDPOINT": hub.address}
+    cases = [
+        (("grpo", "--to", "me/tiny"), {}, "'me/tiny' is no repository"),
+        (("grop", "--to", "hf:me/tiny"), {}, "no evaluated policy 'grop'"),
+        (("grpo", "--to", "hf:me/tiny"), {}, "there is no token"),
+        (("grpo", "--to", "hf:me/tiny"), {"HF_TOKEN": "hf_another-token-of-theirs"}, "HTTP status 401"),
+    ]
+    for words, variables, expected in cases:
+        done = push(own_workspace, *words, **there, **variables)
+        assert done.returncode == 1 and expected in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and "hf_another-token-of-theirs" not in done.stderr
+    closed = push(own_workspace, "grpo", "--to", "hf:me/tiny", HF_ENDPOINT="http://127.0.0.1:9", HF_TOKEN=TOKEN)
+    assert closed.returncode == 1 and "the Hub cannot be reached" in closed.stderr and TOKEN not in closed.stderr
+    assert "Traceback" not in closed.stderr
+    shown = push(own_workspace, "grpo", "--to", "hf:me/tiny", **there, HF_TOKEN=TOKEN, OTHER_API_KEY="two_step/prompts")
+    assert shown.returncode == 1 and "the card would show the value of a secret variable" in shown.stderr
+    params = own_workspace / "params.yaml"
+    params.write_text(params.read_text().replace("grpo: online/grpo", "grpo: sft/main"))
+    stale = push(own_workspace, "grpo", "--to", "hf:me/tiny", **there, HF_TOKEN=TOKEN)
+    assert stale.returncode == 1 and "its results are not current" in stale.stderr
+    assert hub.files == {}

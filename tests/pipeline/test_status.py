@@ -1,0 +1,40 @@
+"""What `posttrain status` says of a stage that runs, and of the time that is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from posttrain.measure.progress import Progress
+from posttrain.measure.stage_log import log_path
+from posttrain.measure.timings import NAMES, OTHER, timings_path
+from posttrain.pipeline.status import _left, _progress
+from posttrain.workspace import write_json
+
+
+def test_a_running_stage_has_the_last_line_of_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _progress("online@grpo") == "", "no log yet"
+    log_path("online@grpo").parent.mkdir()
+    with log_path("online@grpo").open("w", encoding="utf-8") as log:
+        log.write("x" * 20_000 + "\n")
+        for done in (3, 531):
+            progress = Progress("online@grpo", 1800, stream=log)
+            log.write("2026-11-26 00:04:56 ")
+            progress.advance(done)
+            progress.close({"reward": 1.08})
+        log.write("2026-11-26 00:04:57 a line of something else\n")
+    found = _progress("online@grpo")
+    assert found.startswith(", 531/1800 steps  ") and found.endswith("  reward 1.08")
+    assert _progress("online@grp") == ""
+
+
+def test_the_time_left_is_that_of_the_last_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _left(14, ["sft@main", "report"]) == "12 of 14 stages are done"
+    seconds = {**dict.fromkeys(NAMES, 0.0), OTHER: 318.0}
+    write_json(timings_path("sft@main"), {"stage": "sft@main", "seconds": seconds, "total": 318.0, "peak_mb": 1.0})
+    took = "12 of 14 stages are done; the others took 5:18 when they last ran"
+    assert _left(14, ["sft@main", "report"]) == f"{took} (1 of them never ran here)"
+    assert _left(13, ["sft@main"]) == took.replace("14", "13")
