@@ -30,7 +30,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
     results.add_argument("--against", metavar="NAME", help=base)
     does = "write report/report.html from the current results, also when a run has failed"
-    add_action(actions, "show", "report", does)
+    report = add_action(actions, "show", "report", does, "--to page.html")
+    about = "another file, with commit, date, machine, seeds and times, to print or send; default: report/report.html"
+    report.add_argument("--to", metavar="FILE", help=about)
     add_action(actions, "show", "readme", "write the last run's results into README.md and draw its plot")
     does = "write results, or rollouts of runs, as logs of Inspect AI, for its viewer and its scanners"
     logs = add_action(actions, "show", "inspect", does, "grpo online/grpo")
@@ -63,17 +65,18 @@ def run(arguments: Namespace) -> str:
 
             return write_logs(arguments.names, Path(arguments.to))
         case action:
-            return _results(action, json=arguments.json, against=arguments.against)
+            return _results(arguments, action)
 
 
-def _results(action: str, *, json: bool, against: str | None) -> str:
-    not_current = _not_current(say_running=action != "readme" and not json)
+def _results(arguments: Namespace, action: str) -> str:
+    not_current = _not_current(say_running=action != "readme" and not arguments.json)
     from posttrain.report import results
 
     if action == "results":
-        found = results.results_json if json else results.results_table
-        return Document(found(not_current, against)) if json else found(not_current, against)
-    return (results.write_report if action == "report" else results.write_readme)(not_current)
+        found = results.results_json if arguments.json else results.results_table
+        table = found(not_current, arguments.against)
+        return Document(table) if arguments.json else table
+    return results.write_report(not_current, arguments.to) if action == "report" else results.write_readme(not_current)
 
 
 def _not_current(*, say_running: bool) -> Mapping[str, str]:

@@ -15,6 +15,7 @@ from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.decision import Decision, decide
 from posttrain.report.lineage import differing, labels, made_from
 from posttrain.report.lm_eval import lm_eval_table
+from posttrain.report.markup import Markup
 from posttrain.report.other_tables import as_cells, other_tables
 from posttrain.report.page import page
 from posttrain.report.policies import (
@@ -27,7 +28,8 @@ from posttrain.report.policies import (
     reference,
 )
 from posttrain.report.ratings import read_ratings
-from posttrain.report.samples import for_page, lengths, samples, side_by_side
+from posttrain.report.result_cells import result_rows, result_titles
+from posttrain.report.samples import for_page, lengths, side_by_side
 from posttrain.report.summary import (
     GAIN,
     HEADLINE,
@@ -42,6 +44,16 @@ from posttrain.report.summary import (
     to_json,
     verdict,
 )
+from posttrain.report.tables import (
+    health_list,
+    lineage_table,
+    other_table,
+    results_cells,
+    settings_tables,
+    wrong_table,
+)
+from posttrain.report.watched_metrics import about, health
+from posttrain.report.wrong import Asked, wrong_rows
 from posttrain.tables.store import write_parquet
 from posttrain.workspace import metrics_path, write_json, write_text
 
@@ -52,16 +64,19 @@ TITLE = "posttrain"
 
 SHOWN_PROMPTS = 200
 """Prompts whose completions are shown side by side."""
+TEXT_BYTES = 6_000_000
+"""About how much of the page they may be; with more, fewer samples of each prompt are kept."""
 LONGEST_TEXT = 2000
 """Longer texts are cut on the page, not in samples.parquet."""
 CURVE_POINTS = 400
 """Longer learning curves are averaged to as many points."""
 
 
-def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
+def build_report(not_current: Mapping[str, str], heading: Markup | None = None, to: Path = PAGE) -> dict[str, str]:
     """Write the files under report/, without the policies that are not current; label -> why one is left out.
 
-    Where there are such policies only the page is written: git keeps the figures, which are those of a whole run.
+    Where there are such policies, or another file is named, only the page is written: git keeps the figures, which are
+    those of a whole run. `heading`: what differs between equal runs, which the stage's page does not have.
     """
     settings = read()
     with phase("load"):
@@ -72,11 +87,20 @@ def build_report(not_current: Mapping[str, str]) -> dict[str, str]:
     summary, decision = summarize(policies, rewards), decide(policies, settings)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, decision, errors)
-    data["tables"] = [{"name": other.name, "cells": as_cells(other)} for other in others]
-    write_text(PAGE, page(data, TITLE))
-    if not not_current:
-        tasks = tasks_of(policies)
-        kept = to_json(summary, decision.figures(), tasks | decision.tasks(tasks), decision.members)
+    tasks = tasks_of(policies)
+    figures = decision.figures()
+    written = {
+        "heading": heading or Markup(),
+        "results": results_cells(result_titles(figures), result_rows(figures), errors),
+        "others": Markup("".join(other_table(other.name, as_cells(other)) for other in others)),
+        "health": health_list(health(data["curves"])),
+        "wrong": wrong_table(wrong_rows(policies) if score_name(summary) == "pass@1" else []),
+        "settings": settings_tables(differing(settings)),
+        "lineage": lineage_table(made_from(settings, list(policies))),
+    }
+    write_text(to, page(data, TITLE, written))
+    if not not_current and to == PAGE:
+        kept = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
         if others:
             kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
         write_json(Path(SUMMARY), kept)
@@ -107,6 +131,7 @@ def page_data(
     errors: dict[str, str],
 ) -> dict[str, Any]:
     """Return everything that the page shows, as plain data."""
+    drawn = curves(labels(settings).items(), CURVE_POINTS)
     return {
         "title": TITLE,
         "reference": reference(policies),
@@ -122,18 +147,25 @@ def page_data(
                 "path": policy.model,
                 "metrics": dict(policy.metrics),
                 "lengths": lengths(policy),
-                "samples": samples(policy),
             }
             for policy in policies
         ],
         "ratings": [{"name": name, **found} for name, found in read_ratings(settings).items()],
         "lm_eval": lm_eval_table(settings, errors),
-        "curves": curves(labels(settings).items(), CURVE_POINTS),
+        "curves": drawn,
+        "about": {
+            name: text for name in dict.fromkeys(n for one in drawn for n in one["columns"]) if (text := about(name))
+        },
         "evaluations": evaluations(labels(settings).items()),
-        "settings": differing(settings),
-        "stages": made_from(settings, list(policies)),
-        "prompts": for_page(table, policies, LONGEST_TEXT),
+        **shown_prompts(settings, policies, table),
     }
+
+
+def shown_prompts(settings: Settings, policies: Sequence[Policy], table: pl.DataFrame) -> dict[str, Any]:
+    """Return the prompts of the page with their samples, and how many of all they are."""
+    found = for_page(table["prompt_id"].to_list(), policies, LONGEST_TEXT, TEXT_BYTES, Asked(settings))
+    counts = {key: getattr(found, key) for key in ("prompts_in_all", "samples", "samples_in_all")}
+    return {"prompts": found.prompts, "reasons": found.reasons, "shown": counts}
 
 
 def _decision(decision: Decision) -> dict[str, Any]:

@@ -1,4 +1,7 @@
 // A chart of lines or points: legend that switches series, zoom by dragging, buttons or keys, and a cursor that reads values.
+// Those with `runs` leave out the settings that are off in the list of runs; those `together` share their cursor.
+const CHARTS = [], RUNS_OFF = new Set();
+
 class Chart {
   constructor(host, options) {
     this.options = { height: 320, from: null, ...options };
@@ -17,6 +20,7 @@ class Chart {
     host.append(el("figure", {}, el("figcaption", {}, this.heading, this.resetButton,
       button("+", "Zoom in", () => this.zoomBy(0.5)), button("−", "Zoom out", () => this.zoomBy(2))), this.plot, this.legend, this.spoken));
     this.listen();
+    CHARTS.push(this);
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
@@ -31,14 +35,22 @@ class Chart {
     this.draw();
   }
 
-  visible() { return this.options.series.filter((series) => !this.off.has(series.name)); }
+  listed() { return this.options.series.filter((series) => !this.options.runs || !RUNS_OFF.has(settingOf(series.name))); }
+
+  visible() { return this.listed().filter((series) => !this.off.has(series.name)); }
+
+  refresh() {
+    if (!this.options.series || !this.options.runs) return;
+    this.cursor = null;
+    this.drawLegend();
+    this.draw();
+  }
 
   drawLegend() {
-    this.legend.replaceChildren(...this.options.series.map((series) => {
-      const style = look(series.look), on = !this.off.has(series.name);
-      const line = shape("line", { x1: 1, x2: 21, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": style.dash || null, paint: { stroke: style.colour } });
+    this.legend.replaceChildren(...(this.options.small ? [] : this.listed()).map((series) => {
+      const on = !this.off.has(series.name);
       return el("button", { type: "button", "aria-pressed": String(on), "data-series": series.name, onclick: () => this.toggle(series.name) },
-        shape("svg", { viewBox: "0 0 22 10", "aria-hidden": "true" }, line), series.name);
+        lineSwatch(series.look), series.name);
     }));
   }
 
@@ -68,7 +80,11 @@ class Chart {
       const raw = (series.raw || []).filter((p) => p.x >= xs[0] && p.x <= xs[1]).map((p) => p.y).sort((a, b) => a - b);
       if (raw.length) ys.push(raw[Math.floor(raw.length * 0.05)], raw[Math.floor((raw.length - 1) * 0.95)]);
     }
-    if (!ys.length) return [xs, [0, 1]];
+    if (!ys.length) return [xs, [0, 1], false];
+    if (this.options.log && this.visible().every((series) => series.points.every((p) => p.y > 0))) {
+      const above = ys.filter((y) => y > 0);
+      return [xs, [Math.min(...above) / 1.1, Math.max(...above) * 1.1], true];
+    }
     const low = Math.min(...ys), high = Math.max(...ys), pad = (high - low || Math.abs(high) || 1) * 0.06;
     return [xs, [low >= 0 && low < (high - low) * 0.6 ? 0 : low - pad, high + pad]];
   }
@@ -90,7 +106,7 @@ class Chart {
     this.plot.setAttribute("aria-label", `${this.options.title}. Arrow keys read values, plus and minus zoom, escape shows everything.`);
     this.plot.dataset.zoom = this.zoom ? this.zoom.map((v) => v.toPrecision(6)).join(" ") : "";
     this.resetButton.hidden = !this.zoom;
-    this.point(null);
+    this.point(null, undefined, false, true);
   }
 
   describe() {
@@ -135,8 +151,10 @@ class Chart {
     return found.filter((one) => distance(one.p) <= reach).sort((a, b) => b.p.y - a.p.y);
   }
 
-  point(x, y, say) {
-    const found = x === null || !this.scale ? [] : this.near(x, y);
+  point(x, y, say, alone) {
+    if (this.options.together && !alone) for (const other of CHARTS) if (other !== this && other.options.together) other.point(x, undefined, false, true);
+    if (!this.scale) return;
+    const found = x === null ? [] : this.near(x, y);
     this.tip.hidden = !found.length;
     this.line.setAttribute("visibility", found.length ? "visible" : "hidden");
     if (!found.length) return;

@@ -1,9 +1,4 @@
-// Learning curves, the frontier of reward and KL, and length and entropy.
-const lookOf = (label) => {
-  const found = DATA.policies.findIndex((one) => one.label === label);
-  return found >= 0 ? found : DATA.policies.length + DATA.curves.filter((one) => !DATA.policies.some((p) => p.label === one.label)).findIndex((one) => one.label === label);
-};
-
+// Learning curves, the frontier of reward and KL, and length.
 // A running mean over `reach` points to either side; near the ends over fewer.
 function smooth(values, reach) {
   if (!reach) return values;
@@ -22,28 +17,62 @@ function seriesOf(metric, across, reach) {
   }).filter((series) => series.points.length > 1);
 }
 
+const SCHEDULES = ["lr", "beta"];  // not measured, so there is nothing to smooth
+const FRONT = ["reward", "loss", "accuracy", "margin", "kl_k3", "entropy", "length", "groups_with_signal", "clip_fraction", "grad_norm", "lr"];
+const MULTIPLES = 8;
+
 function metricNames() {
   const skip = ["step"], runs = DATA.curves.filter((one) => one.path.includes("/"));
   const names = [...new Set([...runs, ...DATA.curves].flatMap((one) => Object.keys(one.columns)))].filter((name) => !skip.includes(name));
-  const front = ["reward", "loss", "accuracy", "margin", "kl_k3", "entropy", "length", "clip_fraction", "grad_norm", "lr"];
-  return [...front.filter((name) => names.includes(name)), ...names.filter((name) => !front.includes(name)).sort()];
+  return [...FRONT.filter((name) => names.includes(name)), ...names.filter((name) => !FRONT.includes(name)).sort()];
 }
 
 function startCurves() {
   const names = metricNames(), chosen = byId("metric");
   if (!names.length) { byId("curves").hidden = true; return; }
-  const chart = new Chart(byId("curves-chart"), { id: "curves", height: 360 });
-  chosen.append(...names.map((name) => el("option", { value: name }, words(name))));
-  const show = () => {
-    const across = byId("across").value, reach = Number(byId("smoothing").value);
+  startRuns();
+  const chart = new Chart(byId("curves-chart"), { id: "curves", height: 360, runs: true, together: "step" });
+  const small = names.filter((name) => FRONT.includes(name)).slice(0, MULTIPLES).map((name) =>
+    [name, new Chart(byId("multiples"), { id: `small-${name}`, height: 170, runs: true, together: "step", small: true })]);
+  chosen.append(...names.map((name) => el("option", { value: name, title: DATA.about[name] }, words(name))));
+  const show = (event) => {
+    const across = byId("across").value, reach = Number(byId("smoothing").value), metric = chosen.value, log = byId("log").checked;
     byId("smoothing-value").textContent = reach ? `± ${reach} points` : "off";
     const xLabel = across === "share" ? "share of the run" : "step";
-    const each = Math.max(...DATA.curves.filter((one) => one.columns[chosen.value]).map((one) => one.each));
-    byId("curves-note").textContent = "Drag across the chart to zoom, double-click to see everything; the names switch runs off and on."
+    const each = Math.max(...DATA.curves.filter((one) => one.columns[metric]).map((one) => one.each));
+    byId("metric-about").textContent = DATA.about[metric] ? `${words(metric)}: ${DATA.about[metric]}` : "";
+    byId("curves-note").textContent = "Drag across a chart to zoom; the names switch runs off and on. A cursor is in all charts of steps."
       + (each > 1 ? ` Of long runs a point is the mean of up to ${each} steps.` : "");
-    chart.show({ title: words(chosen.value), yLabel: words(chosen.value), xLabel, series: seriesOf(chosen.value, across, reach) });
+    for (const [name, one] of event?.target === chosen ? [[metric, chart]] : [[metric, chart], ...small])
+      one.show({ title: words(name), yLabel: one === chart ? words(name) : "", xLabel, log,
+        series: seriesOf(name, across, SCHEDULES.includes(name) ? 0 : reach).map((series) => (one === chart ? series : { ...series, raw: null })) });
   };
-  for (const id of ["metric", "across", "smoothing"]) byId(id).addEventListener("input", show);
+  for (const id of ["metric", "across", "smoothing", "log"]) byId(id).addEventListener("input", show);
+  show();
+}
+
+// The list of runs that all charts show; of many settings at first the reference and the best ones.
+const AT_FIRST = 8;
+function startRuns() {
+  const reference = settingOf(DATA.reference), best = DATA.decision.rows.map((row) => row.setting);
+  const first = SETTINGS.length <= AT_FIRST ? SETTINGS : [...new Set([reference, ...best])].filter((name) => SETTINGS.includes(name)).slice(0, AT_FIRST);
+  const labels = SETTINGS.map((name) => el("label", {}, el("input", { type: "checkbox", value: name, checked: first.includes(name) }), lineSwatch(SETTINGS.indexOf(name)), name));
+  const boxes = labels.map((label) => label.querySelector("input"));
+  const show = () => {
+    RUNS_OFF.clear();
+    for (const box of boxes) if (!box.checked) RUNS_OFF.add(box.value);
+    for (const chart of CHARTS) chart.refresh();
+  };
+  byId("runs-list").append(...labels);
+  byId("runs-list").addEventListener("input", show);
+  byId("runs-filter").addEventListener("input", (event) => {
+    for (const label of labels) label.hidden = !label.textContent.toLowerCase().includes(event.target.value.trim().toLowerCase());
+  });
+  for (const [id, on] of [["runs-all", true], ["runs-none", false]]) byId(id).addEventListener("click", () => {
+    for (const [nth, box] of boxes.entries()) if (!labels[nth].hidden) box.checked = on;
+    show();
+  });
+  byId("runs").hidden = SETTINGS.length < 2;
   show();
 }
 
@@ -55,9 +84,9 @@ function farAway(policies) {
 }
 
 function startFrontier() {
-  const measured = DATA.policies.map((one, look) => ({ ...one, look })).filter((one) => isNumber(one.metrics.kl_k1) && isMeasured(one.metrics));
+  const measured = DATA.policies.map((one) => ({ ...one, look: lookOf(one.label) })).filter((one) => isNumber(one.metrics.kl_k1) && isMeasured(one.metrics));
   const away = farAway(measured), names = measured.filter((_, nth) => away[nth]).map((one) => one.label);
-  const chart = new Chart(byId("frontier-chart"), { id: "frontier", kind: "points" });
+  const chart = new Chart(byId("frontier-chart"), { id: "frontier", kind: "points", runs: true });
   chart.show({
     title: `Policies: ${DATA.score} against KL`, xLabel: `KL to ${DATA.reference}, nats per completion`, yLabel: DATA.score,
     series: measured.map((one, nth) => ({ name: one.label, look: one.look, away: away[nth],
@@ -71,24 +100,18 @@ function startFrontier() {
     return { name: one.label, look: lookOf(one.label), ends: true, points: points.filter((p) => isNumber(p.x) && isNumber(p.y)) };
   }).filter((series) => series.points.length > 1);
   if (!paths.length) return;
-  new Chart(byId("path-chart"), { id: "path", kind: "points" })
+  new Chart(byId("path-chart"), { id: "path", kind: "points", runs: true })
     .show({ title: "Training: reward against KL", xLabel: "KL per token", yLabel: "reward", series: paths });
 }
 
 function startLength() {
   const policies = DATA.policies, most = Math.max(1, ...policies.map((one) => one.lengths.p95));
-  const rows = policies.map((one, nth) => {
-    const q = one.lengths, label = `${one.label}: mean ${short(q.mean)}, 5 to 95 percent ${short(q.p5)} to ${short(q.p95)} tokens`;
-    const picture = whiskers({ look: nth, value: q.mean, low: q.p5, high: q.p95, box: [q.p25, q.p75] }, [0, most], label);
-    return { name: [swatch(nth), one.label], cells: [{ of: picture, kind: "picture" }, fixed(q.mean, 1), ...[q.p50, q.p5, q.p95].map((v) => fixed(v, 0))] };
+  const rows = policies.map((one) => {
+    const look = lookOf(one.label), q = one.lengths, label = `${one.label}: mean ${short(q.mean)}, 5 to 95 percent ${short(q.p5)} to ${short(q.p95)} tokens`;
+    const picture = whiskers({ look, value: q.mean, low: q.p5, high: q.p95, box: [q.p25, q.p75] }, [0, most], label);
+    return { name: [swatch(look), one.label], cells: [{ of: picture, kind: "picture" }, fixed(q.mean, 1), ...[q.p50, q.p5, q.p95].map((v) => fixed(v, 0))] };
   });
   const titles = ["policy", { text: `0 to ${short(most)} tokens`, left: true }, "mean", "median", "5 %", "95 %"];
   byId("length-spread").append(table("Length of sampled completions", titles, rows, true),
     el("p", { class: "note" }, "Tokens of the sampled completions on held-out prompts: mean (dot), middle half (bar), 5 to 95 % (whiskers)."));
-  for (const metric of ["length", "entropy"]) {
-    const series = seriesOf(metric, "step", 4).filter((one) => metric !== "length" || DATA.curves.some((c) => c.label === one.name && c.columns.reward));
-    if (!series.length) continue;
-    new Chart(byId(`${metric}-chart`), { id: metric, height: 260 })
-      .show({ title: `${words(metric)} during training`, xLabel: "step", yLabel: metric === "length" ? "tokens" : "nats per token", series });
-  }
 }

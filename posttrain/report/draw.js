@@ -1,19 +1,20 @@
 // How a chart's marks are drawn: axes, lines, points with whiskers, the label beside a point.
 const MARGIN = { left: 56, right: 16, top: 10, bottom: 40 };
 
-function scales(width, height, xs, ys) {
+function scales(width, height, xs, ys, log) {
   const inner = { w: Math.max(40, width - MARGIN.left - MARGIN.right), h: height - MARGIN.top - MARGIN.bottom };
+  const at = (v) => (log ? Math.log10(Math.max(v, ys[0])) : v);
   return {
     x: (v) => MARGIN.left + ((v - xs[0]) / (xs[1] - xs[0])) * inner.w,
-    y: (v) => MARGIN.top + inner.h - ((v - ys[0]) / (ys[1] - ys[0])) * inner.h,
+    y: (v) => MARGIN.top + inner.h - ((at(v) - at(ys[0])) / (at(ys[1]) - at(ys[0]))) * inner.h,
     back: (pixel) => xs[0] + ((pixel - MARGIN.left) / inner.w) * (xs[1] - xs[0]),
-    inner, xs, ys,
+    inner, xs, ys, log,
   };
 }
 
 function drawAxes(scale, width, height, xLabel, yLabel) {
   const parts = [], bottom = height - MARGIN.bottom, right = width - MARGIN.right;
-  for (const v of ticks(...scale.ys, scale.inner.h / 48)) {
+  for (const v of (scale.log ? powers : ticks)(...scale.ys, scale.inner.h / 48)) {
     parts.push(shape("line", { class: "grid", x1: MARGIN.left, x2: right, y1: scale.y(v), y2: scale.y(v) }));
     parts.push(shape("text", { x: MARGIN.left - 8, y: scale.y(v) + 4, "text-anchor": "end" }, short(v)));
   }

@@ -27,7 +27,17 @@ function look(index) {
   const colour = index < PALETTE ? index : 1 + ((index - PALETTE) % (PALETTE - 1));
   return { colour: `var(--c${colour})`, dash: DASHES[turn % DASHES.length] };
 }
+// One look for each setting: policies that differ in their seeds alone share it; then those of runs without an evaluation.
+const settingOf = (label) => DATA.decision.rows.find((row) => row.policies.includes(label))?.setting ?? label;
+const SETTINGS = [...new Set([...DATA.policies, ...DATA.curves].map((one) => settingOf(one.label)))];
+const lookOf = (label) => Math.max(0, SETTINGS.indexOf(settingOf(label)));
 const swatch = (index) => el("span", { class: "swatch", "aria-hidden": "true", paint: { background: look(index).colour } });
+
+function lineSwatch(index) {
+  const { colour, dash } = look(index);
+  return shape("svg", { viewBox: "0 0 22 10", class: "line", "aria-hidden": "true" },
+    shape("line", { x1: 1, x2: 21, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": dash || null, paint: { stroke: colour } }));
+}
 
 // A table that scrolls sideways in its own box; where `stacks`, a narrow screen shows each row as a card with the titles in it.
 // The roles say what the display of a card would make a screen reader forget.
@@ -63,6 +73,14 @@ function ticks(low, high, count) {
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k += 1) found.push(Number((k * step).toPrecision(12)));
   return found;
+}
+
+// Ticks of a log axis: powers of ten, and 2 and 5 of each where there is room.
+function powers(low, high, count) {
+  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+  const found = (heads) => Array.from({ length: last - first + 1 }, (_, nth) => heads.map((head) => head * 10 ** (first + nth))).flat().filter((v) => v >= low && v <= high);
+  const some = found([1, 2, 5]), tens = found([1]);
+  return some.length <= count * 1.5 ? (some.length > 1 ? some : ticks(low, high, count)) : tens;
 }
 
 // "auto" follows the system; a choice is kept where the browser allows it to be.

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posttrain.report.markup import Markup
+
 ASSETS = Path(__file__).parent
 SCRIPTS = (
     "elements.js",
@@ -19,13 +21,15 @@ SCRIPTS = (
     "curves.js",
     "watched.js",
     "samples.js",
-    "lineage.js",
     "start.js",
 )
 
 
-def page(data: Mapping[str, Any], title: str) -> str:
-    """The page with style, script and data inside; its content security policy allows only this style and script."""
+def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup]) -> str:
+    """The page with style, script and data inside; its content security policy allows only this style and script.
+
+    `written`: the parts that need no script.
+    """
     style, script = asset("page.css"), '"use strict";\n(() => {\n' + "\n".join(map(asset, SCRIPTS)) + "})();\n"
     sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     parts = {
@@ -34,6 +38,7 @@ def page(data: Mapping[str, Any], title: str) -> str:
         "style": style,
         "data": embedded(data),
         "script": script,
+        **written,
     }
     text = asset("page.html")
     pieces = text.split("{{")

@@ -16,7 +16,7 @@ function resultColumns(rows, against) {
       value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]` },
     { text: `less ${against}`, about: `the paired difference to ${against} on the same prompts, 95 % after Holm's correction, as posttrain compare tests it`, kind: "whole",
       of: (row) => found[row.setting]?.[0], value: (row) => row.setting in found ? difference(row) : "–" },
-    { text: "verdict", about: "of one seed it is about that training alone", left: true, of: (row) => found[row.setting]?.[3] ?? "", value: (row) => found[row.setting]?.[3] ?? "" },
+    { text: "verdict", about: "of one seed it is about that training alone", left: true, kind: "whole", of: (row) => found[row.setting]?.[3] ?? "", value: (row) => found[row.setting]?.[3] ?? "" },
     ...sampled.map((key) => scored(key, `pass@${key.slice(8)}`, "a right completion among so many")),
     scored("greedy", "greedy", "the same of the likeliest completion of each prompt"),
     ...DATA.extra.map((key) => share(key, key.replace(/^reward_/, "").replaceAll("_", " "), "mean of the sampled completions")),
@@ -28,24 +28,20 @@ function resultColumns(rows, against) {
 
 // The rows of the table with all figures of their policies, of several seeds the means.
 function settings() {
-  const policies = new Map(DATA.policies.map((one, nth) => [one.label, { ...one.metrics, nth }]));
+  const policies = new Map(DATA.policies.map((one) => [one.label, one.metrics]));
   return DATA.decision.rows.map((row) => {
     const mine = row.policies.map((label) => policies.get(label)), keys = Object.keys(mine[0]).filter((key) => mine.every((one) => key in one));
     const means = Object.fromEntries(keys.map((key) => [key, mine.reduce((sum, one) => sum + one[key], 0) / mine.length]));
-    return { ...row, look: mine[0].nth, metrics: { ...means, ...row.metrics } };
+    return { ...row, look: lookOf(row.policies[0]), metrics: { ...means, ...row.metrics } };
   });
 }
 
 function startResults() {
-  const rows = settings(), count = rows.length ? DATA.stages.at(-1).numbers : null, choices = Object.keys(DATA.decision.against);
-  byId("results-note").textContent = count ? `${figure(count.prompts)} prompts, the same for every policy. Whiskers are 95 % intervals.`
+  const rows = settings(), choices = Object.keys(DATA.decision.against);
+  byId("results-note").textContent = rows.length ? `${figure(DATA.shown.prompts_in_all)} prompts, the same for every policy. Whiskers are 95 % intervals.`
     : DATA.errors.length ? "No policy could be read." : "params.yaml evaluates no policy (evaluate.policies).";
   if (DATA.rewards.length) byId("rewards").textContent = `Accuracy on held-out pairs: ${DATA.rewards.map((one) => `${one.run} ${fixed(one.accuracy, 3)}`).join(", ")}.`;
   if (DATA.gain.length) byId("gain").append(`What the gain over ${DATA.decision.base} consists of:`, el("ul", {}, DATA.gain.map((part) => el("li", {}, part))));
-  for (const one of DATA.tables) {
-    const [titles, ...lines] = one.cells;
-    byId("other-tables").append(el("h3", {}, one.name), table(one.name, titles, lines.map(([name, ...cells]) => ({ name, cells })), true));
-  }
   byId("ratings").append(...DATA.ratings.map(ratingTable));
   byId("against").append(...choices.map((name) => el("option", {}, name)));
   byId("against").value = DATA.decision.base;
@@ -87,10 +83,9 @@ function resultTable(rows, scale, chosen, show) {
 // One table of ratings: points of Elo with their intervals, and the ranks that they leave open.
 function ratingTable(one) {
   const scale = [Math.min(...one.policies.map((row) => row.rating_low)), Math.max(...one.policies.map((row) => row.rating_high))];
-  const nth = (label) => DATA.policies.findIndex((policy) => policy.label === label);
   const rows = one.policies.map((row) => {
     const text = `${fixed(row.rating, 0)} [${fixed(row.rating_low, 0)}, ${fixed(row.rating_high, 0)}]`;
-    const picture = whiskers({ look: Math.max(0, nth(row.policy)), value: row.rating, low: row.rating_low, high: row.rating_high }, scale, `${row.policy}: ${text}`);
+    const picture = whiskers({ look: lookOf(row.policy), value: row.rating, low: row.rating_low, high: row.rating_high }, scale, `${row.policy}: ${text}`);
     return { attributes: { "data-rated": row.policy }, name: row.policy,
       cells: [{ of: picture, kind: "picture" }, { of: text, kind: "whole" }, row.rank_low === row.rank_high ? String(row.rank_low) : `${row.rank_low} to ${row.rank_high}`] };
   });

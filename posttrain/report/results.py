@@ -22,19 +22,16 @@ from posttrain.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_json, read_policies
 from posttrain.report.ratings import read_ratings
+from posttrain.report.result_cells import result_rows, result_titles
 from posttrain.report.stale_results import stale_ratings
 from posttrain.report.summary import (
-    NOT_MEASURED,
     SCORES,
     SUMMARY,
     Figures,
-    extra_columns,
     gains,
     is_measured,
     policy_figures,
-    reference_of,
     reward_figures,
-    score_name,
     settings_in,
     summarize,
     tasks_of,
@@ -59,7 +56,7 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     theirs = lm_eval_lines(read(), not_current)
     if not (summary or others or errors):
         return theirs or "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
-    rows = [_titles(summary, against), *_rows(summary)] if policy_figures(summary) else []
+    rows = [result_titles(summary, against), *result_rows(summary)] if policy_figures(summary) else []
     first = max(map(len, [*(row[0] for row in rows), *errors]), default=0)
     lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], ruled=True)
     lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
@@ -101,12 +98,17 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 
-def write_report(not_current: Mapping[str, str]) -> str:
-    """Write the page from current results, and the other files if all are current; says what is left out."""
-    from posttrain.report.build import PAGE, build_report
+def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
+    """Write the page from current results, and the other files if all are current; says what is left out.
 
-    errors = build_report(not_current)
-    return "\n".join([f"wrote {PAGE}", *(f"{label} is left out: {error}" for label, error in errors.items())])
+    The page of a whole run is the stage's, byte for byte; any other one says when and from what it was made.
+    """
+    from posttrain.report.build import PAGE, build_report
+    from posttrain.report.heading import heading
+
+    file = Path(to) if to else PAGE
+    errors = build_report(not_current, heading() if to or not_current else None, file)
+    return "\n".join([f"wrote {file}", *(f"{label} is left out: {error}" for label, error in errors.items())])
 
 
 def current_summary(
@@ -159,49 +161,11 @@ def read_summary() -> tuple[dict[str, Figures], dict[str, str]]:
 
 
 def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
-    titles, rows = _titles(summary), _rows(summary)
+    titles, rows = result_titles(summary), result_rows(summary)
     ruler = ["---", *["---:"] * (len(titles) - 1)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [titles, ruler, *rows])
     notes = [note for note in (_reward_note(summary), gains(summary, tasks)) if note]
     return "\n\n".join([f"{BEGIN}\n{WRITTEN_BY}", table, *notes, END])
-
-
-def _titles(summary: Mapping[str, Figures], against: str | None = None) -> list[str]:
-    extra = [key.removeprefix("reward_").replace("_", " ") for key in extra_columns(summary)]
-    base = reference_of(summary)
-    seeds = ["seeds"] if _has_seeds(summary) else []
-    score = [f"{score_name(summary)} [95 % interval]", f"less {against or base} [95 %, Holm]", ""]
-    return ["setting", *seeds, *score, "greedy", *extra, "truncated", "length", f"KL to {base}"]
-
-
-def _has_seeds(summary: Mapping[str, Figures]) -> bool:
-    return any(figures.get("seeds", 1) > 1 for figures in summary.values())
-
-
-def _rows(summary: Mapping[str, Figures]) -> list[list[str]]:
-    extra = extra_columns(summary)
-    return [
-        [
-            name,
-            *([f"{figures.get('seeds', 1):.0f}"] if _has_seeds(summary) else []),
-            f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
-            if is_measured(figures)
-            else NOT_MEASURED,
-            f"{figures['gain']:+.3f} [{figures['gain_low']:+.3f}, {figures['gain_high']:+.3f}]"
-            if "gain" in figures
-            else "-",
-            verdict(figures),
-            _number(figures, "greedy", 3) if is_measured(figures) else NOT_MEASURED,
-            *(_number(figures, key, 3) for key in (*extra, "truncated")),
-            _number(figures, "length", 1),
-            _number(figures, "kl", 2),
-        ]
-        for name, figures in policy_figures(summary).items()
-    ]
-
-
-def _number(figures: Figures, key: str, digits: int) -> str:
-    return f"{figures[key]:z.{digits}f}" if key in figures else "-"
 
 
 def _reward_note(summary: Mapping[str, Figures]) -> str:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from posttrain.report.policies import Policy, prompt_ids
+from posttrain.report.wrong import RIGHT, Asked, kind
+
+DIGITS = 4
+SAMPLE_BYTES = 150
+"""What a sample takes on the page next to its text."""
+ROW = (
+    "id", "prompt_id", "problem", "task", "prompt", "answer", "completion", "reward", "status", "scores", "truncated",
+    "greedy", "sample",
+)  # fmt: skip
 
 
 def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
@@ -25,23 +36,102 @@ def side_by_side(policies: Sequence[Policy], prompts: int) -> pl.DataFrame:
     return table
 
 
-def for_page(table: pl.DataFrame, policies: Sequence[Policy], longest: int) -> list[dict[str, Any]]:
-    """Return the same as plain data for the page, with long texts cut; rows without text are left out."""
-    rows = []
-    for row in table.filter(pl.col("prompt").is_not_null()).iter_rows(named=True):
-        answers = [
+@dataclass(frozen=True)
+class Shown:
+    """The prompts of the page with their samples, as plain data, and how many of all there are."""
+
+    prompts: list[dict[str, Any]]
+    prompts_in_all: int
+    samples: int
+    """The first ones of each prompt; the shares are those of all samples."""
+    samples_in_all: int
+    reasons: list[str]
+    """What was asked for; a sample has its place in this list."""
+
+
+def for_page(chosen: Sequence[str], policies: Sequence[Policy], longest: int, budget: int, asked: Asked) -> Shown:
+    """Return what each policy answered to these prompts, with long texts cut.
+
+    Where that is more than `budget` bytes, fewer samples of each prompt are kept; and where one is too much, fewer
+    prompts. Prompts whose text was not kept are left out.
+    """
+    if not policies:
+        return Shown([], 0, 0, 0, [])
+    in_all, most = len(prompt_ids(policies[0])), samples(policies[0])
+    asked_for = _asked(policies[0], chosen).filter(pl.col("prompt").is_not_null())
+    by_policy = [_by_prompt(policy, asked_for["prompt_id"].to_list()) for policy in policies]
+    rows = [
+        {
+            "id": row["prompt_id"],
+            "prompt": _cut(row["prompt"], longest),
+            "answer": row["answer"],
+            "by": [found.get(row["prompt_id"]) for found in by_policy],
+        }
+        for row in asked_for.iter_rows(named=True)
+    ]
+    kept = len(rows)
+    sizes = [_sizes(row, longest, most) for row in rows]
+    while most > 1 and sum(sum(size[: most + 1]) for size in sizes) > budget:
+        most -= 1
+    while kept > 1 and sum(sum(size[: most + 1]) for size in sizes[:kept]) > budget:
+        kept -= 1
+    reasons: dict[str, int] = {"": 0}
+    for row in rows[:kept]:
+        row["by"] = [mine and _answered(mine, most, longest, asked, reasons) for mine in row["by"]]
+    return Shown(rows[:kept], in_all, most, samples(policies[0]), list(reasons))
+
+
+def _by_prompt(policy: Policy, chosen: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rollouts of each prompt, the sampled ones first."""
+    outcomes = "pass_at_1" in policy.metrics
+    tokens = pl.col("length") if "length" in policy.rollouts.columns else pl.col("logps").list.len()
+    rows = policy.rollouts.filter(pl.col("prompt_id").is_in(list(chosen)))
+    rows = rows.with_columns(kind(outcomes=outcomes), tokens=tokens).sort("greedy", "sample", maintain_order=True)
+    wanted = (*ROW, *("tokens", "kind"))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows.select(wanted).iter_rows(named=True):
+        found.setdefault(row["prompt_id"], []).append(row)
+    return found
+
+
+def _sizes(row: Mapping[str, Any], longest: int, most: int) -> list[int]:
+    """Return about how many bytes a prompt takes with its likeliest completions, and each of its samples."""
+    sizes = [len(json.dumps([row["prompt"], row["answer"]])), *[0] * most]
+    for sample in (sample for mine in row["by"] for sample in mine or ()):
+        place = 0 if sample["greedy"] else min(sample["sample"], most - 1) + 1
+        sizes[place] += len(json.dumps(_cut(sample["completion"], longest))) + SAMPLE_BYTES
+    return sizes
+
+
+def _answered(
+    mine: Sequence[Mapping[str, Any]], most: int, longest: int, asked: Asked, reasons: dict[str, int]
+) -> dict[str, Any]:
+    """Return the first samples of one prompt, its likeliest completion, and the figures of all its samples."""
+    sampled = [row for row in mine if not row["greedy"]]
+    known = [row["reward"] for row in sampled if row["reward"] is not None]
+    counts: dict[str, int] = {}
+    for row in sampled:
+        for name in (row["kind"], *(["cut"] if row["truncated"] else [])):
+            counts[name] = counts.get(name, 0) + 1
+    kept = [*sampled[:most], *(row for row in mine if row["greedy"])]
+    return {
+        "kinds": counts,
+        "mean": round(sum(known) / len(known), DIGITS) if known else None,
+        "samples": [
             {
-                "sampled": _cut(row[f"{policy.label}_sampled"], longest),
-                "sampled_score": row[f"{policy.label}_sampled_score"],
-                "greedy": _cut(row[f"{policy.label}_greedy"], longest),
-                "greedy_score": row[f"{policy.label}_greedy_score"],
-                "mean_score": row[f"{policy.label}_mean_score"],
+                "id": row["id"],
+                "text": _cut(row["completion"], longest),
+                "kind": row["kind"],
+                "score": row["reward"],
+                "parts": [[part["name"], part["value"], part["status"]] for part in row["scores"]],
+                "tokens": row["tokens"],
+                **({"reason": reasons.setdefault(asked.reason(row), len(reasons))} if row["kind"] != RIGHT else {}),
+                **({"cut": 1} if row["truncated"] else {}),
+                **({"greedy": 1} if row["greedy"] else {}),
             }
-            for policy in policies
-        ]
-        asked = {"id": row["prompt_id"], "problem": row["problem"], "prompt": _cut(row["prompt"], longest)}
-        rows.append({**asked, "answer": row["answer"], "by": answers})
-    return rows
+            for row in kept
+        ],
+    }
 
 
 def lengths(policy: Policy) -> dict[str, float]:

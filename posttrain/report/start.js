@@ -20,6 +20,4 @@ if (DATA.policies.length) {
 } else {
   for (const id of ["frontier", "length", "completions"]) byId(id).hidden = true;
 }
-startSettings();
-startLineage();
 document.documentElement.dataset.ready = "yes";

@@ -117,7 +117,9 @@ class Page:
     def box(self, selector: str) -> tuple[float, float, float, float]:
         """Left, top, width and height of an element, scrolled to the middle of the window."""
         one = f"document.querySelector({json.dumps(selector)})"
-        self.run(f"{one}.scrollIntoView({{block: 'center'}})")
+        for _ in range(2):  # cards that come into sight are laid out in the next frame, which may move the element
+            self.run(f"{one}.scrollIntoView({{block: 'center'}})")
+            self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         found = self.run(f"((box) => [box.left, box.top, box.width, box.height])({one}.getBoundingClientRect())")
         return found[0], found[1], found[2], found[3]
 

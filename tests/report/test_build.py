@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -22,10 +23,10 @@ from tests.workspace import ROOT, run
 OUTPUTS = ("headline.json", "summary.json", "samples.parquet", "curves.csv", "report.html")
 
 
-def page_data(text: str) -> dict[str, object]:
+def page_data(text: str) -> dict[str, Any]:
     """What the page carries, as a browser would read it."""
     inside = text.split('<script type="application/json" id="data">')[1].split("</script>", maxsplit=1)[0]
-    data: dict[str, object] = json.loads(inside)
+    data: dict[str, Any] = json.loads(inside)
     return data
 
 
@@ -114,10 +115,10 @@ def test_page_is_one_file_without_links(finished: Path) -> None:
 def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
     build_report({})
     data = page_data(PAGE.read_text(encoding="utf-8"))
-    answers = [row["by"][3]["sampled"] for row in data["prompts"]]  # type: ignore[index,attr-defined]
+    answers = [row["by"][3]["samples"][0]["text"] for row in data["prompts"]]
     assert answers[: len(workspace.HOSTILE)] == list(workspace.HOSTILE)
     assert data["reference"] == "sft"
-    curves = {one["label"]: one for one in data["curves"]}  # type: ignore[attr-defined]
+    curves = {one["label"]: one for one in data["curves"]}
     assert list(curves) == ["base", "dpo", "grpo"]
     assert curves["grpo"]["columns"]["reward"][30] == 0.5
 
@@ -127,7 +128,7 @@ def test_page_data_holds_the_evaluations_of_a_watched_run(finished: Path) -> Non
     workspace.watch(finished)
     build_report({})
     data = page_data(PAGE.read_text(encoding="utf-8"))
-    (one,) = data["evaluations"]  # type: ignore[misc]
+    (one,) = data["evaluations"]
     assert (one["label"], one["best_step"], one["over_optimised_step"]) == ("grpo", 30, 60)
     true, proxy = one["measured"]
     assert (true["name"], proxy["name"]) == ("true", "proxy")
@@ -153,8 +154,19 @@ def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
     workspace.put_policy(finished, "base", rows)
     build_report({})
     assert pl.read_parquet(SAMPLES)["base_sampled"][0] == "x" * 5000
-    shown = page_data(PAGE.read_text(encoding="utf-8"))["prompts"][0]["by"][0]["sampled"]  # type: ignore[index]
+    shown = page_data(PAGE.read_text(encoding="utf-8"))["prompts"][0]["by"][0]["samples"][0]["text"]
     assert shown == "x" * 2000 + " … (cut, 5,000 characters)"
+
+
+def test_the_tables_are_in_the_page_without_its_script(finished: Path) -> None:
+    Path("params.yaml").write_text(workspace.PARAMS.replace("beta: 0.1", "beta: 0.1, note: '<b>&'"))
+    build_report({})
+    written = PAGE.read_text(encoding="utf-8").split('<script type="application/json"', maxsplit=1)[0]
+    row = '<th scope="row" role="rowheader">{}</th>'
+    assert written.count(row.format("grpo")) == 2, "results, and what is wrong"
+    assert all(row.format(stage) in written for stage in ("sft/main", "online/grpo", "evaluate"))
+    assert "0.900 [0.850, 0.950]" in written
+    assert "<code>&lt;b&gt;&amp;</code>" in written and "<b>&" not in written
 
 
 @pytest.mark.slow

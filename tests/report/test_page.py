@@ -211,14 +211,132 @@ def test_more_prompts_on_demand(page: Page) -> None:
     assert page.run("document.activeElement.dataset.prompt") == f"{20:016x}"
 
 
-def test_filter_by_who_got_it_right(page: Page) -> None:
-    page.choose("#who select[data-policy=sft]", "wrong")
-    page.choose("#who select[data-policy=grpo]", "right")
-    expected = [n for n in range(30) if not workspace.right("sft", n, 0) and workspace.right("grpo", n, 0)]
-    assert page.texts("#found") == [f"{len(expected)} of 30 prompts"]
-    assert page.run(SHOWN) == expected[:20]
+@pytest.mark.slow
+def test_filter_by_what_is_wrong_counts_all_samples(page: Page) -> None:
+    page.choose("#of", "dpo")
+    page.choose("#kind", "wrong answer")
+    assert page.texts("#found") == ["30 of 30 prompts"], "the second sample is always wrong"
+    assert page.texts("#prompts article[data-policy=dpo] .steps span")[0] == "sample 2 of 2"
+    page.choose("#kind", "half")
+    assert page.run(SHOWN) == list(range(1, 30, 2))
+    page.choose("#kind", "right")
+    assert page.run(SHOWN) == list(range(0, 30, 2))
     page.click("#clear")
     page.wait("document.querySelector('#found').textContent === '30 of 30 prompts'")
+
+
+@pytest.mark.slow
+def test_sorted_by_the_difference_of_two_policies(page: Page) -> None:
+    page.choose("#order", "1 3")
+    assert "grpo better than sft" in page.texts("#order option")
+    assert page.run(SHOWN) == [n for n in range(30) if workspace.right("grpo", n, 0) and n % 3][:20]
+    page.choose("#order", "3 1")
+    assert page.run(SHOWN) == [0], "only there sft is better"
+
+
+@pytest.mark.slow
+def test_all_samples_of_a_prompt_are_stepped_through(page: Page) -> None:
+    card = "#prompts > li:first-child article[data-policy=sft]"
+
+    def shown() -> tuple[str, ...]:
+        return tuple(page.texts(f"{card} {part}")[0] for part in (".steps span", ".badge", "pre"))
+
+    assert shown() == ("sample 1 of 2", "✓ right", "sample 0 of sft to 0\n#### 1")
+    page.click(f"{card} .steps button:nth-child(3)")
+    assert shown() == ("sample 2 of 2", "✗ wrong answer", "sample 1 of sft to 0\n#### 1")
+    assert page.texts("#spoken")[0].startswith("sft sample 2 of 2: ✗ wrong answer")
+    assert page.run("document.activeElement.ariaLabel") == "next sample of sft", "the keyboard's place is kept"
+    page.click(f"{card} .steps button:nth-child(3)")
+    assert shown()[0] == "likeliest"
+    page.click(f"{card} .steps button:nth-child(3)")
+    assert shown()[0] == "sample 1 of 2"
+    page.click(f"{card} .steps button:nth-child(1)")
+    assert shown()[0] == "likeliest"
+    assert page.texts(f"{card} h3 small") == ["1 of 2 right"]
+    assert page.texts(f"{card} .parts")[0].endswith("correct 1, 1 tokens")
+
+
+@pytest.mark.slow
+def test_a_completion_and_the_command_that_explains_it_are_copied(page: Page) -> None:
+    page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    page.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    copied = "navigator.clipboard.readText()"
+    page.click("#prompts > li:first-child article[data-policy=sft] .steps button:nth-child(4)")
+    page.wait("document.querySelector('#spoken').textContent === 'copied'")
+    assert page.run(copied) == "sample 0 of sft to 0\n#### 1"
+    page.click("#prompts > li:first-child article[data-policy=sft] .steps button:nth-child(5)")
+    page.wait(f"{copied}.then((text) => text.startsWith('posttrain why '))")
+
+
+@pytest.mark.slow
+def test_reasons_and_states_are_on_the_cards(port: int, tmp_path: Path) -> None:
+    folder = workspace.make(tmp_path / "states")
+    rows = workspace.rollouts("dpo")
+    workspace.unread(rows[0], "13+2=15\n1")
+    rows[1] |= {"status": "timeout", "truncated": True, "scores": [{**rows[1]["scores"][0], "status": "timeout"}]}
+    workspace.put_policy(folder, "dpo", rows)
+    with Page(port) as page:
+        page.open(built(folder))
+        card = "#prompts > li:first-child article[data-policy=dpo]"
+        assert page.texts(f"{card} .parts")[0] == (
+            "✗ no readable answer it does not end with `#### N`. correct 0 (unparseable), 1 tokens"
+        )
+        page.click(f"{card} .steps button:nth-child(3)")
+        assert page.texts(f"{card} .badge") == ["✗ failed", "cut"]
+        assert "correct 0 (timeout)" in page.texts(f"{card} .parts")[0]
+        counts = page.run("[...document.querySelectorAll('#completions tr')[3].cells].map((cell) => cell.textContent)")
+        assert counts == ["dpo", "60", "46", "44", "1", "1", "1", "1"]
+        assert page.complaints == []
+
+
+@pytest.mark.slow
+def test_of_many_policies_four_are_next_to_each_other(port: int, tmp_path: Path) -> None:
+    folder = workspace.many(tmp_path / "many", settings=9, seeds=2, prompts=4, letters=40)
+    with Page(port) as page:
+        page.open(built(folder))
+        boxes = "[...document.querySelectorAll('#who input')].filter((box) => box.{}).length"
+        assert page.run(boxes.format("checked")) == 4 and page.run(boxes.format("disabled")) == 19 - 4
+        assert page.run("document.querySelectorAll('#prompts > li:first-child article').length") == 4
+        page.click("#who input:checked")
+        assert page.run(boxes.format("disabled")) == 0
+        assert page.run("document.querySelectorAll('#prompts > li:first-child article').length") == 3
+        runs = "[...document.querySelectorAll('#runs-list input')].filter((box) => box.checked).length"
+        assert page.run(runs) == 8, "of ten settings the reference and the best"
+        assert page.run("document.querySelectorAll('#curves-chart path.curve').length") == 14, "two seeds of seven"
+        looks = "((one) => one.style.stroke + one.getAttribute('stroke-dasharray'))"
+        drawn = f"[...document.querySelectorAll('#curves-chart path.curve')].map{looks}"
+        assert page.run(f"new Set({drawn}).size") == 7, "one look for each setting"
+        page.click("#runs-none")
+        assert page.run("document.querySelectorAll('path.curve, circle.point').length") == 0
+        page.type("#runs-filter", "lr8")
+        page.click("#runs-all")
+        assert page.run("document.querySelectorAll('#curves-chart path.curve').length") == 2
+        assert page.run("document.querySelectorAll('#frontier-chart circle.point').length") == 2
+        assert page.complaints == []
+
+
+@pytest.mark.slow
+def test_a_log_axis_and_the_cursor_of_all_charts(page: Page) -> None:
+    page.choose("#metric", "loss")
+    page.click("#log")
+    assert {"0.5", "1", "2", "5"} <= set(page.texts("#curves-chart svg text"))
+    left, top, width, height = page.box("#curves-chart .plot")
+    page.hover(left + width / 2, top + height / 2)
+    assert page.run("document.querySelectorAll('#multiples .tip:not([hidden])').length") >= 3
+    page.hover(2, 2)
+    assert page.run("document.querySelectorAll('#multiples .tip:not([hidden])').length") == 0
+
+
+@pytest.mark.slow
+def test_print_has_all_columns_and_no_completions(port: int, file: Path) -> None:
+    with Page(port) as page:
+        page.open(file, width=720, scheme="dark")
+        page.call("Emulation.setEmulatedMedia", media="print")
+        assert page.run("document.querySelector('#results-table table').getBoundingClientRect().right <= innerWidth")
+        assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.run("document.querySelector('#prompts').getBoundingClientRect().height") == 0
+        assert page.run("document.querySelector('h1').getBoundingClientRect().height") > 0
+        assert page.run("document.querySelectorAll('#runs-list label')[0].getBoundingClientRect().height") > 0
 
 
 @pytest.mark.slow
@@ -229,8 +347,9 @@ def test_scores_other_than_right_or_wrong_are_shown_as_numbers(port: int, tmp_pa
         titles = page.texts("#results-table thead th")
         assert "-1 to 2.8" in titles and "score [95 %]" in titles and "my:brief" in titles
         assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "2.600 [2.400, 2.800]"
-        assert page.texts("#who label") == []
-        assert page.texts("#prompts article[data-policy=sft] h3")[0] == "sftscore 3.000mean of 2 samples 1.063"
+        assert page.texts("#kind option") == ["any", "no readable answer", "failed", "cut"]
+        assert page.texts("#prompts article[data-policy=sft] h3")[0] == "sftmean of 2 1.063"
+        assert page.texts("#prompts article[data-policy=sft] .badge")[0] == "score 3.000"
         assert page.texts("#gain li") == [] and page.complaints == []
 
 
@@ -249,7 +368,7 @@ def test_without_stored_completions_the_rest_of_the_page_works(port: int, tmp_pa
     file = built(workspace.rewritten(workspace.make(tmp_path / "sampled"), "sampled"))
     with Page(port) as page:
         page.open(file)
-        assert page.texts("#completions-note")[0].startswith("20 held-out prompts.")
+        assert page.texts("#completions-note")[0].startswith("20 of 30 prompts with 2 samples")
         assert page.texts("#found") == ["20 of 20 prompts"] and page.complaints == []
 
 
@@ -258,8 +377,11 @@ def test_search_marks_what_it_finds(page: Page) -> None:
     page.type("#search", "SAMPLE 0 of sft to 17")
     assert page.run(SHOWN) == [17]
     assert page.texts("mark") == ["sample 0 of sft to 17"]
-    page.choose("#which", "greedy")
+    page.type("#search", "X")
     assert page.texts("#found") == ["0 of 30 prompts"]
+    page.run("document.getElementById('search').value = ''")
+    page.type("#search", "sample 1 of sft to 17")
+    assert page.texts("#prompts article[data-policy=sft] .steps span") == ["sample 2 of 2"], "the one that has it"
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def completion(policy: str, prompt: int, sample: int, *, greedy: bool) -> str:
     return f"{'likeliest' if greedy else 'sample'} {sample} of {policy} to {prompt}\n#### {prompt + 1}"
 
 
-def rollouts(policy: str, *, first_prompt: int = 0) -> list[dict[str, Any]]:
+def rollouts(policy: str, *, first_prompt: int = 0, prompts: int = PROMPTS) -> list[dict[str, Any]]:
     kinds = [(sample, False) for sample in range(SAMPLES)] + [(0, True)]
     return [
         {
@@ -94,9 +94,15 @@ def rollouts(policy: str, *, first_prompt: int = 0) -> list[dict[str, Any]]:
             "status": "ok",
             "scores": [{"name": "correct", "value": float(right(policy, prompt, sample)), "status": "ok"}],
         }
-        for prompt in range(first_prompt, first_prompt + PROMPTS)
+        for prompt in range(first_prompt, first_prompt + prompts)
         for sample, greedy in kinds
     ]
+
+
+def unread(row: dict[str, Any], completion: str) -> None:
+    """Make a rollout one whose answer cannot be read."""
+    scores = [{"name": "correct", "value": 0.0, "status": "unparseable"}]
+    row |= {"completion": completion, "reward": 0.0, "status": "unparseable", "scores": scores}
 
 
 def metrics(policy: str) -> dict[str, float]:
@@ -198,3 +204,42 @@ def put_curve(path: Path, columns: Mapping[str, list[float]]) -> None:
         for step, values in enumerate(zip(*columns.values(), strict=True))
     ]
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def many(folder: Path, settings: int = 15, seeds: int = 2, prompts: int = 200, letters: int = 1200) -> Path:
+    """Write a workspace of `settings` times `seeds` policies whose answers have so many letters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [(nth, seed, f"lr{nth}_s{seed}") for nth in range(settings) for seed in range(seeds)]
+    runs = "\n".join(
+        f"    {name}: {{algorithm: grpo, start: sft/main, seed: {seed}, optimizer: {{lr: {nth + 1}.0e-4}}}}"
+        for nth, seed, name in names
+    )
+    listed = ", ".join(f"{name}: online/{name}" for _, _, name in names)
+    settings_of = f"{{data: two_step/prompts, reference: sft/main, reward_model: none, prompts: {prompts}, samples: 2}}"
+    (folder / "params.yaml").write_text(
+        f"sft: {{runs: {{main: {{start: base/tiny, data: two_step/chat}}}}}}\nonline:\n  runs:\n{runs}\n"
+        f"evaluate:\n  settings: {settings_of}\n  policies: {{sft: sft/main, {listed}}}\n",
+        encoding="utf-8",
+    )
+    for place, policy in enumerate(["sft", *(name for _, _, name in names)]):
+        rows = [
+            {
+                **row,
+                "policy": policy,
+                "completion": f"{row['completion'] * 99}"[:letters],
+                "reward": float((row["sample"] * 7 + place + nth) % 5 < 3),
+            }
+            for nth, row in enumerate(rollouts("sft", prompts=prompts))
+        ]
+        write_table(from_rows(rows, "rollouts"), folder / "results" / policy / "rollouts.parquet", "rollouts")
+        put_json(
+            folder / "results" / policy / "metrics.json",
+            {**metrics("sft"), "score": 0.3 + place / 99, "kl_k1": place / 9},
+        )
+        if place:
+            curve = {
+                name: [(nth * (step + 1)) % 37 / 37 + place / 20 for step in range(200)]
+                for nth, name in enumerate(("reward", "kl_k3", "entropy", "length", "grad_norm"))
+            }
+            put_curve(folder / f"plots/online/{policy}.csv", curve)
+    return folder

@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = "online"
-ALGORITHMS = "algorithms"
+ALGORITHMS, METRICS = "algorithms", "metrics"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Take one name."""
-    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; or `{ALGORITHMS}` for all of them"
+    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}` of a step"
     run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
     parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; {run}; default: all sections")
 
@@ -23,6 +23,10 @@ def run(arguments: Namespace) -> str:
     from posttrain.params.params import GROUPS
 
     name: str | None = arguments.name
+    if name == METRICS:
+        from posttrain.report.watched_metrics import listed
+
+        return listed()
     if name is not None and (found := named_run(name)):
         return effective(*found)
     if name is None or name.partition(".")[0] in GROUPS:

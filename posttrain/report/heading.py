@@ -1,0 +1,83 @@
+"""What places a page: commit, date, machine, seeds, times, and what changed in params.yaml since the commit.
+
+It differs between equal runs, so the stage's own page, whose bytes must be equal, does not have it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from posttrain.measure.record import FOLDER as RECORDS
+from posttrain.measure.timings import FOLDER as TIMINGS
+from posttrain.params.formats import flattened, read_yaml
+from posttrain.params.params import PARAMS_FILE
+from posttrain.pipeline.git import git_or_none
+from posttrain.report.markup import Markup, element, figures
+
+MACHINE = ("platform", "device", "precision")
+MOST_CHANGES = 12
+
+
+def heading(now: datetime | None = None) -> Markup:
+    """Return the line as HTML."""
+    records, timings = list(_read(RECORDS)), list(_read(TIMINGS))
+    seconds = sum(float(one.get("total", 0)) for one in timings)
+    longest = sorted(timings, key=lambda one: -float(one.get("total", 0)))[:3]
+    times = ", ".join(f"{one['stage']} {_time(one['total'])}" for one in longest)
+    found = {
+        "commit": _commit(),
+        "date": (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": _several(" ".join(str(one.get(key, "")) for key in MACHINE) for one in records if "device" in one),
+        "seeds": _several(str(one["seed"]) for one in records if "seed" in one),
+        "torch": _several(one.get("versions", {}).get("torch", "") for one in records),
+        "times": f"{_time(seconds)} in all ({times}, ...)" if timings else "",
+        "params.yaml since the commit": "; ".join(_changes()),
+    }
+    shown = figures({name: value for name, value in found.items() if value})
+    return element("div", shown, id="made")
+
+
+def _read(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects under a folder; a file that another process is writing is left out."""
+    for file in sorted(folder.rglob("*.json")):
+        try:
+            yield dict(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+
+
+def _several(values: Iterable[str]) -> str:
+    return ", ".join(sorted({value for value in values if value}))
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _commit() -> str:
+    """Return the commit, and whether files that git tracks differ from it."""
+    commit = git_or_none("rev-parse", "--short", "HEAD")
+    if commit is None:
+        return "none"
+    changed = git_or_none("status", "--porcelain", "--untracked-files=no")
+    return commit.decode().strip() + (", changed" if changed and changed.strip() else ", clean")
+
+
+def _changes() -> list[str]:
+    """Return the keys of params.yaml that differ from the commit's, with both values."""
+    committed = git_or_none("show", f"HEAD:./{PARAMS_FILE}")
+    if committed is None:
+        return []
+    before, after = flattened(YAML(typ="safe", pure=True).load(committed)), flattened(read_yaml(PARAMS_FILE))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    lines = [f"{key}: {before.get(key, 'not set')} → {after.get(key, 'not set')}" for key in keys[:MOST_CHANGES]]
+    return [*lines, f"{len(keys) - MOST_CHANGES} more"] if len(keys) > MOST_CHANGES else lines

@@ -1,0 +1,75 @@
+"""Writes tables of the page as HTML, so that they are there without its script, and in print."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class Markup(str):
+    """A text that is HTML already."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its title, and the classes of its cells."""
+
+    title: str
+    kind: str = ""
+
+
+def escaped(text: object) -> Markup:
+    """Return a text as HTML: it is never read as markup."""
+    return text if isinstance(text, Markup) else Markup(html.escape(str(text)))
+
+
+def element(name: str, *inside: object, **attributes: str | None) -> Markup:
+    """Return an element; `_` in the name of an attribute stands for `-`, and one that is None is left out."""
+    given = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items() if value
+    )
+    return Markup(f"<{name}{given}>{''.join(map(escaped, inside))}</{name}>")
+
+
+def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[object]], *, stacks: bool = True) -> Markup:
+    """Return a table that scrolls in its own box; where it `stacks`, a narrow screen shows each row as a card.
+
+    The roles say what the display of a card would make a screen reader forget.
+    """
+    titles = [element("th", one.title, scope="col", role="columnheader", class_=one.kind) for one in columns]
+    head = element("thead", element("tr", *titles, role="row"), role="rowgroup")
+    lines = [
+        element(
+            "tr",
+            element("th", row[0], scope="row", role="rowheader"),
+            *(
+                element("td", cell, role="cell", class_=column.kind, data_title=column.title)
+                for cell, column in zip(row[1:], columns[1:], strict=True)
+            ),
+            role="row",
+        )
+        for row in rows
+    ]
+    body = element("tbody", *lines, role="rowgroup")
+    inside = element("table", element("caption", caption, class_="hidden"), head, body, role="table")
+    box = "scroll stacks" if stacks else "scroll"
+    return element("div", inside, class_=box, tabindex="0", role="region", aria_label=caption)
+
+
+def figures(pairs: Mapping[str, object]) -> Markup:
+    """Return names with their values, as a list that wraps."""
+    rows = (
+        element("div", element("dt", name.replace("_", " ")), element("dd", value)) for name, value in pairs.items()
+    )
+    return element("dl", *rows, class_="figures")
+
+
+def folded(summary: str, inside: Markup) -> Markup:
+    """Return a part that is closed until it is asked for."""
+    return element("details", element("summary", summary), inside)
+
+
+def listed(lines: Sequence[object]) -> Markup:
+    """Return a list."""
+    return element("ul", *(element("li", line) for line in lines))
