@@ -11,7 +11,7 @@ FIGURES = """
 the figures, all measured on prompts that nothing was trained on:
   setting               policies that differ in their seeds alone
   score                 mean reward of the sampled completions [95 % interval over prompts, and over seeds if several]
-  less NAME             the paired difference to NAME on the same prompts, as `posttrain compare` tests it
+  minus NAME            the paired difference to NAME on the same prompts, as `posttrain compare` tests it
   pass@1                the score, where every completion is right or wrong
   greedy                the same of the likeliest completion of each prompt
   truncated             share of completions that were cut at the longest length

@@ -14,7 +14,7 @@ function resultColumns(rows, against) {
     ...(seeds ? [share("seeds", "seeds", "trainings that differ in their seeds alone", 0)] : []),
     { text: `${DATA.score} [95 %]`, about: "mean of the sampled completions; the interval is over prompts, and over seeds where there are several", kind: "whole", of: (row) => row.metrics.score,
       value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]` },
-    { text: `less ${against}`, about: `the paired difference to ${against} on the same prompts, 95 % after Holm's correction, as posttrain compare tests it`, kind: "whole",
+    { text: `minus ${against}`, about: `the paired difference to ${against} on the same prompts, 95 % after Holm's correction, as posttrain compare tests it`, kind: "whole",
       of: (row) => found[row.setting]?.[0], value: (row) => row.setting in found ? difference(row) : "–" },
     { text: "verdict", about: "of one seed it is about that training alone", left: true, kind: "whole", of: (row) => found[row.setting]?.[3] ?? "", value: (row) => found[row.setting]?.[3] ?? "" },
     ...sampled.map((key) => scored(key, `pass@${key.slice(8)}`, "a right completion among so many")),

@@ -63,7 +63,7 @@ def test_columns_that_do_not_fit_the_terminal_are_named(reported: Path, monkeypa
 
 def test_differences_are_to_the_setting_that_is_asked_for(reported: Path) -> None:
     table = results_table({}, "dpo")
-    assert "less dpo [95 %, Holm]" in table and re.search(r"\ndpo +0.640 \[0.600, 0.700\] +-  ", table)
+    assert "minus dpo [95 %, Holm]" in table and re.search(r"\ndpo +0.640 \[0.600, 0.700\] +-  ", table)
     with pytest.raises(PipelineError, match=r"no setting 'dpoo' is evaluated.*Did you mean 'dpo'"):
         results_table({}, "dpoo")
 
@@ -229,7 +229,7 @@ def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) 
     workspace.graded(reported)
     build_report({})
     lines = results_table({}).splitlines()
-    assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "less sft [95 %, Holm]", "greedy"]
+    assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "minus sft [95 %, Holm]", "greedy"]
     rows = {line.split()[0]: line for line in lines if line}
     assert re.split("  +", rows["grpo"])[1] == "2.600 [2.400, 2.800]" and "1.000  " in rows["grpo"]
     assert rows["base"].split()[1:4] == ["-1.000", "[-1.000,", "-1.000]"]
