@@ -75,6 +75,7 @@ def test_shipped_params_are_right(file: Path) -> None:
     Path("examples").mkdir()
     Path("examples/trl_dpo.py").write_text("")
     write_gsm8k(Path("my/gsm8k"))
+    Path("my/python.jsonl").write_text('{"text": "def", "split": "train"}\n{"text": "class", "split": "heldout"}\n')
     for model in ("my/model", "my/smollm2"):
         Path(model).mkdir()
         Path(model, "config.json").write_text("{}")
