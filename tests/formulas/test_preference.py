@@ -19,7 +19,6 @@ from posttrain.algorithms.preference.robust_dpo import robust_dpo
 from posttrain.algorithms.preference.simpo import simpo
 from posttrain.algorithms.preference.slic import slic
 from posttrain.algorithms.preference.sppo import sppo
-from posttrain.algorithms.preference.unlikelihood import unlikelihood
 from posttrain.formulas.reward import bradley_terry, centring, comparisons, demonstration_bias
 
 
@@ -44,7 +43,6 @@ def test_pair_losses_by_hand() -> None:
     assert_close(simpo(H, L, 2 * beta, QUARTER), t(-math.log(0.75)))
     assert_close(sppo(t(5), t(-3), 0.1), t(0 + 4))
     assert_close(nca(t(QUARTER), t(-QUARTER), 1.0), t(-math.log(0.75) - 0.5 * (math.log(0.25) + math.log(0.75))))
-    assert_close(unlikelihood(t(math.log(0.75)), 2.0), t(-2 * math.log(0.25)))
 
 
 def test_apo_by_hand() -> None:

@@ -201,7 +201,7 @@ ADVANTAGES = frozenset(
 )
 LOSSES = frozenset(
     {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"}
-    | {"kto", "bco", "nca", "sppo", "unlikelihood"}
+    | {"kto", "bco", "nca", "sppo"}
 )
 """What the oracle has besides; the laws that need it say nothing about other entries, and one test lists them."""
 
@@ -409,8 +409,6 @@ def _pair(options: Any, h: float, l: float) -> float:  # noqa: E741
             return -log_sigmoid(b * h) - 0.5 * log_sigmoid(-b * h) - 0.5 * log_sigmoid(-b * l)
         case "sppo":
             return (h - 0.5 / options.beta) ** 2 + (l + 0.5 / options.beta) ** 2
-        case "unlikelihood":
-            return -options.alpha * math.log(1 - math.exp(l))
         case "orpo":
             return -options.beta * log_sigmoid(_log_odds(h) - _log_odds(l))
     raise AssertionError(f"the oracle has no formula for '{options.type}': write it down from its paper")
