@@ -37,8 +37,18 @@ SHAPE = {
 
 def model_folder(folder: Path, kind: str, **changed: Any) -> Path:
     """Write a random model whose vocabulary has rows that no token uses."""
-    from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PhiConfig, PhiForCausalLM
-    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        MistralConfig,
+        MistralForCausalLM,
+        PhiConfig,
+        PhiForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     classes: dict[str, tuple[Any, Any]] = {
         "llama": (LlamaConfig, LlamaForCausalLM),
@@ -168,7 +178,7 @@ def test_a_wrong_file_is_found_by_the_check(tmp_path: Path, monkeypatch: pytest.
 
 def test_without_the_package_the_line_for_pip_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
-    with pytest.raises(PipelineError, match="pip install -c constraints.txt gguf accelerate"):
+    with pytest.raises(PipelineError, match=r"pip install -c constraints\.txt gguf accelerate"):
         write_gguf(tmp_path, "a/b", TALK, tmp_path / "out.gguf", "float32")
 
 
