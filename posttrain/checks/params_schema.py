@@ -33,6 +33,7 @@ from posttrain.pipeline.code_manifest import Library
 from posttrain.pipeline.lock_file import in_conflict
 from posttrain.pipeline.orphaned_outputs import Leftovers, leftovers
 from posttrain.processes.notes import process_notes
+from posttrain.processes.own_command import OwnCommand
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.tables.find_files import matches
@@ -45,7 +46,6 @@ from posttrain.train.run_config import Algorithm, typed_run
 from posttrain.workspace import CUSTOM, is_outside
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel
-from stages.external import ExternalRun
 from stages.preference import PreferenceRun, needed_kind
 
 _TYPES = {
@@ -209,7 +209,7 @@ def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
             yield f"{where}.path = '{params.path}': it has no config.json. Give the folder of a model."
         elif isinstance(params, FilesRun):
             yield from _missing_files(where, params, folder)
-    if isinstance(params, ExternalRun):
+    if isinstance(params, OwnCommand):
         script, shown = root / params.script, f"{where}.script = '{params.script}'"
         if not script.exists():
             yield f"{shown}: not found. Name the file or the folder that the command runs."

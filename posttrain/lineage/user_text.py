@@ -10,7 +10,7 @@ from typing import Any
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.workspace import format_size, rollouts_path
 
-_GIVEN = ("data.files", "data.hub")
+_GIVEN = ("data.files", "data.hub", "data.commands")
 _DERIVED = ("data.samples", "data.filters")
 LISTED = 6
 

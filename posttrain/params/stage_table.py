@@ -53,6 +53,7 @@ STAGES: Final = (
     Stage("base_hub", "base.hub", "model", "stages.base_hub:HubRun"),
     Stage("sft", "sft.runs", "model", "stages.sft:SftRun", seeded=True),
     Stage("data_samples", "data.samples", "tables", "posttrain.sampling.sample_preferences:SamplesRun", seeded=True),
+    Stage("data_commands", "data.commands", "tables", "stages.data_commands:CommandRun", seeded=True),
     Stage("data_filters", "data.filters", "tables", "posttrain.tables.filters:FilterRun"),
     Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
     Stage("reward_sets", "reward.sets", "model", "stages.reward_sets:SetRun"),

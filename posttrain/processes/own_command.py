@@ -5,14 +5,19 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import shutil
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pydantic import Field
+
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.isolation.command import run_command
-from posttrain.workspace import PARAMS_FILE
+from posttrain.params.params import Params
+from posttrain.workspace import PARAMS_FILE, is_outside
 
 PASSED: Final = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
@@ -21,6 +26,49 @@ PASSED: Final = (
 """Variables that every command gets; the others it gets only if its run names them."""
 LAST_LINES: Final = 5
 """Lines of the output that an error has."""
+
+
+class OwnCommand(Params):
+    """A command of the user's, and what it gets."""
+
+    command: str | list[str] = Field(
+        min_length=1,
+        description="a line for the shell, or words; {start}, {data}, {out}, {metrics} and {seed} are filled in",
+    )
+    script: str = Field(
+        min_length=1, description="the file or folder that the command runs: a change makes the run stale"
+    )
+    env: list[str] = Field(
+        [], description="names of environment variables that the command gets too; their values are stored nowhere"
+    )
+    seed: int = Field(0, ge=0, description="what the command gets as its seed")
+
+
+@contextmanager
+def written_by(params: OwnCommand, section: str, output: Path, start: Path | None, data: Path | None) -> Iterator[Path]:
+    """Run the command and give a folder with what it wrote, `out` and `metrics.csv`; the folder is removed again.
+
+    It lies next to `output`, the run's own.
+    """
+    if is_outside(params.script):
+        where = f"{section}.script = {params.script} ({PARAMS_FILE})"
+        raise ParamsError(what="it is outside the workspace", where=where, fix="Copy it into the workspace")
+    scratch = output.with_name(f".{output.name}.scratch.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed together with its keeper
+    out = scratch / "out"
+    out.mkdir(parents=True)
+    given = {
+        "start": "" if start is None else str(start),
+        "data": "" if data is None else str(data),
+        "out": str(out),
+        "metrics": str(scratch / "metrics.csv"),
+        "seed": str(params.seed),
+    }
+    try:
+        run_own(params.command, given, params.env, scratch, section)
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def run_own(

@@ -20,11 +20,9 @@ USER_KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "fe
 """The kinds of tables that a user can give."""
 
 
-class FilesRun(Params):
-    """One run of `data.files`: a folder of yours, and which of its files is which table."""
+class UserTables(Params):
+    """Which files are which table."""
 
-    path: str = Field(min_length=1, description="a folder; every file in it is an input that DVC tracks")
-    outside_workspace: bool = Field(default=False, description="let `path`, or a file in it, lead out of the workspace")
     corpus: FileTables | None = Field(default=None, description="texts for a model from scratch, or for ptx")
     chat: FileTables | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
     prompts: FileTables | None = Field(default=None, description="prompts, with an answer where a reward checks it")
@@ -41,9 +39,16 @@ class FilesRun(Params):
         return {"path": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _has_a_table(self) -> FilesRun:
+    def _has_a_table(self) -> UserTables:
         _check_tables(self)
         return self
+
+
+class FilesRun(UserTables):
+    """One run of `data.files`: a folder of yours, and which of its files is which table."""
+
+    path: str = Field(min_length=1, description="a folder; every file in it is an input that DVC tracks")
+    outside_workspace: bool = Field(default=False, description="let `path`, or a file in it, lead out of the workspace")
 
 
 class HubRun(Params):
@@ -63,18 +68,18 @@ class HubRun(Params):
         return self
 
 
-def tables_of_run(run: FilesRun | HubRun) -> dict[Kind, Source | list[Source]]:
+def tables_of_run(run: UserTables | HubRun) -> dict[Kind, Source | list[Source]]:
     """Return the tables that a run names."""
     return {kind: table for kind in USER_KINDS if (table := getattr(run, kind)) is not None}
 
 
-def sources_by_key(run: FilesRun | HubRun) -> dict[str, tuple[Kind, Source]]:
+def sources_by_key(run: UserTables | HubRun) -> dict[str, tuple[Kind, Source]]:
     """Return every source of a run by its key: `chat`, or `chat.0` and `chat.1`."""
     tables = tables_of_run(run).items()
     return {key: (kind, source) for kind, table in tables for key, source in numbered_sources(kind, table).items()}
 
 
-def _check_tables(run: FilesRun | HubRun) -> None:
+def _check_tables(run: UserTables | HubRun) -> None:
     """Refuse a run without tables, weights for only some sources, and shares that put one problem into two splits."""
     tables = tables_of_run(run)
     if not tables:
@@ -112,16 +117,16 @@ def file_tables(run: str) -> Tables:
         what = "this is a file, not a folder" if root.is_file() else "folder not found"
         fix = "Give the folder, and name the files in it: chat: demonstrations.jsonl"
         raise ParamsError(what=what, where=f"{where}.path = {params.path} (params.yaml)", fix=fix)
-    return _load_tables(params, where, root, outside_workspace=params.outside_workspace)
+    return load_tables(params, where, root, outside_workspace=params.outside_workspace)
 
 
 def hub_tables(run: str) -> Tables:
     """Return the tables of one run of `data.hub`."""
     where = f"data.hub.{run}"
-    return _load_tables(load(HubRun, where), where, Path(), outside_workspace=False)
+    return load_tables(load(HubRun, where), where, Path(), outside_workspace=False)
 
 
-def _load_tables(params: FilesRun | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
+def load_tables(params: UserTables | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
     """Return the tables of a run, with feedback made from pairs if there is none; the errors of all tables at once."""
     errors: list[PosttrainError] = []
     reads: dict[Kind, list[ReadSource]] = {}

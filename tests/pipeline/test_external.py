@@ -189,3 +189,81 @@ def test_a_variable_that_a_run_names_must_be_set(workspace: Path, monkeypatch: p
     done = stage(workspace, "external", "own")
     expected = "external.runs.own.env (params.yaml): the environment variable OWN_SERVICE is not set"
     assert done.returncode == 1 and expected in done.stdout
+
+
+MAKER = """
+import json, os, sys
+how, out = sys.argv[1], os.environ["POSTTRAIN_OUT"]
+import polars as pl
+asked = pl.read_parquet(os.environ["POSTTRAIN_DATA"])["prompt"].to_list() if os.environ["POSTTRAIN_DATA"] else []
+assert os.path.isdir(os.environ["POSTTRAIN_START"]) == (how == "works")
+rows = [{"prompt": turns[-1]["content"], "chosen": "It is 5", "rejected": "No"} for turns in asked]
+if how == "writes":
+    rows = [{"prompt": "a", "chosen": "b"}]
+if how != "nothing":
+    open(f"{out}/pairs.jsonl", "w").write("".join(json.dumps(row) + "\\n" for row in rows))
+    pl.DataFrame({"text": [row["prompt"] for row in rows]}).write_parquet(f"{out}/texts.parquet")
+"""
+MADE = """
+data:
+  files:
+    mine: {path: my/data, prompts: prompts.jsonl}
+  commands:
+    made: {command: [python, my/make.py, works], script: my/make.py, start: base/start, data: mine/prompts,
+           pairs: pairs.jsonl, corpus: texts.parquet}
+    writes: {command: [python, my/make.py, writes], script: my/make.py, start: none, data: none, pairs: pairs.jsonl}
+    nothing: {command: [python, my/make.py, nothing], script: my/make.py, start: none, data: none, pairs: pairs.jsonl}
+    fails: {command: "echo no; exit 3", script: my/make.py, start: none, data: none, pairs: pairs.jsonl}
+  filters:
+    kept: {data: made/pairs, against: none}
+base:
+  folders:
+    start: {path: my/model}
+"""
+
+
+@pytest.fixture(scope="module")
+def making(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with commands that write tables."""
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "params.yaml").write_text(MADE, encoding="utf-8")
+    made = make_workspace(folder / "clone", folder / "params.yaml")
+    write_rows(made / "my/data")
+    policy_folder(made / "my/model")
+    (made / "my/make.py").write_text(MAKER, encoding="utf-8")
+    return made
+
+
+@pytest.mark.slow
+def test_tables_of_a_command_are_checked_and_used_by_later_runs(making: Path) -> None:
+    checked = run(making, sys.executable, "-m", "posttrain", "check")
+    assert checked.returncode == 0, checked.stdout
+    assert ran(making, "data_filters@kept")[-2:] == ["data_commands@made", "data_filters@kept"]
+    tables = {kind: pl.read_parquet(making / f"data/made/{kind}.parquet") for kind in ("pairs", "feedback", "corpus")}
+    given = pl.read_parquet(making / "data/mine/prompts.parquet")
+    assert set(tables["corpus"]["text"]) == {turns[-1]["content"] for turns in given["prompt"].to_list()}
+    assert tables["feedback"].height == 2 * tables["pairs"].height
+    assert set(tables["pairs"]["split"]) == {"train", "heldout"}
+    assert ran(making, "data_filters@kept") == []
+    script = making / "my/make.py"
+    script.write_text(script.read_text(encoding="utf-8").replace("It is 5", "It is 6"), encoding="utf-8")
+    assert ran(making, "data_filters@kept") == ["data_commands@made", "data_filters@kept"]
+    edit(making, lambda params: params["data"]["filters"]["kept"].update(data="made/chat"))
+    refused = run(making, sys.executable, "-m", "posttrain", "check")
+    assert refused.returncode == 1 and "'made/chat': no run makes this table" in refused.stdout
+    edit(making, lambda params: params["data"]["filters"]["kept"].update(data="made/pairs"))
+
+
+NO_TABLE = {
+    "writes": "pairs.jsonl:1: ",
+    "nothing": "pairs.jsonl not found",
+    "fails": "data.commands.fails.command (params.yaml): exit status 3. It printed last:\n  no",
+}
+
+
+@pytest.mark.parametrize("name", slow_except(["writes"], NO_TABLE))
+def test_what_is_no_table_leaves_nothing(making: Path, name: str) -> None:
+    done = stage(making, "data_commands", name)
+    assert done.returncode == 1 and NO_TABLE[name] in done.stdout, done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (making / "data" / name).exists() and not list((making / "data").glob(".*.tmp"))

@@ -1,4 +1,4 @@
-"""Uploads a policy's model folder and its card to the Hub, in one commit."""
+"""Uploads a policy's model folder and its card to the Hub, in one commit; or writes the model as a GGUF file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import re
 from pathlib import Path
 from typing import Literal
 
+import polars as pl
+
 from posttrain.commands.promote.promotion import named_policy, require_current
 from posttrain.commands.push.card import card
+from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.errors import ModelError, ParamsError, PipelineError
 from posttrain.measure.masking import masked
+from posttrain.params.params import read
+from posttrain.params.stage_table import evaluated
 from posttrain.tables.hub_errors import unreachable
+from posttrain.tables.store import read_table
+from posttrain.workspace import table_path
 
 CARD = "README.md"
+CHECKED = 4
+"""Prompts on which a GGUF file is compared with its model."""
 _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
 
 
@@ -37,6 +46,15 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
     if does == "show":
         return f"to {target[1]} ({access} if it is new):\n{listed}\n\n{text}"
     return f"{listed}\n{_upload(target[1], named, text, access)}"
+
+
+def export(name: str, file: str, dtype: Type) -> str:
+    """Write a policy's model as a GGUF file, checked on prompts that it was evaluated on."""
+    label, model = named_policy(name)
+    require_current(label)
+    table = read_table(table_path(evaluated(read())[label].table), "prompts")
+    conversations = table.filter(pl.col("split") != "train")["prompt"].head(CHECKED).to_list()
+    return write_gguf(Path("models") / model, model, conversations, Path(file), dtype)
 
 
 def _upload(repository: str, files: dict[str, Path], text: str, access: str) -> str:

@@ -1,0 +1,37 @@
+"""data_commands: one run of `data.commands`, tables that a command of yours writes, read as your own files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posttrain.params.params import load
+from posttrain.params.slots import model_of, model_slot, table_of, table_slot
+from posttrain.processes.own_command import OwnCommand, written_by
+from posttrain.processes.stage import run_named_stage
+from posttrain.tables.columns import Tables
+from posttrain.tables.prepare import prepare
+from posttrain.tables.sources import USER_KINDS, UserTables, load_tables
+
+
+class CommandRun(UserTables, OwnCommand):
+    """One run of `data.commands`: a command of your own, and which of the files that it writes is which table."""
+
+    start: str = model_slot("the model that it may use", optional=True)
+    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+
+
+def main(run: str) -> None:
+    """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
+    prepare(run, _tables)
+
+
+def _tables(run: str) -> Tables:
+    section = f"data.commands.{run}"
+    params = load(CommandRun, section)
+    start = model_of(params.start, f"{section}.start")
+    with written_by(params, section, Path("data") / run, start, table_of(params.data)) as written:
+        return load_tables(params, section, written / "out", outside_workspace=False)
+
+
+if __name__ == "__main__":
+    run_named_stage(main)
