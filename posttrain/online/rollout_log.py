@@ -24,7 +24,17 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
-from posttrain.tables.columns import COLUMNS, ID_LENGTH, KEPT, SCORE, TRAINING_TEXT, canonical, digest, with_ids
+from posttrain.tables.columns import (
+    COLUMNS,
+    ID_LENGTH,
+    KEPT,
+    KEPT_TYPE,
+    SCORE,
+    TRAINING_TEXT,
+    canonical,
+    digest,
+    with_ids,
+)
 from posttrain.tables.store import DECODE_ERRORS, check_table, decode, write_parquet
 from posttrain.train.token_cache import list_array
 from posttrain.workspace import atomic_path, format_size, write_json
@@ -44,7 +54,10 @@ SUMMARY: Final = "run.json"
 _COLUMNS: Final = {name: dtype for name, dtype in COLUMNS["training_rollouts"].items() if name != "id"}
 _SAMPLED: Final = tuple(name for name in _COLUMNS if name not in ("seed", "sampling", "step", "advantage"))
 """The columns that differ from rollout to rollout, in the order of `RolloutLog.add`."""
-_NUMBERS: Final = {"prompt_ids": np.int64, "completion_ids": np.int64, "mask": np.uint8, "logps": np.float32}
+_NUMBERS: Final = {
+    "prompt_ids": np.int64, "completion_ids": np.int64, "mask": np.uint8, "logps": np.float32,
+    **dict.fromkeys(KEPT, np.int32),
+}  # fmt: skip
 """Those with a list of numbers."""
 
 
@@ -284,9 +297,7 @@ def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
 def _series(name: str, values: list[Any]) -> pl.Series:
     """Return a column; lists by way of Arrow, since polars takes longer for them than for all else."""
     if name in _NUMBERS:
-        return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS[name])
-    if name in KEPT:
-        return pl.Series(name, values, dtype=pl.List(pl.Int32()))
+        return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS.get(name, KEPT_TYPE))
     if name != "scores":
         return pl.Series(name, values, dtype=_COLUMNS[name])
     flat = [score for row in values for score in row]
