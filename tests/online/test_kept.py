@@ -135,7 +135,12 @@ HELDOUT = [f"{a}+2" for a in range(20)]
 def settings_of(settings: dict[str, Any], **rollout: Any) -> dict[str, Any]:
     sizes = {"rounds": 3, "prompts": 4, "group_size": 4, "minibatches": 2, **rollout}
     sampling = {"max_tokens": 6, **settings}
-    return {"rollout": {**sizes, "sampling": sampling}, "optimizer": {"lr": 5e-3}, "checkpoint_every": 1, "patience": None}
+    return {
+        "rollout": {**sizes, "sampling": sampling},
+        "optimizer": {"lr": 5e-3},
+        "checkpoint_every": 1,
+        "patience": None,
+    }
 
 
 def even_tokens(rollouts: Sequence[Rollout]) -> list[float]:
@@ -203,6 +208,9 @@ def test_stored_rollouts_have_them_and_others_have_no_such_columns(folder: Path,
     logged = logged_rollouts(stored, stored.summary["vocabulary"], grouped=True)
     batch = LoggedSource(logged, 5, 1.0, seed=0).batch(0)
     assert all(row.kept is not None and int(row.kept.counts.min()) == 3 for row in batch.rows)
+    replayed = stored.drawn(2, [Prompt(table.filter(pl.col("draw") == 2)["prompt_id"][0], [], [7])])
+    expected = table.filter(pl.col("draw") == 2)["kept_ids"].to_list()
+    assert [rollout.row.kept.ids.tolist() for rollout in replayed if rollout.row.kept] == expected
     first = table.filter(pl.col("round") == 0)
     rows = [
         TokenRow(
