@@ -208,10 +208,6 @@ def _outside(kept: Kept, like: Tensor) -> Tensor:
     return outside_MV
 
 
-def _part(kept: Kept | None, part: slice) -> Kept | None:
-    return None if kept is None else kept.part(part)
-
-
 def _tile_backward(
     tile: _Tile, head: Head, temperature: float, grads: Sequence[Tensor | None], entropy: Tensor, dtype: torch.dtype
 ) -> Tensor:
@@ -239,7 +235,7 @@ class _TokenLogp(torch.autograd.Function):
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))
         entropy_M = torch.empty_like(logp_M)
         for part in _tiles(target_M, weight_VD.shape[0]):
-            tile = _tile(hidden_MD[part], products, target_M[part], temperature, _part(kept, part))
+            tile = _tile(hidden_MD[part], products, target_M[part], temperature, kept and kept.part(part))
             logp_M[part], entropy_M[part] = tile.logp(), tile.entropy()
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden_MD, weight_VD, bias_V, target_M, entropy_M)
@@ -259,7 +255,7 @@ class _TokenLogp(torch.autograd.Function):
         )
         grad_head = _HeadGradient(*(None if tensor is None else _sums_like(tensor) for tensor in trained))
         for part in _tiles(target_M, weight_VD.shape[0]):
-            tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature, _part(ctx.kept, part))
+            tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature, ctx.kept and ctx.kept.part(part))
             of_part = [None if grad is None else grad[part] for grad in grads]
             grad_logits = _tile_backward(tile, head, ctx.temperature, of_part, entropy_M[part], hidden_MD.dtype)
             grad_hidden_MD[part] = _head_backward(grad_logits, hidden_MD[part], head, grad_head)
@@ -330,7 +326,7 @@ def loss_tiles(
     for part in _tiles(target_M, head.weight_VD.shape[0]):
         hidden = hidden_MD[part]
         with torch.no_grad():
-            tile = _tile(hidden, head, target_M[part], temperature, _part(kept, part))
+            tile = _tile(hidden, head, target_M[part], temperature, kept and kept.part(part))
             leaves = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
         yield LossTile(part, *leaves, tile, hidden, head, grad_head, temperature)
 
@@ -379,7 +375,7 @@ def plain_token_logp(
         entropy_M = -(logp_MV.exp() * logp_MV).sum(1)
         return logp_MV.gather(1, target[:, None]).squeeze(1), entropy_M
 
-    parts = [(hidden_MD[part], target_M[part], _part(kept, part)) for part in _tiles(target_M, head.vocabulary)]
+    parts = [(hidden_MD[part], target_M[part], kept and kept.part(part)) for part in _tiles(target_M, head.vocabulary)]
     if not parts:
         return tile(hidden_MD, target_M, None)
     logps, entropies = zip(*(checkpoint(tile, *part, use_reentrant=False) for part in parts), strict=True)
