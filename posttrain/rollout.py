@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Message = Mapping[str, str]
 Ids = Sequence[int]
@@ -13,6 +16,21 @@ Finish = Literal["stop", "length", "turns", "timeout", "error"]
 """How an episode ended: with a stop token or string, at the most tokens or turns, or because its task failed."""
 FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
 """The completion could not be scored: such a score never counts as 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """The tokens that top_k and top_p left to draw each of some sampled tokens from: all ids, and how many each has."""
+
+    ids: Tensor
+    """int32, those of the first token first."""
+    counts: Tensor
+    """int32; 0: nothing was left out."""
+
+    def part(self, tokens: slice) -> Kept:
+        """Return those of adjacent tokens."""
+        start, counts = int(self.counts[: tokens.start].sum()), self.counts[tokens]
+        return Kept(self.ids[start : start + int(counts.sum())], counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +46,8 @@ class TokenRow:
     prompt: Ids
     rest: Ids
     mask: Sequence[bool] | None = None
+    kept: Kept | None = None
+    """What each trained token was drawn from, where log-probs are over these tokens alone; None: over all."""
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.rest)

@@ -60,6 +60,7 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
         groups = PolicyGroups(
             sampler, text, models, rollout,
             seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,
+            keeps=params.keeps,
         )  # fmt: skip
         training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
         watch = heldout_watch(params, models, text, rewards, training.source.steps, section, sampler)

@@ -218,14 +218,13 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
     return None
 
 
-def truncation_refusal(top_p: float, top_k: int | None) -> str | None:
-    """Return why samples of only the likeliest tokens cannot be used; None if all tokens are sampled from."""
-    if top_p == 1 and top_k is None:
+def truncation_refusal(knobs: PolicyConfig) -> str | None:
+    """Return why samples of only the likeliest tokens cannot be used; None if they can."""
+    if knobs.penalty.type != "exact" and knobs.update.type != "trpo":
         return None
-    setting = f"top_p = {top_p:g}" if top_p < 1 else f"top_k = {top_k}"
     return (
-        f"{setting} samples from another distribution than the policy's, so ratios and KL would be those of a policy "
-        "that did not sample. Use top_p 1 and top_k null"
+        "top_p and top_k sample from some tokens, and KL(old || new) is exact over all of them. Use penalty sampled, "
+        "update adamw, or top_p 1 and top_k null"
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import REWARD_PARTS, part_columns
+from posttrain.errors import DataError
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
@@ -72,10 +73,16 @@ class Collect:
     needs: frozenset[str]
     """The columns that the objective reads."""
     seed: int
+    keeps: bool = False
+    """Whether samples must carry the tokens that each of theirs was drawn from."""
 
     def __call__(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Collected:
         """Return the groups of a draw; `sampled`: its completions, where they were sampled before."""
         rollouts = list(self.sampler.sample(draw) if sampled is None else sampled)
+        if self.keeps and any(rollout.row.kept is None for rollout in rollouts):
+            what = "the samples do not say which tokens top_p and top_k left to sample from, which log-probs are over"
+            fix = "Use the built-in sampler, or top_p 1 and top_k null"
+            raise DataError(what=what, where="rollout.sampling", fix=fix)
         if not self.sampler.scored:
             rollouts = scored_by_first(self.rewards, rollouts)  # a status where a reward fails, never a 0
         places = self.failures.check(rollouts)

@@ -16,14 +16,15 @@ import torch
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.objective import REWARD_PARTS
-from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, truncation_refusal
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.rollout_log import Stored
-from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.online.stored_rollouts import StoredRollouts, records
 from posttrain.params.slots import model_slot, rollouts_slot
 from posttrain.rollout import TokenRow
+from posttrain.tables.columns import KEPT
 from posttrain.train.batch_sources import BatchSource, epoch_places
 from posttrain.train.loop import TrainingParams, refuse_dropout
 from posttrain.train.run_config import Algorithms
@@ -100,7 +101,7 @@ class LoggedRollouts:
 
     def rows(self, places: Sequence[int]) -> list[list[dict[str, Any]]]:
         """Return the rows of some groups."""
-        return [self.table.slice(*self.groups[place]).to_dicts() for place in places]
+        return [records(self.table.slice(*self.groups[place])) for place in places]
 
 
 def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -> LoggedRollouts:
@@ -116,9 +117,12 @@ def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -
         what = f"none of {table.height:,} rollouts has a reward that can be compared"
         raise DataError(what=what, where=str(stored.folder), fix="Use the rollouts of another run")
     sampling = json.loads(scored["sampling"][0])
-    if refused := truncation_refusal(sampling["top_p"], sampling["top_k"]):
-        fix = "Sample the rollouts with these settings"
-        raise DataError(what=f"the rollouts cannot be learned from: {refused}", where=str(stored.folder), fix=fix)
+    if (sampling["top_p"] < 1 or sampling["top_k"]) and not set(KEPT) <= set(scored.columns):
+        what = (
+            "the rollouts do not have the tokens that top_p and top_k left to sample from: their algorithm needs none"
+        )
+        fix = "Use the rollouts of a policy row (docs/reference/algorithms.md), or sample with top_p 1 and top_k null"
+        raise DataError(what=what, where=str(stored.folder), fix=fix)
     sizes = scored.group_by("draw", maintain_order=True).len()["len"]
     left = f"; {table.height - scored.height:,} without a reward are left out" if scored.height < table.height else ""
     print(f"{stored.folder}: {scored.height:,} rollouts in {len(sizes):,} groups{left}")
@@ -149,7 +153,7 @@ class LoggedSource(BatchSource):
             "sample_key": row_keys(self._seed, [row["id"] for row in rows]),
         }
         tokens = [
-            TokenRow(row["prompt_ids"], row["completion_ids"], None if all(row["mask"]) else row["mask"])
+            TokenRow(row["prompt_ids"], row["completion_ids"], None if all(row["mask"]) else row["mask"], row["kept"])
             for row in rows
         ]
         return make_batch(tokens, columns, {"old_logp": torch.tensor([x for row in rows for x in row["logps"]])})

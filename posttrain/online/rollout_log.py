@@ -24,7 +24,17 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
-from posttrain.tables.columns import COLUMNS, ID_LENGTH, SCORE, TRAINING_TEXT, canonical, digest, with_ids
+from posttrain.tables.columns import (
+    COLUMNS,
+    ID_LENGTH,
+    KEPT,
+    KEPT_TYPE,
+    SCORE,
+    TRAINING_TEXT,
+    canonical,
+    digest,
+    with_ids,
+)
 from posttrain.tables.store import DECODE_ERRORS, check_table, decode, write_parquet
 from posttrain.train.token_cache import list_array
 from posttrain.workspace import atomic_path, format_size, write_json
@@ -44,7 +54,10 @@ SUMMARY: Final = "run.json"
 _COLUMNS: Final = {name: dtype for name, dtype in COLUMNS["training_rollouts"].items() if name != "id"}
 _SAMPLED: Final = tuple(name for name in _COLUMNS if name not in ("seed", "sampling", "step", "advantage"))
 """The columns that differ from rollout to rollout, in the order of `RolloutLog.add`."""
-_NUMBERS: Final = {"prompt_ids": np.int64, "completion_ids": np.int64, "mask": np.uint8, "logps": np.float32}
+_NUMBERS: Final = {
+    "prompt_ids": np.int64, "completion_ids": np.int64, "mask": np.uint8, "logps": np.float32,
+    **dict.fromkeys(KEPT, np.int32),
+}  # fmt: skip
 """Those with a list of numbers."""
 
 
@@ -64,6 +77,8 @@ class Sampling:
     """The most rollouts that the run can sample."""
     longest: int
     """The most tokens of a row."""
+    keeps: bool = False
+    """Whether rollouts have the tokens that each of theirs was drawn from."""
 
 
 def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
@@ -81,7 +96,7 @@ class RolloutLog:
     limit: float = 1e9
     """The most bytes of the whole table; later rounds are stored without their text."""
     _folder: Path = Path()
-    _pending: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in _SAMPLED})
+    _pending: dict[str, list[Any]] = field(init=False)
     _tokens: int = 0
     """Those of the pending rollouts."""
     _sizes: dict[int, int] = field(default_factory=dict)
@@ -91,6 +106,13 @@ class RolloutLog:
     """The first round whose text was left out to stay below the limit."""
     _trained: list[Tensor] = field(default_factory=list)
     """For the rows of each optimizer step: the rollout's number, the step, and the bits of the mean advantage."""
+
+    def __post_init__(self) -> None:
+        self._kept = KEPT if self.sampling.keeps else ()
+        self._pending = self._empty()
+
+    def _empty(self) -> dict[str, list[Any]]:
+        return {name: [] for name in (*_SAMPLED, *self._kept)}
 
     def open(self, folder: Path) -> None:
         """Keep the files in this folder until the run ends; says so where the limit may be too low."""
@@ -117,10 +139,15 @@ class RolloutLog:
                 len(rollout.logps), sum(rollout.logps),
                 rollout.finish, totals.get(place), reward.outcome(rollout) if place in totals else None, scores,
                 list(rollout.turn_rewards), canonical(dict(rollout.info)),
+                *self._kept_of(rollout),
             )  # fmt: skip
             for column, value in zip(self._pending.values(), values, strict=True):
                 column.append(value)
-            self._tokens += len(rollout.row)
+            self._tokens += len(rollout.row) + (rollout.row.kept.ids.numel() if rollout.row.kept else 0)
+
+    def _kept_of(self, rollout: Rollout) -> tuple[Any, ...]:
+        kept = rollout.row.kept
+        return (kept.ids.numpy(), kept.counts.numpy()) if self._kept and kept else ()
 
     @phase("write")
     def _write(self) -> None:
@@ -138,17 +165,19 @@ class RolloutLog:
                 what = f"the rollouts reach rollouts_gb ({format_size(self.limit)}) in round {number}"
                 print(f"{self.sampling.run}: {what}: no text is stored from here on", file=sys.stderr)
         if self._text_ends is not None:
-            write_parquet(frame.with_columns(_no_text()), file)
+            write_parquet(
+                frame.with_columns(pl.lit(None, dtype=frame.schema[name]).alias(name) for name in _text(frame)), file
+            )
         self._sizes[first] = file.stat().st_size
         self._rows += frame.height
 
     def _frame(self) -> pl.DataFrame:
         """Return the pending rollouts as a table, which are pending no more."""
         frame = pl.DataFrame([_series(name, part) for name, part in self._pending.items()])
-        self._pending, self._tokens = {name: [] for name in _SAMPLED}, 0
+        self._pending, self._tokens = self._empty(), 0
         same = {"seed": self.sampling.seed, "sampling": self.sampling.settings, "step": None, "advantage": None}
         constants = (pl.lit(value, dtype=_COLUMNS[name]).alias(name) for name, value in same.items())
-        return frame.with_columns(constants).select(*_COLUMNS)
+        return frame.with_columns(constants).select(*_COLUMNS, *self._kept)
 
     def trained(self, step: int, prepared: Ragged) -> None:
         """Note which rollouts an optimizer step has, and the mean advantage of each."""
@@ -261,14 +290,14 @@ def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
     hashed = pl.col("problem").map_elements(digest, return_dtype=pl.String())
     return frame.with_columns(
         pl.when(kept).then("problem").otherwise(hashed).alias("problem"),
-        *(pl.when(kept).then(name).alias(name) for name in TRAINING_TEXT),
+        *(pl.when(kept).then(name).alias(name) for name in _text(frame)),
     )
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
     """Return a column; lists by way of Arrow, since polars takes longer for them than for all else."""
     if name in _NUMBERS:
-        return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS[name])
+        return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS.get(name, KEPT_TYPE))
     if name != "scores":
         return pl.Series(name, values, dtype=_COLUMNS[name])
     flat = [score for row in values for score in row]
@@ -278,5 +307,5 @@ def _series(name: str, values: list[Any]) -> pl.Series:
     return pl.Series(name, pl.from_arrow(pa.LargeListArray.from_arrays(offsets, scores)))
 
 
-def _no_text() -> Iterator[pl.Expr]:
-    return (pl.lit(None, dtype=_COLUMNS[name]).alias(name) for name in TRAINING_TEXT)
+def _text(frame: pl.DataFrame) -> list[str]:
+    return [name for name in (*TRAINING_TEXT, *KEPT) if name in frame.columns]

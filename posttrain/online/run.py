@@ -39,7 +39,9 @@ def training_run(
     section, rollout, (text, prompts, models, inputs) = section_of(name), params.rollout, run
     objective, failures = params.objective(), FailureLimit(rewards, params.max_failed, section)
 
-    collect = Collect(groups, rewards, failures, monitor, log, rollout.group_size, objective.needs, params.seed)
+    collect = Collect(
+        groups, rewards, failures, monitor, log, rollout.group_size, objective.needs, params.seed, keeps=params.keeps
+    )
     fresh = FreshRounds(prompts, collect, rollout, params.tries)
     rounds = Rounds(
         RoundsAhead(fresh) if rollout.ahead else fresh, models, objective.needs, rollout, params.seed,

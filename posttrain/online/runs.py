@@ -169,8 +169,14 @@ class OnlineParams(TrainingParams):
             group_size=rollout.group_size,
             most=self.most_rollouts,
             longest=longest_prompt + rollout.sampling.max_tokens,
+            keeps=self.keeps,
         )
         return RolloutLog(sampling, self.rollouts, self.rollouts_gb * 1e9)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether samples carry the tokens that each of theirs was drawn from: its log-probs are over these alone."""
+        return self.rollout.sampling.truncates and "old_logp" in self.needs
 
     def tables(self) -> list[Path]:
         """Tables that the run reads in addition to its prompts."""
@@ -219,7 +225,7 @@ class PolicyRun(OnlineParams, PolicyConfig):
             f"rollout.group_size = {size}": group_refusal(self, size),
             f"rollout.epochs = {epochs}": reuse_refusal(self, epochs),
             f"rollout.replay.groups = {replay}": replay_refusal(self, replay),
-            "rollout.sampling": truncation_refusal(self.rollout.sampling.top_p, self.rollout.sampling.top_k),
+            "rollout.sampling": truncation_refusal(self) if self.rollout.sampling.truncates else None,
             "correction = none": foreign_refusal(self, foreign=self.rollout.foreign),
         }
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]

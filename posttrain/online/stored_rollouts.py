@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
 
 from posttrain.errors import VERIFY, DataError
 from posttrain.online.rollout_log import FORMAT, SUMMARY
 from posttrain.params.formats import check_format
-from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.rollout import Kept, Prompt, Rollout, Score, TokenRow
+from posttrain.tables.columns import KEPT
 from posttrain.tables.store import DECODE_ERRORS, read_table
 
 
@@ -63,7 +65,7 @@ class StoredRollouts:
         rows: list[dict[str, Any]] = []
         for file, low, high in self._draws:
             if low < first + len(prompts) and first <= high:
-                rows += _part(file).filter(pl.col("draw").is_between(first, first + len(prompts) - 1)).to_dicts()
+                rows += _part(file).filter(pl.col("draw").is_between(first, first + len(prompts) - 1)).pipe(records)
         by_draw = {first + nth: prompt for nth, prompt in enumerate(prompts)}
         other = next((row for row in rows if row["prompt_id"] != by_draw[row["draw"]].id), None)
         if other or len(rows) != len(prompts) * self.summary["group_size"]:
@@ -86,12 +88,21 @@ def _part(file: Path) -> pl.DataFrame:
     return read_table(file, "training_rollouts")
 
 
+def records(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return rows of the table as mappings, with the columns of kept tokens as one value, `kept`."""
+    rows = frame.drop(KEPT, strict=False).to_dicts()
+    stored = set(KEPT) <= set(frame.columns)
+    for nth, row in enumerate(rows):
+        row["kept"] = Kept(*(torch.tensor(frame[name][nth].to_numpy()) for name in KEPT)) if stored else None
+    return rows
+
+
 def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
     mask = None if all(row["mask"]) else row["mask"]
     return Rollout(
         prompt,
         row["sample"],
-        TokenRow(prompt.ids, row["completion_ids"], mask),
+        TokenRow(prompt.ids, row["completion_ids"], mask, row["kept"]),
         row["logps"],
         row["completion"],
         row["finish"],

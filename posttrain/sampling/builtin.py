@@ -17,7 +17,8 @@ from posttrain.measure.counts import count
 from posttrain.models.decoder.step import backend_of
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import context_of
-from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, SamplingParams
+from posttrain.rollout import Kept
+from posttrain.sampling.sampler import Capability, Completion, KeptSampling, Mixture, Request, SamplingParams
 from posttrain.sampling.scheduler import Admission
 from posttrain.text.stops import Stops, StopStrings
 
@@ -121,6 +122,7 @@ class Decoder:
         self._prompts = [unique.setdefault(id(request.ids), tuple(request.ids)) for request in requests]
         self._params, self._keys, self._advance = params, keys, advance
         self._buffer = CompletionBuffer(len(requests), params.max_tokens, stops, params.stop)
+        self._keeps = isinstance(params, KeptSampling) and params.truncates
         self._stops, self._device = stops.tokens, runtime.device
         longest = max((len(request.ids) for request in requests), default=0)
         self._share = 0.0 if mixture is None else mixture.share
@@ -136,6 +138,7 @@ class Decoder:
         """The index of each prompt in the cache."""
         self._tokens: list[Tensor] = []
         self._logps: list[Tensor] = []
+        self._kept: list[Kept] = []
         self._keys_R: Tensor | None = None
         self._done_R = torch.zeros(0, dtype=torch.bool)
 
@@ -143,7 +146,7 @@ class Decoder:
         """Decode a completion of each request."""
         self._admit()
         while self._slots:
-            token_R, logp_R = sample_next(self._logits(), self._draw(), self._params.top_p, self._params.top_k)
+            token_R, logp_R = self._sample()
             self._tokens.append(token_R)
             self._logps.append(logp_R)
             self._steps += 1
@@ -153,6 +156,15 @@ class Decoder:
                 self._append(token_R, self._position_R)
                 self._position_R += 1
         return self._buffer.completions()
+
+    def _sample(self) -> tuple[Tensor, Tensor]:
+        """Return the next token of each row and its log-prob, and note what it was drawn from."""
+        inputs = self._logits(), self._draw(), self._params.top_p, self._params.top_k
+        if not self._keeps:
+            return sample_next(*inputs)
+        token_R, logp_R, kept = sample_kept(*inputs)
+        self._kept.append(kept)
+        return token_R, logp_R
 
     def _logits(self) -> Tensor:
         logits = [backend.next_logits() for backend in self._backends]
@@ -193,7 +205,10 @@ class Decoder:
         tokens_RT, logps_RT = (torch.stack(part, dim=1).tolist() for part in (self._tokens, self._logps))
         for number, tokens, logps in zip(self._slots, tokens_RT, logps_RT, strict=True):
             self._buffer.add(number, tokens, logps)
-        self._tokens, self._logps = [], []
+        ids_TR = [torch.split(kept.ids, kept.counts.tolist()) for kept in self._kept]
+        for number, ids_T in zip(self._slots, zip(*ids_TR, strict=True), strict=True) if ids_TR else ():
+            self._buffer.keep(number, ids_T)
+        self._tokens, self._logps, self._kept = [], [], []
 
     def _replace_finished(self, token_R: Tensor) -> None:
         """Drop rows that have ended, and admit waiting requests."""
@@ -227,7 +242,7 @@ class Decoder:
 
     def _reset_rows(self) -> None:
         """Set up the tensors of the rows for the steps until the next change."""
-        self._tokens, self._logps, self._steps = [], [], 0
+        self._tokens, self._logps, self._kept, self._steps = [], [], [], 0
         generated = [len(self._buffer.ids[number]) for number in self._slots]
         prompts = [len(self._prompts[number]) for number in self._slots]
         self._left = self._params.max_tokens - max(generated, default=0)
@@ -243,6 +258,7 @@ class CompletionBuffer:
     def __init__(self, count: int, max_tokens: int, stops: Stops, strings: Sequence[str]) -> None:
         self.ids: list[list[int]] = [[] for _ in range(count)]
         self.logps: list[list[float]] = [[] for _ in range(count)]
+        self.kept: list[list[Tensor]] = [[] for _ in range(count)]
         self.ended, self.truncated = [False] * count, [False] * count
         self._max_tokens, self._stop_tokens = max_tokens, frozenset(stops.tokens)
         self._strings = StopStrings(strings, stops.decode)
@@ -261,15 +277,27 @@ class CompletionBuffer:
             del mine[end:]
         self.logps[number].extend(logps[: len(mine) - before])
 
+    def keep(self, number: int, ids: Sequence[Tensor]) -> None:
+        """Append what the tokens just added were drawn from."""
+        mine = self.kept[number]
+        mine.extend(ids[: len(self.ids[number]) - len(mine)])
+
     def completions(self) -> list[Completion]:
         """Return the finished completions."""
-        rows = zip(self.ids, self.logps, self.truncated, strict=True)
-        return [Completion(ids, logps, "length" if truncated else "stop") for ids, logps, truncated in rows]
+        rows = zip(self.ids, self.logps, self.truncated, self.kept, strict=True)
+        return [
+            Completion(ids, logps, "length" if truncated else "stop", _kept_of(kept) if kept else None)
+            for ids, logps, truncated, kept in rows
+        ]
 
     def _end(self, ids: list[int], before: int) -> int | None:
         by_token = next((i + 1 for i in range(before, len(ids)) if ids[i] in self._stop_tokens), None)
         by_string = self._strings.end(ids, len(ids) - before)
         return min((end for end in (by_token, by_string) if end is not None), default=None)
+
+
+def _kept_of(ids_T: Sequence[Tensor]) -> Kept:
+    return Kept(torch.cat([*ids_T]), torch.tensor([len(ids) for ids in ids_T], dtype=torch.int32))
 
 
 def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor]:
@@ -283,6 +311,17 @@ def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int 
     if p.device.type != "cpu":  # spares the passes for the largest
         return token_R, _of(p, token_R).log()
     return token_R, _of(logits, token_R) - (logits.amax(1) - p.amax(1).log())
+
+
+def sample_kept(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor, Kept]:
+    """Return the token of each row that `sample_next` returns, its log-prob among the kept tokens, and these."""
+    p = top_k_top_p_mask(logits.softmax(1), top_p, top_k)
+    token_R = logits.argmax(1) if draw_R is None else _drawn(p, draw_R)
+    outside = p == 0
+    logp_RV = logits.masked_fill(outside, -torch.inf).log_softmax(1)
+    kept = outside.logical_not_()
+    ids_K = kept.nonzero()[:, 1].to("cpu", torch.int32)
+    return token_R, _of(logp_RV, token_R), Kept(ids_K, kept.sum(1, dtype=torch.int32).cpu())
 
 
 def _of(values_RV: Tensor, token_R: Tensor) -> Tensor:

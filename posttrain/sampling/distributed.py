@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from posttrain.models.files.text import context_of
 from posttrain.models.sharding import whole
 from posttrain.processes import world
+from posttrain.rollout import Kept
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import Engine, SampledModel
 from posttrain.sampling.sampler import (
@@ -18,11 +21,13 @@ from posttrain.sampling.sampler import (
     Capability,
     Completion,
     Finish,
+    KeptSampling,
     Mixture,
     Request,
     Sampler,
     SamplingParams,
 )
+from posttrain.text.packing import joined_kept
 
 FINISHES: tuple[Finish, ...] = ("stop", "length")
 
@@ -70,7 +75,8 @@ class DistributedSampler:
         with whole(self._local.model, *others):
             done = self._local.generate(mine, params, seed, greedy=greedy, mixture=mixture, advance=advance)
         completions: dict[int, Completion] = {}
-        for numbers, part in zip(places, _exchanged(done), strict=True):
+        kept = isinstance(params, KeptSampling) and params.truncates
+        for numbers, part in zip(places, _exchanged(done, kept=kept), strict=True):
             completions |= zip(numbers, part, strict=True)
         return [completions[place] for place in range(len(requests))]
 
@@ -122,21 +128,32 @@ def places_of_ranks(requests: Sequence[Request]) -> list[list[int]]:
     return [[place for place, number in enumerate(numbers) if number % size == rank] for rank in range(size)]
 
 
-def _exchanged(done: Sequence[Completion]) -> list[list[Completion]]:
-    """Return the completions of every process."""
+def _exchanged(done: Sequence[Completion], *, kept: bool = False) -> list[list[Completion]]:
+    """Return the completions of every process; `kept`: whether they carry what they were drawn from."""
     shape = torch.tensor(
         [x for completion in done for x in (len(completion.ids), FINISHES.index(completion.finish))], dtype=torch.long
     )
     ids = torch.tensor([token for completion in done for token in completion.ids], dtype=torch.long)
     logps = torch.tensor([logp for completion in done for logp in completion.logps], dtype=torch.float64)
-    every = zip(*(world.gathered_tensors(part) for part in (shape, ids, logps)), strict=True)
-    return [_completions(*parts) for parts in every]
+    sent = [shape, ids, logps]
+    if kept:
+        none = torch.zeros(0, dtype=torch.int32)
+        mine = joined_kept([Kept(none, none), *(done_here.kept for done_here in done if done_here.kept)])
+        sent += [mine.ids, mine.counts]
+    return [_completions(*parts) for parts in zip(*(world.gathered_tensors(part) for part in sent), strict=True)]
 
 
-def _completions(shape: torch.Tensor, ids: torch.Tensor, logps: torch.Tensor) -> list[Completion]:
+def _completions(shape: Tensor, ids: Tensor, logps: Tensor, *sets: Tensor) -> list[Completion]:
     lengths, finishes = shape.view(-1, 2).T.tolist() if shape.numel() else ([], [])
-    rows = zip(torch.split(ids, lengths), torch.split(logps, lengths), finishes, strict=True) if lengths else ()
-    return [Completion(row_ids.tolist(), logp.tolist(), FINISHES[finish]) for row_ids, logp, finish in rows]
+    if not lengths:
+        return []
+    starts = [0, *accumulate(lengths)]
+    parts = [slice(*bounds) for bounds in pairwise(starts)]
+    kept = Kept(*sets) if sets else None
+    return [
+        Completion(ids[part].tolist(), logps[part].tolist(), FINISHES[finish], kept and kept.part(part))
+        for part, finish in zip(parts, finishes, strict=True)
+    ]
 
 
 @contextmanager

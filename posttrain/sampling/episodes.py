@@ -21,6 +21,7 @@ from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks.step import Step, StepFailure, take_step
 from posttrain.tasks.task import Task, load_task
 from posttrain.text.chat import ChatText
+from posttrain.text.packing import joined_kept
 
 if TYPE_CHECKING:
     from posttrain.sampling.sampler import Completion, SamplingParams
@@ -122,7 +123,7 @@ def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatTe
     """Return the episode of one completion."""
     content = text.decode(completion.ids)
     turns = ({"role": "assistant", "content": content},)
-    row = TokenRow(prompt.ids, completion.ids)
+    row = TokenRow(prompt.ids, completion.ids, kept=completion.kept)
     return Rollout(prompt, sample, row, completion.logps, content, completion.finish, turns, version)
 
 
@@ -135,9 +136,11 @@ def _pool(name: str, workers: int) -> Pool:
 def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -> Rollout:
     """Return the episode with one more turn of the policy."""
     content, row = text.decode(completion.ids), rollout.row
+    kept = row.kept and completion.kept and joined_kept([row.kept, completion.kept])
+    mask = [*_mask(row), *(True for _ in completion.ids)]
     return replace(
         rollout,
-        row=replace(row, rest=[*row.rest, *completion.ids], mask=[*_mask(row), *(True for _ in completion.ids)]),
+        row=replace(row, rest=[*row.rest, *completion.ids], mask=mask, kept=kept),
         logps=[*rollout.logps, *completion.logps],
         text=content,
         finish=completion.finish,

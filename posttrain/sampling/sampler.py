@@ -14,7 +14,7 @@ from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import free_bytes
 from posttrain.params.params import Params
-from posttrain.rollout import Prompt, Rollout
+from posttrain.rollout import Kept, Prompt, Rollout
 from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables
@@ -57,6 +57,15 @@ class SamplingParams(Params):
             raise ValueError("every text contains the empty string, so each completion would be empty. Remove it")
         return stop
 
+    @property
+    def truncates(self) -> bool:
+        """Whether only the likeliest tokens are sampled from."""
+        return self.top_p < 1 or self.top_k is not None
+
+
+class KeptSampling(SamplingParams):
+    """The same, for completions with the tokens that each of theirs was drawn from; log-probs are over these."""
+
 
 MEMORY = {"rows", "kv_gb"}
 """Keys that decide no completion."""
@@ -76,8 +85,10 @@ class Completion:
 
     ids: list[int]
     logps: list[float]
-    """Of each token under the policy, at the sampling temperature."""
+    """Of each token under the policy, at the sampling temperature; without top_k and top_p, unless `kept` is there."""
     finish: Finish
+    kept: Kept | None = None
+    """With `KeptSampling` that leaves tokens out."""
 
 
 @dataclass(frozen=True)

@@ -147,12 +147,18 @@ ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
 TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "logps", "info")
 """The same columns of training_rollouts, whose other columns every row has."""
 
+KEPT: Final = ("kept_ids", "kept_counts")
+"""Columns of training_rollouts of a policy that was sampled with top_p or top_k: the tokens that each was drawn from,
+and how many these are; text too."""
+KEPT_TYPE: Final = pl.List(pl.Int32())
+
 OPTIONAL: Final[dict[Kind, dict[str, pl.DataType]]] = {
     "chat": {"score": pl.Float64(), **dict.fromkeys((*TOOL_USE, VARIABLES), pl.String())},
     "prompts": {VARIABLES: pl.String()},
     "pairs": {"subset": pl.String(), VARIABLES: pl.String()},
     "feedback": {VARIABLES: pl.String()},
     "rollouts": {**ROLLOUT_FIGURES, **ROLLOUT_STEPS},
+    "training_rollouts": dict.fromkeys(KEPT, KEPT_TYPE),
 }
 """Columns at the end that only some tables have: in chat the reward of a policy's own sample, and tool use; in pairs
 the part of a benchmark."""

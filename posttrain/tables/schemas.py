@@ -12,6 +12,7 @@ from posttrain.rollout import FAILED, Finish
 from posttrain.tables.columns import (
     COLUMNS,
     CONTENT,
+    KEPT,
     OPTIONAL,
     ROLES,
     ROLLOUT_FIGURES,
@@ -35,7 +36,7 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "pairs": ("subset", VARIABLES),
     "feedback": (VARIABLES,),
     "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
-    "training_rollouts": (*TRAINING_TEXT, "step", "reward", "outcome", "advantage"),
+    "training_rollouts": (*TRAINING_TEXT, *KEPT, "step", "reward", "outcome", "advantage"),
     "matches": ("margin", "win"),
 }
 
@@ -244,6 +245,12 @@ def _logp_rules() -> list[pa.Check]:
     ]
 
 
+def _kept_rules() -> list[pa.Check]:
+    ids, counts = pl.col("kept_ids"), pl.col("kept_counts")
+    of_tokens = (counts.list.len() == pl.col("logps").list.len()) & (counts.list.sum() == ids.list.len())
+    return [_rule("must count the kept tokens of each sampled one", "train again", of_tokens)]
+
+
 def _mask_rules() -> list[pa.Check]:
     mask = pl.col("mask")
     same = mask.list.len() == pl.col("completion_ids").list.len()
@@ -287,6 +294,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("training_rollouts", "completion_ids"): _token_id_rules("completion_ids"),
     ("training_rollouts", "mask"): _mask_rules(),
     ("training_rollouts", "logps"): _logp_rules(),
+    ("training_rollouts", "kept_counts"): _kept_rules(),
     ("training_rollouts", "length"): [_rule("must be at least 1", "train again", pl.col("length") > 0)],
     ("training_rollouts", "finish"): [_one_of("finish", get_args(Finish))],
     ("training_rollouts", "reward"): [_finite_rule("reward")],

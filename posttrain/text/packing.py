@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.rollout import Ids, TokenRow
+from posttrain.rollout import Ids, Kept, TokenRow
 
 Span = tuple[int, int, int, int]
 
@@ -37,6 +37,8 @@ class PackedRows:
     """The packed position of each row's last token."""
     spans: tuple[Span, ...]
     """Each row: start and length of its prompt, start and length of the rest."""
+    kept: Kept | None = None
+    """What each trained token was drawn from; it stays in the host's memory."""
 
     @cached_property
     def gathered(self) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -130,7 +132,21 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
         lengths_B=torch.tensor(lengths, dtype=torch.long),
         last_B=torch.tensor(last, dtype=torch.long),
         spans=tuple(spans),
+        kept=kept_of(rows),
     )
+
+
+def joined_kept(parts: Sequence[Kept]) -> Kept:
+    """Return the kept tokens of several parts as one."""
+    return Kept(torch.cat([part.ids for part in parts]), torch.cat([part.counts for part in parts]))
+
+
+def kept_of(rows: Sequence[TokenRow]) -> Kept | None:
+    """Return what the trained tokens of all rows were drawn from; None where no row says it."""
+    if all(row.kept is None for row in rows):
+        return None
+    none = torch.zeros(0, dtype=torch.int32)
+    return joined_kept([row.kept or Kept(none, none.new_zeros(len(row.trained))) for row in rows])
 
 
 def _buckets(lengths: Sequence[int]) -> list[list[int]]:

@@ -283,7 +283,8 @@ class ModelSet:
     def _policy_columns(self, micro: Batch, needs: frozenset[str], packed: PackedRows) -> dict[str, Tensor]:
         """Return the columns that are computed with the policy's hidden states and head."""
         hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
-        logp, entropy = token_logp(hidden_MD, self.head(self.policy), packed.target_M, self.temperature)
+        head = self.head(self.policy)
+        logp, entropy = token_logp(hidden_MD, head, packed.target_M, self.temperature, packed.kept)
         found = {"logp": logp, "entropy": entropy}
         if "kl_old" in needs:
             found["kl_old"] = self._kl_old(packed, hidden_MD)

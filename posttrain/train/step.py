@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,8 +24,8 @@ from posttrain.models.sharding import as_divided, full, own_part
 from posttrain.params.params import Params
 from posttrain.processes import world
 from posttrain.processes.world import split_across_ranks
-from posttrain.rollout import TokenRow
-from posttrain.text.packing import PackedRows
+from posttrain.rollout import Kept, TokenRow
+from posttrain.text.packing import PackedRows, kept_of
 from posttrain.train.model_set import ModelSet, on_device
 from posttrain.train.routing import NO_ROUTERS, Routers, StepRouting
 
@@ -66,6 +67,8 @@ class Batch:
             saved[f"{name}.lengths"] = torch.tensor([len(ids) for ids in side], dtype=torch.long)
         saved["masked"] = torch.tensor([row.mask is not None for row in self.rows])
         saved["mask"] = torch.tensor([flag for row in self.rows for flag in row.mask or ()], dtype=torch.bool)
+        if kept := kept_of(self.rows):
+            saved |= {"kept.ids": kept.ids, "kept.counts": kept.counts}
         return saved
 
     @staticmethod
@@ -85,7 +88,10 @@ class Batch:
             tokens={name[6:]: part for name, part in saved.items() if name.startswith("token.")},
             item_B=saved["items"],
         )
-        return Batch([TokenRow(*fields) for fields in zip(prompts, rests, masks, strict=True)], columns)
+        ends = [0, *saved["lengths"].cumsum(0).tolist()]
+        kept = Kept(saved["kept.ids"], saved["kept.counts"]) if "kept.ids" in saved else None
+        sets = [kept and kept.part(slice(*bounds)) for bounds in pairwise(ends)]
+        return Batch([TokenRow(*fields) for fields in zip(prompts, rests, masks, sets, strict=True)], columns)
 
 
 def make_batch(
@@ -208,7 +214,8 @@ class StepClosure:
             states_ND = packed_states(models.policy, packed, embedded_ND)
         hidden_MD = states_ND.detach().index_select(0, packed.source_M)
         grad_MD = torch.empty_like(hidden_MD)
-        for tile in loss_tiles(hidden_MD, head_of(models.policy), packed.target_M, models.temperature):
+        head = head_of(models.policy)
+        for tile in loss_tiles(hidden_MD, head, packed.target_M, models.temperature, packed.kept):
             part = columns.tokens_in(tile.part).with_tokens(logp=tile.logp, entropy=tile.entropy)
             loss = self.objective.loss(part, self.state)
             grad_MD[tile.part] = tile.backward(loss.total)

@@ -331,12 +331,12 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("online: {runs: {a: {corpus: two_step/corpus}}}", "ptx learns a corpus. Set both, or corpus: none"),
         ("online: {runs: {a: {surrogate: {hih: 1.0}}}}", "online.runs.a.surrogate.hih: unknown key. Did you mean"),
         (
-            "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}}}}",
-            "rollout.sampling: top_p = 0.9 samples from another",
+            "online: {runs: {a: {algorithm: trpo, rollout: {sampling: {top_p: 0.9}}}}}",
+            "rollout.sampling: top_p and top_k sample from some tokens",
         ),
         (
-            "online: {runs: {a: {rollout: {sampling: {top_k: 5}}}}}",
-            "Use top_p 1 and top_k null, or allow_unsupported: true",
+            "online: {runs: {a: {penalty: exact, rollout: {sampling: {top_k: 5}}}}}",
+            "or top_p 1 and top_k null, or allow_unsupported: true",
         ),
         ("sft: {runs: {main: {optimizer: {betas: [0.9, 1.0]}}}}", "Use numbers from 0 to below 1"),
         ("sft: {runs: {main: {epoch: 2}}}", "sft.runs.main.epoch: unknown key. Did you mean 'epochs'?"),
@@ -466,7 +466,7 @@ def test_own_modules_are_read_before_they_are_run(workspace: Path, text: str, sa
 @pytest.mark.parametrize(
     "text",
     [
-        "online: {runs: {a: {rollout: {sampling: {top_p: 0.9}}, allow_unsupported: true}}}",
+        "online: {runs: {a: {rollout: {sampling: {top_p: 0.9, top_k: 20}}}}}",
         "online: {runs: {a: {algorithm: raft, rollout: {sampling: {top_p: 0.9, top_k: 20}}}}}",
         f"distill: {{runs: {{b: {{{GKD}, reward_model: none, rollout: {{sampling: {{top_k: 20}}}}}}}}}}",
         "data: {samples: {compared: {sampling: {top_p: 0.9, stop: ['Q:']}}}}",

@@ -20,7 +20,7 @@ from posttrain.processes import world
 from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler, RankZeroSampler
-from posttrain.sampling.sampler import Completion, Request, SamplingParams
+from posttrain.sampling.sampler import Completion, KeptSampling, Request, SamplingParams
 from posttrain.sampling.vllm.weights import write_weights
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
@@ -48,7 +48,12 @@ def main() -> None:
     backward()
     done += sampler.generate(few, SamplingParams(), 7)
     backward()  # some processes have run no prompt since the last one
-    every = world.gathered([[one.ids, one.logps, one.finish] for one in done])
+    done += sampler.generate(requests, KeptSampling(max_tokens=12, top_p=0.7), 7)
+    done += sampler.generate(few, KeptSampling(top_k=3), 7)
+    kept = [[] if one.kept is None else [one.kept.ids.tolist(), one.kept.counts.tolist()] for one in done]
+    every = world.gathered(
+        [[one.ids, one.logps, one.finish, one_kept] for one, one_kept in zip(done, kept, strict=True)]
+    )
     assert all(one == every[0] for one in every), "all processes get the same completions"
     if world.is_rank_zero():
         Path(out).write_text(json.dumps(every[0]), encoding="utf-8")

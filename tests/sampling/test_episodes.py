@@ -18,7 +18,7 @@ from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.models.forward.forward import score_tokens
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import SamplingParams, generate_rollouts
+from posttrain.sampling.sampler import KeptSampling, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
 from posttrain.train.step import Batch, make_batch
@@ -107,8 +107,10 @@ def test_the_mask_marks_what_the_policy_drew(policy: Any, text: ChatText) -> Non
         assert one.truncated == (own[-1][-1] not in text.stops.tokens)
 
 
-def test_recorded_log_probs_are_those_of_the_whole_row(policy: Any, text: ChatText) -> None:
-    rollouts = several(drawn(policy, text, "talking"))
+@pytest.mark.parametrize("params", [PARAMS, KeptSampling(max_tokens=12, temperature=0.8, top_k=40)])
+def test_recorded_log_probs_are_those_of_the_whole_row(policy: Any, text: ChatText, params: SamplingParams) -> None:
+    rollouts = several(drawn(policy, text, "talking", params=params))
+    assert all((one.row.kept is not None) == params.truncates for one in rollouts)
     with torch.no_grad():
         found, _ = score_tokens(policy, pack([one.row for one in rollouts]), PARAMS.temperature)
     recorded = torch.tensor([logp for one in rollouts for logp in one.logps])

@@ -283,7 +283,7 @@ def score_tokens(
     """(log-prob [M], entropy [M]) of the trained tokens; `head` is the model's own unless given."""
     states_ND = packed_states(model, packed)
     hidden_MD = states_ND.index_select(0, packed.source_M)
-    return token_logp(hidden_MD, head or head_of(model), packed.target_M, temperature)
+    return token_logp(hidden_MD, head or head_of(model), packed.target_M, temperature, packed.kept)
 
 
 def score_rows(model: Any, packed: PackedRows) -> Tensor:

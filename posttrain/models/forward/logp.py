@@ -3,6 +3,8 @@
     z = cap tanh(scale (h W^T + b) / cap) / temperature        most families have the matrix alone
     logp_m = z_m[target_m] - logsumexp(z_m),   H_m = logsumexp(z_m) - sum_v p_mv z_mv
 
+Where a token was drawn from some tokens alone (`Kept`), v are these: the logits of all others are OUTSIDE.
+
 Both passes go through the vocabulary in tiles of scored tokens; the backward computes the logits again, so the memory
 does not grow with the number of tokens times the vocabulary.
 """
@@ -21,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from posttrain.errors import ModelError
 from posttrain.models.device import unsorted
 from posttrain.models.master_weights import gradient_of
+from posttrain.rollout import Kept
 
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 """What configs call a soft cap of the logits."""
@@ -143,6 +146,10 @@ TILE_TOKENS = 64
 """Smallest tile, however large the vocabulary: each tile reads and writes the weight's gradient once."""
 
 
+OUTSIDE = -1e15
+"""Has probability 0 exactly, and products with that are 0, of its square too."""
+
+
 @dataclass(frozen=True)
 class _Tile:
     """The distributions of some tokens."""
@@ -180,14 +187,25 @@ class _Tile:
             return grad.scatter_(1, target, own.to(dtype))
 
 
-def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float) -> _Tile:
+def _tile(hidden: Tensor, head: Head, target: Tensor, temperature: float, kept: Kept | None) -> _Tile:
     """Return one softmax; its largest probability gives the normaliser without a second pass of exponentials."""
     logits = head.logits(hidden, temperature)
+    if kept is not None:
+        logits.masked_fill_(_outside(kept, logits), OUTSIDE)
     p = logits.softmax(1)
     if p.is_cuda:  # one pass less
         most, place = p.max(1, keepdim=True)
         return _Tile(logits, p, (logits.gather(1, place) - most.log()).squeeze(1), target)
     return _Tile(logits, p, logits.amax(1) - p.amax(1).log(), target)
+
+
+def _outside(kept: Kept, like: Tensor) -> Tensor:
+    """Return where the logits of some tokens are of what they were not drawn from [M, V]."""
+    count_M = kept.counts.long()
+    row_K = torch.arange(count_M.numel()).repeat_interleave(count_M)
+    outside_MV = (count_M > 0).to(like.device)[:, None].repeat(1, like.shape[1])
+    outside_MV[row_K.to(like.device), kept.ids.long().to(like.device)] = False
+    return outside_MV
 
 
 def _tile_backward(
@@ -211,22 +229,23 @@ class _TokenLogp(torch.autograd.Function):
         head: Head,
         target_M: Tensor,
         temperature: float,
+        kept: Kept | None,
     ) -> tuple[Tensor, Tensor]:
         products = head.for_products(hidden_MD.dtype)
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))
         entropy_M = torch.empty_like(logp_M)
         for part in _tiles(target_M, weight_VD.shape[0]):
-            tile = _tile(hidden_MD[part], products, target_M[part], temperature)
+            tile = _tile(hidden_MD[part], products, target_M[part], temperature, kept and kept.part(part))
             logp_M[part], entropy_M[part] = tile.logp(), tile.entropy()
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden_MD, weight_VD, bias_V, target_M, entropy_M)
-        ctx.kind, ctx.temperature = (head.scale, head.cap), temperature
+        ctx.kind, ctx.temperature, ctx.kept = (head.scale, head.cap), temperature, kept
         return logp_M, entropy_M
 
     @staticmethod
     def backward(
         ctx: Any, *grads: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
         hidden_MD, weight_VD, bias_V, target_M, entropy_M = ctx.saved_tensors
         head = Head(weight_VD, bias_V, *ctx.kind).for_products(hidden_MD.dtype)
         grad_hidden_MD = torch.empty_like(hidden_MD)
@@ -236,11 +255,11 @@ class _TokenLogp(torch.autograd.Function):
         )
         grad_head = _HeadGradient(*(None if tensor is None else _sums_like(tensor) for tensor in trained))
         for part in _tiles(target_M, weight_VD.shape[0]):
-            tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature)
+            tile = _tile(hidden_MD[part], head, target_M[part], ctx.temperature, ctx.kept and ctx.kept.part(part))
             of_part = [None if grad is None else grad[part] for grad in grads]
             grad_logits = _tile_backward(tile, head, ctx.temperature, of_part, entropy_M[part], hidden_MD.dtype)
             grad_hidden_MD[part] = _head_backward(grad_logits, hidden_MD[part], head, grad_head)
-        return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None
+        return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None, None
 
 
 def _sums_like(part: Tensor) -> Tensor:
@@ -256,13 +275,15 @@ class _HeadGradient:
     bias_V: Tensor | None
 
 
-def token_logp(hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """(log-prob of each target [M], entropy [M]), both with gradient."""
+def token_logp(
+    hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0, kept: Kept | None = None
+) -> tuple[Tensor, Tensor]:
+    """(log-prob of each target [M], entropy [M]), both with gradient; `kept`: over these tokens alone."""
     if isinstance(head, ModuleHead):
-        return plain_token_logp(hidden_MD, head, target_M, temperature)
+        return plain_token_logp(hidden_MD, head, target_M, temperature, kept)
     _check(hidden_MD, head, target_M)
     logp_M, entropy_M = _TokenLogp.apply(  # type: ignore[no-untyped-call]
-        hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature
+        hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature, kept
     )
     return logp_M, entropy_M
 
@@ -291,7 +312,9 @@ class LossTile:
         return _head_backward(grad_logits, self._hidden, self._head, self._grad_head)
 
 
-def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0) -> Iterator[LossTile]:
+def loss_tiles(
+    hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: float = 1.0, kept: Kept | None = None
+) -> Iterator[LossTile]:
     """The scored tokens of a loss that is a sum over tokens, tile by tile; each tile takes the loss of its tokens.
 
     A tile's gradient is computed while its distributions are in memory: three products with the head's matrix, where a
@@ -303,7 +326,7 @@ def loss_tiles(hidden_MD: Tensor, head: Head, target_M: Tensor, temperature: flo
     for part in _tiles(target_M, head.weight_VD.shape[0]):
         hidden = hidden_MD[part]
         with torch.no_grad():
-            tile = _tile(hidden, head, target_M[part], temperature)
+            tile = _tile(hidden, head, target_M[part], temperature, kept and kept.part(part))
             leaves = tile.logp().requires_grad_(), tile.entropy().requires_grad_()
         yield LossTile(part, *leaves, tile, hidden, head, grad_head, temperature)
 
@@ -340,18 +363,21 @@ def _check(hidden_MD: Tensor, head: Head, target_M: Tensor) -> None:
 
 
 def plain_token_logp(
-    hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0
+    hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0, kept: Kept | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the same by plain autograd, each tile's logits computed again in the backward pass."""
 
-    def tile(hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        logp_MV = head.logits(hidden, temperature).log_softmax(1)
+    def tile(hidden: Tensor, target: Tensor, kept: Kept | None) -> tuple[Tensor, Tensor]:
+        logits = head.logits(hidden, temperature)
+        if kept is not None:
+            logits = logits.masked_fill(_outside(kept, logits), OUTSIDE)
+        logp_MV = logits.log_softmax(1)
         entropy_M = -(logp_MV.exp() * logp_MV).sum(1)
         return logp_MV.gather(1, target[:, None]).squeeze(1), entropy_M
 
-    parts = [(hidden_MD[part], target_M[part]) for part in _tiles(target_M, head.vocabulary)]
+    parts = [(hidden_MD[part], target_M[part], kept and kept.part(part)) for part in _tiles(target_M, head.vocabulary)]
     if not parts:
-        return tile(hidden_MD, target_M)
+        return tile(hidden_MD, target_M, None)
     logps, entropies = zip(*(checkpoint(tile, *part, use_reentrant=False) for part in parts), strict=True)
     return torch.cat(logps), torch.cat(entropies)
 
