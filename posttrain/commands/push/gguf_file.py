@@ -220,8 +220,9 @@ def _check(
     """Read the file with transformers, and refuse it unless everything is as in the model."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    quiet: Any = logging  # without types
+    quiet.set_verbosity_error()
+    quiet.disable_progress_bar()
     where = {"gguf_file": file.name, "local_files_only": True}
     try:
         with redirect_stderr(io.StringIO()):  # a bar of its progress
