@@ -200,8 +200,7 @@ ADVANTAGES = frozenset(
     | {"return_to_go", "gae", "outcome_value", "opo", "pass_at_k"}
 )
 LOSSES = frozenset(
-    {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"}
-    | {"kto", "bco", "nca", "sppo"}
+    {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"} | {"kto", "bco", "nca", "sppo"}
 )
 """What the oracle has besides; the laws that need it say nothing about other entries, and one test lists them."""
 
