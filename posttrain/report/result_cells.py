@@ -21,7 +21,7 @@ def result_titles(summary: Mapping[str, Figures], against: str | None = None) ->
     extra = [key.removeprefix("reward_").replace("_", " ") for key in extra_columns(summary)]
     base = reference_of(summary)
     seeds = ["seeds"] if _has_seeds(summary) else []
-    score = [f"{score_name(summary)} [95 % interval]", f"minus {against or base} [95 %, Holm]", ""]
+    score = [f"{score_name(summary)} [95 % interval]", f"minus {against or base} [95 %, Holm]", "verdict"]
     return ["setting", *seeds, *score, "greedy", *extra, "truncated", "length", f"KL to {base}"]
 
 

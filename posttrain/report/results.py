@@ -58,7 +58,8 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
         return theirs or "params.yaml evaluates no policy. Add one: evaluate.policies (`posttrain params evaluate`)"
     rows = [result_titles(summary, against), *result_rows(summary)] if policy_figures(summary) else []
     first = max(map(len, [*(row[0] for row in rows), *errors]), default=0)
-    lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], ruled=True)
+    left = (0, rows[0].index("verdict")) if rows else ()
+    lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], left=left, ruled=True)
     lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
     judged = map(_judge_note, summary.items())
     about = (_INTERVALS, _reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()

@@ -134,7 +134,9 @@ def verdict(figures: Figures) -> str:
     if figures["gain_low"] <= 0 <= figures["gain_high"]:
         return CANNOT_TELL
     better = "better" if figures["gain"] > 0 else "worse"
-    return better if figures.get("over_seeds") else f"this training {better}"
+    if figures.get("over_seeds"):
+        return better
+    return f"these trainings {better}" if figures.get("seeds", 1) > 1 else f"this training {better}"
 
 
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
