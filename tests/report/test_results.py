@@ -229,7 +229,7 @@ def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) 
     workspace.graded(reported)
     build_report({})
     lines = results_table({}).splitlines()
-    assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "minus sft [95 %, Holm]", "greedy"]
+    assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "minus sft [95 %, Holm]", "verdict"]
     rows = {line.split()[0]: line for line in lines if line}
     assert re.split("  +", rows["grpo"])[1] == "2.600 [2.400, 2.800]" and "1.000  " in rows["grpo"]
     assert rows["base"].split()[1:4] == ["-1.000", "[-1.000,", "-1.000]"]
