@@ -255,7 +255,7 @@ def test_tables_of_a_command_are_checked_and_used_by_later_runs(making: Path) ->
 
 
 NO_TABLE = {
-    "writes": "pairs.jsonl:1: ",
+    "writes": "data.commands.writes.pairs: a 'pairs' table cannot be made from the columns prompt, chosen",
     "nothing": "pairs.jsonl not found",
     "fails": "data.commands.fails.command (params.yaml): exit status 3. It printed last:\n  no",
 }
