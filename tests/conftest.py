@@ -89,4 +89,5 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     folder = workspace.make(tmp_path / "finished")
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "1000")  # pytest's workers have 80: tables would be cut
     return folder

@@ -291,7 +291,11 @@ def closure(objective: Objective, rows: Callable[[Sequence[int]], list[TokenRow]
     return StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
 
 
-LOSSES = {name: make for name, make in subjects().items() if "score" not in make().needs}
+LOSSES = {
+    name: make
+    for name, make in subjects().items()
+    if "score" not in make().needs and "pass_at_k" not in name  # in these small groups its advantages are all 0
+}
 
 
 @pytest.mark.parametrize("name", LOSSES)
