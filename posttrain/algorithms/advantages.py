@@ -95,6 +95,8 @@ class Advantage:
     """Whether the tokens of a row have different advantages."""
     nonnegative: bool = False
     """Whether rewards have to be 0 or more."""
+    smallest_group: Callable[[Any], int] = lambda _: 2
+    """(options) -> the samples of a prompt below which every advantage is 0."""
     by_length: bool = False
     """Whether it weighs samples by their tokens."""
     by_part: bool = False

@@ -183,10 +183,11 @@ def refusal(knobs: PolicyConfig) -> str | None:
 
 def group_refusal(knobs: PolicyConfig, group_size: int) -> str | None:
     """Return why the advantage cannot be computed from groups of this size; None if it can."""
-    if knobs.advantage_entry.grouped and group_size < 2:
+    smallest = knobs.advantage_entry.smallest_group(knobs.advantage)
+    if knobs.advantage_entry.grouped and group_size < smallest:
         return (
             f"advantage '{knobs.advantage.type}' compares siblings, so in a group of {group_size} every advantage "
-            "would be 0. Use a group size of 2 or more, or algorithm 'reinforce'"
+            f"would be 0. Use a group size of {smallest} or more, or algorithm 'reinforce'"
         )
     return None
 

@@ -53,18 +53,18 @@ def watch_stalls(stage: str) -> None:
 
 def _watch(stage: str, limit: float) -> None:
     said = 0.0
-    """When the stall that was told began."""
+    """When the stall that was reported began; 0: none was."""
     while True:
         began, name = CLOCK.moved, CLOCK.current
         still = time.monotonic() - began
         if said and said != began:
-            print(f"{stage} goes on after {(began - said) / 60:.3g} minutes", file=sys.stderr, flush=True)
+            print(f"{stage} moves again after {(began - said) / 60:.3g} minutes", file=sys.stderr, flush=True)
             said = 0.0
         if still >= limit and not said:
             said = began
             waits = f" (waits for {_MEANS[name]})" if name in _MEANS else ""
             print(
-                f"{stage} has not moved for {still / 60:.3g} minutes: phase {name}{waits}. It goes on waiting; "
+                f"{stage} has not moved for {still / 60:.3g} minutes: phase {name}{waits}. It still runs; "
                 f"{SETTING} sets after how long this is said. Its stacks and child processes:\n{_own_stacks()}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip

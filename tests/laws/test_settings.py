@@ -208,6 +208,11 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("ppo_penalty", replay, "earlier rounds have others"),
         ("grpo", {"rollout": {"group_size": 1}}, "compares siblings"),
         ("nash_md", {"rollout": {"group_size": 1}}, "compares siblings"),
+        (
+            "pass_at_k",
+            {"rollout": {"group_size": 4}},
+            "in a group of 4 every advantage would be 0. Use a group size of 5",
+        ),
         ("online_dpo", {"rollout": {"group_size": 1}}, "a pair is two samples"),
         ("trpo", {"activations": "recompute"}, "differentiates twice"),
         ("trpo", {"compile": True}, "differentiates twice"),
@@ -243,7 +248,7 @@ def test_what_has_no_ratio_serves_one_update_and_is_never_replayed(name: str) ->
 def test_what_compares_siblings_needs_some(name: str) -> None:
     settings = PolicyConfig.model_validate({"advantage": name})
     assert (group_refusal(settings, 1) is not None) == ADVANTAGES[name].grouped
-    assert group_refusal(settings, 2) is None
+    assert group_refusal(settings, 1 + getattr(settings.advantage, "k", 1)) is None
 
 
 def test_the_critics_loss_counts_as_in_the_papers() -> None:

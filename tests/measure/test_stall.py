@@ -1,4 +1,4 @@
-"""A stage that does not move says so once, with its stacks and those of its workers, and goes on."""
+"""A stage that does not move says so once, with its stacks and those of its workers, and continues."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def until(stage: subprocess.Popen[str], words: str) -> list[str]:
     raise AssertionError(f"{words!r} is not in {lines}")
 
 
-def test_a_stall_is_told_once_with_the_stacks_of_all_processes(stage: subprocess.Popen[str]) -> None:
+def test_a_stall_is_reported_once_with_the_stacks_of_all_processes(stage: subprocess.Popen[str]) -> None:
     assert stage.stdin is not None
-    told = until(stage, "online@grpo has not moved for")[-1]
-    assert "phase reward (waits for scores of rewards)" in told and "POSTTRAIN_STALL_MINUTES" in told
+    reported = until(stage, "online@grpo has not moved for")[-1]
+    assert "phase reward (waits for scores of rewards)" in reported and "POSTTRAIN_STALL_MINUTES" in reported
     lines = until(stage, "posttrain/rewards/worker.py")
     text = "".join(lines)
     assert "in wait_for_an_answer" in text and "posttrain.rewards.worker" in text and "sleep 600" in text
     stage.stdin.write("\n")
     stage.stdin.flush()
-    after = until(stage, "online@grpo goes on after")
+    after = until(stage, "online@grpo moves again after")
     again = until(stage, "online@grpo has not moved for")
     assert not any("has not moved" in line for line in (*after, *again[:-1])), "once for each time that it stalls"
     stage.stdin.write("\n")

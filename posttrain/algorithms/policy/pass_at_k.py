@@ -48,7 +48,8 @@ ADVANTAGES = {
         per_row(lambda rewards, k: pass_at_k(rewards.reward_B, rewards.step.rows["group"], k.k, k.threshold)),
         "(pass rate of the sets of k with the sample - that of all sets) / their spread",
         grouped=True,
-        nonnegative=True,
+        nonnegative=True,  # neither a KL nor a length is subtracted from what is compared with the threshold
+        smallest_group=lambda options: options.k + 1,
     )
 }
 ROWS = {

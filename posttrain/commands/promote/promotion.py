@@ -104,7 +104,7 @@ def _score(policy: EvaluatedPolicy) -> str:
 
 
 def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:
-    """Return by how much it is better than the present one; refused where that cannot be told, unless forced."""
+    """Return by how much it is better than the present one; refuse it if that is not shown, unless forced."""
     try:
         _, champion = select([candidate.policy, last.tag], last.policy, "sampled")
         if not (candidate.parsed and champion.parsed):
