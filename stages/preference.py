@@ -39,6 +39,11 @@ class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
     watch: TableWatch | None = WATCH
 
+    @property
+    def reference_moves(self) -> bool:
+        """Whether each part of the data has another reference."""
+        return self.parts > 1
+
 
 PREFERENCE = Algorithms((PREFERENCE_ROWS, lambda _: PreferenceRun))
 
@@ -66,7 +71,7 @@ def main(run: str) -> None:
         fix = f"Set {section}.max_tokens: {text.context // 2}"
         raise ParamsError(what=what, where=str(table), fix=fix)
 
-    models = ModelSet.load(Runtime(params.device), start, objective.needs, params, reference_moves=params.parts > 1)
+    models = ModelSet.load(Runtime(params.device), start, objective.needs, params)
 
     source = preference_source(objective, examples, params.batch, params.epochs, params.seed, models)
     update = adamw(models.trained, params, source.steps)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from posttrain.online.prompt_order import PassRates
 from posttrain.params.params import Params
 from posttrain.sampling.engines import ENGINE, ENGINES, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
@@ -18,12 +19,23 @@ class ReplayParams(Params):
     rounds: int = Field(2, ge=1, description="bound on their age: only the last so many rounds are kept")
 
 
+class Renewal(Params):
+    """The reference moves to the policy (ProRL, TR-DPO, Nash-EMA)."""
+
+    every: int = Field(ge=1, description="rounds after which the reference moves to the policy, e.g. 50")
+    keep: float = Field(0.0, ge=0, lt=1, description="share of its own weights that it keeps: an average; 0: a copy")
+
+
 class RolloutParams(Params):
     """How much is sampled and how often it is used."""
 
     rounds: int = Field(60, ge=1, description="times the policy samples")
     prompts: int = Field(16, ge=1, description="prompts of a round")
     group_size: int = Field(8, ge=1, description="samples of each prompt")
+    pass_rates: PassRates | None = Field(
+        None,
+        description="draw prompts by how often they were passed so far, most those passed half the time; null: in turn",
+    )
     minibatches: int = Field(2, ge=1, description="optimizer steps that a round's groups are divided among")
     epochs: int = Field(1, ge=1, description="times that a round's samples are gone through")
     sampling: SamplingParams = Field(default_factory=SamplingParams)

@@ -12,8 +12,9 @@ from torch import Tensor
 from posttrain.errors import RewardError
 from posttrain.models.sharding import fill
 from posttrain.online.collect import Collect, Draw
+from posttrain.online.prompt_order import prompt_order
 from posttrain.online.reward_monitor import has_zero_variance
-from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_metrics
 from posttrain.processes import world
 from posttrain.rewards.usage import USED, judge_metrics
@@ -62,6 +63,8 @@ class FreshRounds:
         """`tries`: above 1 groups of equal rewards are drawn again (dynamic sampling)."""
         self._prompts, self._collect, self.params, self._tries = prompts, collect, params, tries
         self.sampler = collect.sampler
+        self._order = prompt_order(prompts, collect.seed, params.pass_rates)
+        self._places: list[int] = []
         self._drawn = 0
 
     def take(self, number: int) -> Round:
@@ -85,6 +88,8 @@ class FreshRounds:
             collected = self._collect(draw, sampled)
             rollouts += collected.rollouts
             for group in collected.groups:
+                nth = int(group.columns.rows["rollout"][0]) // self.params.group_size - draw.first
+                self._order.learn(self._places[nth], group.columns.rows["outcome"])
                 replaced = self._tries > 1 and has_zero_variance(group.columns.rows["outcome"])
                 (spare if replaced else accepted).append(group)
             tries += 1
@@ -104,6 +109,7 @@ class FreshRounds:
             "cursor": torch.tensor(self._drawn),
             "reward_monitor": self._collect.monitor.tensor(),
             "reward_failures": self._collect.failures.tensor(),
+            **prefixed(order=self._order.state_dict()),
         }
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -111,17 +117,13 @@ class FreshRounds:
         self._drawn = int(tensors["cursor"])
         self._collect.monitor.load(tensors["reward_monitor"])
         self._collect.failures.load(tensors["reward_failures"])
+        self._order.load_state_dict(under(tensors, "order"))
 
     def _draw(self, number: int, attempt: int, count: int) -> Draw:
-        """Return the next prompts: all of them once per pass, each pass in another order."""
-        first, prompts = self._drawn, list[Prompt]()
-        for drawn in range(first, first + count):
-            lap, place = divmod(drawn, len(self._prompts))
-            generator = torch.Generator().manual_seed(self._collect.seed * 7_919 + lap)
-            order = torch.randperm(len(self._prompts), generator=generator)
-            prompts.append(self._prompts[int(order[place])])
+        """Return the next prompts."""
+        first, self._places = self._drawn, self._order.places(self._drawn, count)
         self._drawn += count
-        return Draw(prompts, first, number, attempt)
+        return Draw([self._prompts[place] for place in self._places], first, number, attempt)
 
     def _check_enough(self, groups: int) -> None:
         if groups < self.params.minibatches:
@@ -141,8 +143,10 @@ class Rounds(BatchSource):
         seed: int,
         *,
         of_policy: bool = True,
+        renewal: Renewal | None = None,
     ) -> None:
         """`of_policy`: whether the samples' log-probs are the policy's, not those of a mixture."""
+        self._renewal = renewal
         self._sampled, self._models, self._needs, self._params = sampled, models, needs, params
         self._seed, self._of_policy = seed, of_policy
         self._rounds: dict[int, Batch] = {}
@@ -173,7 +177,8 @@ class Rounds(BatchSource):
         """Return the rounds in memory, and the state of what samples them."""
         sampled = self._sampled.state_dict()
         rounds = {f"round{number}": batch.tensors() for number, batch in self._rounds.items()}
-        return prefixed(sampled=sampled, metrics=metric_tensors(self._metrics), old=self._old_policy(), **rounds)
+        metrics = metric_tensors(self._metrics)
+        return prefixed(sampled=sampled, metrics=metrics, **self._moving_models(), **rounds)
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
@@ -183,11 +188,13 @@ class Rounds(BatchSource):
         numbers = sorted(int(name.removeprefix("round")) for name in names if name.startswith("round"))
         self._rounds = {number: Batch.from_tensors(under(tensors, f"round{number}")) for number in numbers}
         with torch.no_grad():
-            for name, parameter in self._old_policy().items():
-                fill(parameter, tensors[f"old.{name}"])
+            for name, parameter in prefixed(**self._moving_models()).items():
+                fill(parameter, tensors[name])
 
     def _begin_round(self, number: int) -> Batch:
         """Return the samples of a round, with the columns of the models as they are now."""
+        if self._renewal is not None and number and number % self._renewal.every == 0:
+            self._models.copy_policy(self._models.reference, self._renewal.keep)
         sampled = self._sampled.take(number)
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
@@ -197,9 +204,10 @@ class Rounds(BatchSource):
             self._metrics |= sampler_metrics(self._models, batch, self._params)
         return batch
 
-    def _old_policy(self) -> dict[str, Tensor]:
-        """Return the weights of the policy that sampled, where the objective compares with it."""
-        return {} if self._models.old is None else dict(self._models.own_parameters(self._models.old))
+    def _moving_models(self) -> dict[str, dict[str, Tensor]]:
+        """Return the weights of the frozen models that change: the policy that sampled, a reference that is renewed."""
+        moving = {"old": self._models.old, "reference": self._models.reference if self._renewal else None}
+        return {name: dict(self._models.own_parameters(model)) for name, model in moving.items() if model is not None}
 
     def _generator(self, number: int, epoch: int) -> torch.Generator:
         return torch.Generator().manual_seed((self._seed * 1_000_003 + number) * 1009 + epoch)

@@ -28,7 +28,7 @@ from posttrain.evaluate.watch import WatchRule
 from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
-from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.sources import FilteredSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params.params import Params
@@ -79,6 +79,7 @@ class OnlineParams(TrainingParams):
         USUAL, description="weight of each reward by name, or {weight, its options}"
     )
     rollout: RolloutParams = Field(default_factory=RolloutParams)
+    renew_reference: Renewal | None = Field(None, description="the reference moves to the policy; null: it is `start`")
     max_failed: MaxFailed = MAX_FAILED
     on_failures: OnFailures = "end"
     patience: int | None = Field(
@@ -110,6 +111,12 @@ class OnlineParams(TrainingParams):
         return self
 
     @model_validator(mode="after")
+    def _renews_what_it_has(self) -> OnlineParams:
+        if self.renew_reference is not None and "ref_logp" not in self.needs:
+            raise ValueError("renew_reference is set, and the run has no reference. Set kl, or remove it")
+        return self
+
+    @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
         watched = {} if self.watch is None else self.watch.reward
         need_reward_model({**watched, **self.reward}, self.reward_model)
@@ -125,6 +132,11 @@ class OnlineParams(TrainingParams):
     def needs(self) -> frozenset[str]:
         """The columns that the objective reads, and the models that sampling needs."""
         return self.objective().needs | ({"ref_logp"} if self.mixture_share else set())
+
+    @property
+    def reference_moves(self) -> bool:
+        """Whether the reference is renewed."""
+        return self.renew_reference is not None
 
     @property
     def tries(self) -> int:

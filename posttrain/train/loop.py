@@ -110,6 +110,11 @@ class TrainingParams(Params):
         return self
 
     @property
+    def reference_moves(self) -> bool:
+        """Whether the reference is not the start model for the whole run."""
+        return False
+
+    @property
     def divides_models(self) -> bool:
         """Whether the models are divided among the run's processes; if not, each holds whole ones."""
         return True

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from posttrain.errors import ModelError
 from posttrain.formulas.distill import Divergence, forward_kl, tiled
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
@@ -21,7 +22,7 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_scorer, scorer_of
 from posttrain.models.forward.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, token_logp
-from posttrain.models.master_weights import compute_in_bf16, master_of, placed
+from posttrain.models.master_weights import compute_in_bf16, is_trained_in_bf16, master_of, placed
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.processes import world
 from posttrain.processes.world import shutdown, split_across_ranks
@@ -63,6 +64,9 @@ class ModelSettings(Protocol):
     @property
     def divides_models(self) -> bool: ...
 
+    @property
+    def reference_moves(self) -> bool: ...
+
     def attach(self, start: Path) -> Attach | None: ...
 
 
@@ -100,7 +104,6 @@ class ModelSet:
         *,
         temperature: float = 1.0,
         teacher: Teacher | None = None,
-        reference_moves: bool = False,
     ) -> ModelSet:
         """Return the models that the objective needs; all start from the folder's weights."""
 
@@ -111,7 +114,8 @@ class ModelSet:
         divided = world.count() > 1 and settings.divides_models
         mesh = mesh_of(runtime.device, settings.shards) if divided else None
         place = partial(placed, runtime=runtime)
-        models = cls.of(start, runtime, needs, attach, reference_moves=reference_moves, mesh=mesh, place=place)
+        moves = settings.reference_moves
+        models = cls.of(start, runtime, needs, attach, reference_moves=moves, mesh=mesh, place=place)
         if attach is not None:
             models.report_adapter()
         return replace(models, temperature=temperature, teacher=teacher, micro_tokens=settings.micro_tokens)
@@ -293,14 +297,16 @@ class ModelSet:
         return found
 
     @torch.no_grad()
-    def copy_policy(self, model: Any) -> None:
-        """Make a frozen model (the reference, the old policy) equal to the policy as it is now."""
+    def copy_policy(self, model: Any, keep: float = 0.0) -> None:
+        """Move a frozen model (reference, old policy) to the policy as it is now; it keeps a share of its weights."""
+        if keep and is_trained_in_bf16(self.policy):
+            what = "an average of weights in bfloat16 would stand still: its steps are below their rounding"
+            raise ModelError(what=what, where="renew_reference.keep", fix="Use device.precision: fp32, or keep: 0")
         for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
             if mine is not theirs and theirs.requires_grad:
-                if is_sharded(model):
-                    own_part(mine).copy_(own_part(theirs))
-                else:
-                    mine.copy_(full(theirs))
+                sharded = is_sharded(model)
+                target, source = (own_part(mine), own_part(theirs)) if sharded else (mine, full(theirs))
+                target.copy_(source if not keep else keep * target + (1 - keep) * source)
 
     def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:
         """KL(old || policy) over the vocabulary at each token, without keeping all logits as `exact_kl` does."""

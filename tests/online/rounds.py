@@ -9,7 +9,7 @@ from posttrain.online.collect import Collect
 from posttrain.online.group_samplers import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
-from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.rounds import FreshRounds, Rounds
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum
@@ -34,6 +34,7 @@ def rounds_of(
     max_failed: float = 0.0,
     log: RolloutLog | None = None,
     name: str = "rollouts",
+    renewal: Renewal | None = None,
 ) -> Rounds:
     """Return the rounds of a run with seed 0."""
     groups = PolicyGroups(sampler, text, models, params, seed=0, name=name, mixture=mixture, opponents=opponents)
@@ -42,4 +43,4 @@ def rounds_of(
     collect = Collect(groups, reward, failures, monitor, log, params.group_size, needs, seed=0)
     fresh = FreshRounds(prompts, collect, params, tries)
     sampled = RoundsAhead(fresh) if params.ahead else fresh
-    return Rounds(sampled, models, needs, params, seed=0, of_policy=not mixture)
+    return Rounds(sampled, models, needs, params, seed=0, of_policy=not mixture, renewal=renewal)

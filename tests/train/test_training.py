@@ -72,10 +72,26 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "replay": ("grpo", {"rollout": {"replay": {"groups": 2, "rounds": 1}}}),
     "parts": ("gdpo", {"reward": {"correct": 1.0}, "overlong": 0.375}),
     "ptx": ("ppo", {"ptx": 1.0, "corpus": "mine/corpus"}),
+    "renewed": ("grpo", {"renew_reference": {"every": 1, "keep": 0.5}}),
+    "renewed_mixture": ("nash_md", {"renew_reference": {"every": 2}}),
+    "by_pass_rate": ("grpo", {"rollout": {"pass_rates": {"pass_score": 0.1}}}),
 }
 """Policy rows with some settings: what they need besides is supplied by the same run."""
 
 ALL_WEIGHTS = TrainingParams()
+
+
+class MovingReference(TrainingParams):
+    """Those of a run whose reference moves."""
+
+    @property
+    def reference_moves(self) -> bool:
+        return True
+
+
+def moving(trained: TrainingParams) -> TrainingParams:
+    """The same settings of a run whose reference moves."""
+    return MovingReference.model_construct(**dict(trained))
 
 
 class WholeModels(TrainingParams):
@@ -98,7 +114,7 @@ ADAPTED = [
     *(
         pytest.param(name, marks=pytest.mark.slow)
         for name in (
-            *("sft+lora", "sft+dora", "sft+qlora", "sdpo+lora", "trpo+lora"),
+            *("sft+lora", "sft+dora", "sft+qlora", "sdpo+lora", "renewed+lora", "trpo+lora"),
             *("ppo_penalty+lora", "nash_md+lora", "gkd+lora"),
         )
     ),
@@ -186,6 +202,7 @@ def sampled_run(
     params = settings_of(name)
     objective = params.objective()
     needs = objective.needs
+    trained = moving(trained) if params.reference_moves else trained
     teacher = load_model(tiny_folder(place / "teacher", seed=3)) if "teacher_kl" in needs else None
     text = ChatText(load_tokenizer(folder))
     told_apart = {
@@ -202,6 +219,7 @@ def sampled_run(
     samples = groups(
         folder, models, needs, params.rollout, params.terms,
         tries=params.tries, mixture=params.mixture_share, opponents=params.has_opponents,
+        renewal=params.renew_reference,
     )  # fmt: skip
     if name == "ptx":
         windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
@@ -224,8 +242,8 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
         source = EpochSource(items(folder, "plain"), 4, 2, 0)
     elif name in PREFERENCE_ROWS:
         objective = PreferenceObjective(PREFERENCE_ROWS[name].settings())
-        moves = objective.knobs.parts > 1
-        models = ModelSet.load(DEVICE, folder, objective.needs | {"ref_logp"}, trained, reference_moves=moves)
+        trained = moving(trained) if objective.knobs.parts > 1 else trained
+        models = ModelSet.load(DEVICE, folder, objective.needs | {"ref_logp"}, trained)
         kind = "feedback" if "label" in objective.needs else "pairs"
         source = preference_source(objective, items(folder, kind), 4, 2, 0, models)
     else:

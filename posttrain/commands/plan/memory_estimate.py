@@ -148,7 +148,7 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, sco
     needs, runtime = _needs(group, params), params.runtime()
     teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
     attach = params.attach(Path())
-    models = ModelSet.of(start, runtime, needs, attach, reference_moves=getattr(params, "parts", 1) > 1)
+    models = ModelSet.of(start, runtime, needs, attach, reference_moves=params.reference_moves)
     models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)
     if isinstance(params, OnlineParams):
         prompt = _within(models.policy, prompt, params.rollout.sampling.max_tokens)

@@ -1,0 +1,93 @@
+"""Which prompts a round is sampled for: all of them in passes, or those that the policy sometimes passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from posttrain.params.params import Params
+
+LEAST_WEIGHT = 0.01
+"""Of the largest possible 1/4: what is always or never passed comes back now and then."""
+
+
+class PassRates(Params):
+    """Prompts drawn by how often the policy passed them so far in the run."""
+
+    pass_score: float = Field(1.0, description="a sample passes if its outcome reward is at least this")
+    memory: float = Field(0.8, ge=0, lt=1, description="share of a prompt's earlier samples that still counts")
+
+
+class PromptOrder:
+    """Chooses prompts, by places in a list: each pass has all of them in an order that the seed decides."""
+
+    def __init__(self, prompts: int, seed: int) -> None:
+        self._prompts, self._seed = prompts, seed
+
+    def places(self, drawn: int, count: int) -> list[int]:
+        """Return the places of the next `count` prompts after `drawn` others."""
+        places = []
+        for nth in range(drawn, drawn + count):
+            lap, place = divmod(nth, self._prompts)
+            places.append(int(torch.randperm(self._prompts, generator=self._generator(lap))[place]))
+        return places
+
+    def learn(self, place: int, outcomes: Tensor) -> None:
+        """Note the rewards of a group of samples."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs."""
+        return {}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+
+    def _generator(self, nth: int) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed * 7_919 + nth)
+
+
+class ByPassRate(PromptOrder):
+    """Draws prompts in proportion to p (1 - p), p = (passed + 1) / (samples + 2): what is not sampled yet has the most.
+
+    The variance of a group's rewards is p (1 - p), and without variance a group has no gradient.
+    """
+
+    def __init__(self, prompts: int, seed: int, rates: PassRates) -> None:
+        super().__init__(prompts, seed)
+        self._rates, self._passed, self._samples = rates, torch.zeros(prompts), torch.zeros(prompts)
+
+    def places(self, drawn: int, count: int) -> list[int]:
+        """Return `count` places, each at most once in as many draws as there are prompts."""
+        places: list[int] = []
+        while len(places) < count:
+            some = min(count - len(places), self._prompts)
+            generator = self._generator(drawn + len(places))
+            places += torch.multinomial(self.weights(), some, generator=generator).tolist()
+        return places
+
+    def weights(self) -> Tensor:
+        """Return each prompt's weight in a draw."""
+        rate = (self._passed + 1) / (self._samples + 2)
+        return (4 * rate * (1 - rate)).clamp(min=LEAST_WEIGHT)
+
+    def learn(self, place: int, outcomes: Tensor) -> None:
+        """Note how many of a group passed; what was noted before counts less, as the policy has changed."""
+        passed = float((outcomes >= self._rates.pass_score).sum())
+        for total, new in ((self._passed, passed), (self._samples, float(len(outcomes)))):
+            total[place] = self._rates.memory * total[place] + new
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what was noted."""
+        return {"passed": self._passed, "samples": self._samples}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self._passed, self._samples = tensors["passed"].clone(), tensors["samples"].clone()
+
+
+def prompt_order(prompts: Sequence[object], seed: int, rates: PassRates | None) -> PromptOrder:
+    """Return the order that the settings ask for."""
+    return PromptOrder(len(prompts), seed) if rates is None else ByPassRate(len(prompts), seed, rates)
