@@ -68,6 +68,7 @@ __all__ = [
 
 Metrics = dict[str, float]
 Settings = Mapping[str, Any]
+ENTROPY = "step_start_entropy"
 State = MutableMapping[str, float]
 OFF = Options(type="none")
 
@@ -96,16 +97,16 @@ def policy_loss(
     rloo, reinforce) from the rewards that the advantages are computed from.
 
     ref_logp [B, T]: under the frozen reference, for a KL term in the loss and the metrics kl_k1, kl_k2 and kl_k3.
-    entropy [B, T]: for the metric, and for the bonus (setting `entropy`). sampler_logp [B, T]: what an inference engine
-    recorded, where old_logp is the trainer's own (setting `correction`). truncated [B]: completions without an end
-    token (grpo_plus). max_length: the constant of dr_grpo. epoch: the number of earlier steps on the same samples.
-    state: a dict that you keep, {} at first, for coefficients that adapt (kl.target, ppo_penalty).
+    entropy [B, T]: for the metric, the bonus (setting `entropy`) and `top_entropy`. sampler_logp [B, T]: what an
+    inference engine recorded, where old_logp is the trainer's own (setting `correction`). truncated [B]: completions
+    without an end token (grpo_plus). max_length: the constant of dr_grpo. epoch: the number of earlier steps on the
+    same samples. state: a dict that you keep, {} at first, for coefficients that adapt (kl.target, ppo_penalty).
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
     _check_supported(algorithm, knobs)
     arguments = {
         "ref_logp": (ref_logp, knobs.kl.type == "loss", knobs.kl.type != "none"),
-        "entropy": (entropy, knobs.entropy > 0, True),
+        "entropy": (entropy, knobs.entropy > 0 or ENTROPY in knobs.surrogate_entry.needs, True),
         "sampler_logp": (sampler_logp, *2 * [knobs.correction.type != "none"]),
         "truncated": (truncated, knobs.truncated == "mask", knobs.truncated == "mask"),
         "max_length": (max_length, *2 * [knobs.aggregation == "fixed_length"]),
@@ -119,6 +120,7 @@ def policy_loss(
         "recomputed_logp": old_logp,
         "step_start_logp": logp,
         "entropy": torch.zeros_like(logp) if entropy is None else entropy,
+        ENTROPY: logp if entropy is None else entropy.detach(),
         "age": torch.full(mask.shape[:1], epoch, device=mask.device),
     }
     columns |= {} if ref_logp is None else {"ref_logp": ref_logp}

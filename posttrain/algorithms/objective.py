@@ -15,6 +15,7 @@ An objective names the columns that it needs in `needs`, and the training loop a
     recomputed_logp [N]       under the sampling policy, computed by the trainer where the sampler's numbers differ
     ref_logp        [N]       under the frozen reference
     step_start_logp [N]       under the policy at the start of the optimizer step
+    step_start_entropy [N]    of the policy at the start of the optimizer step
     reward          [B]       the outcome reward of each row
     part.NAME       [B]       the score of the reward NAME (needed as `reward_parts`)
     weight.NAME     [B]       its weight in the sum
@@ -61,8 +62,12 @@ ROW_COLUMNS = frozenset(
 )  # fmt: skip
 """Columns with one value per row; all others have one per token."""
 
-TOKEN_COLUMNS = frozenset({"old_logp", "recomputed_logp", "ref_logp", "step_start_logp", "old_value"}) | (
-    GRADIENT_COLUMNS - ROW_COLUMNS
+STEP_COLUMNS = frozenset({"step_start_logp", "step_start_entropy"})
+"""Columns of the policy as it is when an optimizer step begins."""
+TOKEN_COLUMNS = (
+    frozenset({"old_logp", "recomputed_logp", "ref_logp", "old_value"})
+    | STEP_COLUMNS
+    | (GRADIENT_COLUMNS - ROW_COLUMNS)
 )
 
 

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from pydantic import Field, field_validator
 
-from posttrain.algorithms.objective import HeldoutItems, Objective
+from posttrain.algorithms.objective import STEP_COLUMNS, HeldoutItems, Objective
 from posttrain.errors import DataError
 from posttrain.evaluate.watch import LOSS, HeldoutWatch, Measure, Measured, Quantity, WatchRule
 from posttrain.formulas.ragged import Ragged
@@ -120,7 +120,7 @@ class HeldoutLoss:
 
     def __init__(self, models: ModelSet, objective: MeasuredObjective, examples: Sequence[Example], where: str) -> None:
         self._models, self._objective, self._where = models, objective, where
-        self._batch = models.add_scored_columns(collate(examples), objective.needs - {"step_start_logp"})
+        self._batch = models.add_scored_columns(collate(examples), objective.needs - STEP_COLUMNS)
         self._start_IK = self._measured().logps_IK
         self._said = False
 

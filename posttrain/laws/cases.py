@@ -122,6 +122,7 @@ def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:
         "recomputed_logp": (old + normal(0.2)).clamp(max=-1e-3),
         "ref_logp": (logp + normal(0.5)).clamp(max=-1e-3),
         "step_start_logp": (logp + normal(0.1)).clamp(max=-1e-3),
+        "step_start_entropy": 3 * (7 * logp).sin().abs(),
         "value": value,
         "old_value": value + normal(0.3),
     }

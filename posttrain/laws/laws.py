@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.objective import STEP_COLUMNS, Objective
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.preference_loss import PairLoss
 from posttrain.algorithms.preference_objective import PreferenceObjective
@@ -184,7 +184,8 @@ def _has_ties(case: Case) -> bool:
     draw = torch.Generator().manual_seed(0)
     for _ in range(16):
         tokens, rows = dict(case.step.tokens), dict(case.step.rows)
-        for columns, name in ((tokens, "old_logp"), (tokens, "step_start_logp"), (rows, "reward")):
+        ranked = [(tokens, name) for name in ("old_logp", *sorted(STEP_COLUMNS)) if name in tokens]
+        for columns, name in [*ranked, (rows, "reward")]:
             noise = torch.randn(columns[name].shape, generator=draw, dtype=torch.float64)
             columns[name] = columns[name] * (1 + 1e-6 * noise)
         if _marked(replace(case, step=replace(case.step, tokens=tokens, rows=rows))) != _marked(case):

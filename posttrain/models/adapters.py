@@ -42,6 +42,7 @@ class LoraOptions(Options):
     type: Literal["lora", "dora", "qlora"] = "lora"
     rank: int = Field(32, ge=1, le=4096, description="the rank of the update of each matrix")
     alpha: int = Field(32, ge=1, description="the update is multiplied by alpha / rank")
+    rslora: bool = Field(False, description="it is multiplied by alpha / sqrt(rank): ranks above 64 learn as much")
     targets: str | list[str] = Field(
         ALL_LINEAR,
         min_length=1,

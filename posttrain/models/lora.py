@@ -33,6 +33,7 @@ def add(model: Any, options: LoraOptions, base: Path, seed: int) -> Any:
         target_modules=_shortened(model, layers),
         lora_dropout=options.dropout,
         use_dora=options.type == "dora",
+        use_rslora=options.rslora,
     )
     torch.manual_seed(seed)
     try:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.objective import STEP_COLUMNS
 from posttrain.errors import RewardError
 from posttrain.models.sharding import fill
 from posttrain.online.collect import Collect, Draw
@@ -198,7 +199,7 @@ class Rounds(BatchSource):
         sampled = self._sampled.take(number)
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
-        batch = self._models.add_scored_columns(sampled.batch, self._needs - {"step_start_logp"})
+        batch = self._models.add_scored_columns(sampled.batch, self._needs - STEP_COLUMNS)
         self._metrics = dict(sampled.metrics)
         if self._of_policy:
             self._metrics |= sampler_metrics(self._models, batch, self._params)

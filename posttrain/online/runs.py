@@ -253,6 +253,8 @@ class PolicyRun(OnlineParams, PolicyConfig):
             )
         if isinstance(self.update, TrpoOptions) and self.device.precision == "bf16":
             raise ValueError("device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto")
+        if isinstance(self.update, TrpoOptions) and (self.optimizer.average or self.optimizer.matrices != "adamw"):
+            raise ValueError("optimizer.average and matrices: update trpo makes its own step. Remove them")
         if self.overlong is not None and OVERLONG in self.reward:
             raise ValueError("overlong is punished twice: by the setting and by the reward of that name. Remove one")
         if self.text != TextParams() and not self.ptx:

@@ -24,6 +24,8 @@ from posttrain.train.model_set import ModelSet
 GB = 1e9
 TILES = 4
 """Tensors of a tile's size that the head needs at a time."""
+COPIES = 2
+"""AdamW's moments of a weight."""
 DIVERGENCE_TILES = 7
 """Tensors of a tile's size that a divergence needs at a time; Jensen-Shannon needs a few more."""
 LOWER_MEMORY = (
@@ -32,11 +34,12 @@ LOWER_MEMORY = (
 
 
 def training_parts(
-    models: ModelSet, step_tokens: int, activations: Activations, shards: int | None = None
+    models: ModelSet, step_tokens: int, activations: Activations, shards: int | None = None, copies: int = COPIES
 ) -> dict[str, float]:
     """Bytes of device memory by what they hold, at the fullest moment of an optimizer step of AdamW.
 
-    `shards`: the processes that models will be divided among; None: they are as they will be.
+    `shards`: the processes that models will be divided among; None: they are as they will be. `copies`: float32
+    numbers that the optimizer keeps of each weight.
     """
     shards = models.divided_by if shards is None else shards
     if activations == "offload" and models.runtime.device.type == "cpu":  # the host's memory is the device's
@@ -55,7 +58,7 @@ def training_parts(
     end = {"gradients": own, "activations": layer + dense, "head": 0.0}
     return {
         **(_whole_weights(models) if shards == 1 else _divided_weights(models, shards)),
-        "moments": 2 * own,
+        "moments": copies * own,
         **(start if sum(start.values()) > sum(end.values()) else end),  # of a backward pass
     }
 
@@ -106,19 +109,21 @@ def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:
     return int(np.sort(sizes)[-count:].sum())
 
 
-def checkpoint_bytes(models: ModelSet) -> int:
+def checkpoint_bytes(models: ModelSet, copies: int = COPIES) -> int:
     """Return the size of one checkpoint: the trained weights, their moments, and the frozen copies of the policy."""
     frozen = [model for model in (models.reference, models.old) if model is not None]
     weights = byte_count(part for model in frozen for part in models.own_parameters(model).values())
-    return 3 * byte_count(models.trained_parameters().values()) + weights
+    return (1 + copies) * byte_count(models.trained_parameters().values()) + weights
 
 
-def check_memory(models: ModelSet, step_tokens: int, activations: Activations, share: float | None, name: str) -> None:
+def check_memory(
+    models: ModelSet, step_tokens: int, activations: Activations, share: float | None, name: str, copies: int = COPIES
+) -> None:
     """Refuse a run that cannot fit in a share of the free memory, and warn of one that may not."""
     free = free_bytes(models.runtime.device)
     if models.runtime.device.type == "cpu":
         free /= world.count()
-    least, most = (_more_bytes(models, tokens, activations) for tokens in (0, step_tokens))
+    least, most = (_more_bytes(models, tokens, activations, copies) for tokens in (0, step_tokens))
     if share is None or most <= share * free:
         return
     if least > share * free:
@@ -129,9 +134,9 @@ def check_memory(models: ModelSet, step_tokens: int, activations: Activations, s
     print(f"{name}: {warning}. {LOWER_MEMORY}", file=sys.stderr)
 
 
-def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations) -> float:
+def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations, copies: int = COPIES) -> float:
     """Memory in addition to the loaded weights."""
-    parts = training_parts(models, step_tokens, activations)
+    parts = training_parts(models, step_tokens, activations, copies=copies)
     return sum(parts.values()) - parts["weights"] - parts.get("masters", 0.0)
 
 

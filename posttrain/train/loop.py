@@ -98,6 +98,12 @@ class TrainingParams(Params):
         return self
 
     @model_validator(mode="after")
+    def _has_whole_matrices(self) -> TrainingParams:
+        if self.optimizer.matrices == "muon" and (self.processes > 1 or self.adapter.type != "none"):
+            raise ValueError("optimizer.matrices = muon: it takes whole matrices. Use processes: 1 and adapter: none")
+        return self
+
+    @model_validator(mode="after")
     def _can_be_shared(self) -> TrainingParams:
         if self.processes == 1:
             return self
@@ -190,8 +196,9 @@ def run_training(run: TrainingRun) -> MetricsLog:
     """Train, or resume from the run's newest checkpoint; checkpoints stay until DVC has recorded the results."""
     settings = {**checkpoint_settings(run.params), RUNS_ON: run.models.runtime.device.type}
     checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
-    check_memory(run.models, run.step_tokens, run.params.activations, run.params.limits.memory, run.name)
-    checkpoints.check_space(checkpoint_bytes(run.models) + byte_count(run.watch.state_dict().values()))
+    copies = run.params.optimizer.copies
+    check_memory(run.models, run.step_tokens, run.params.activations, run.params.limits.memory, run.name, copies)
+    checkpoints.check_space(checkpoint_bytes(run.models, copies) + byte_count(run.watch.state_dict().values()))
     if run.step_log is not None:
         run.step_log.open(checkpoints.folder)
     randomness.seed(run.params.seed)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from posttrain.train.step import Batch
 
-SCORED_COLUMNS = ("ref_logp", "step_start_logp", "old_value", "recomputed_logp")
+SCORED_COLUMNS = ("ref_logp", "step_start_logp", "step_start_entropy", "old_value", "recomputed_logp")
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,8 @@ class ModelSet:
         if name == "old_value":
             return gathered(self.critic, lambda: value_tokens(self.critic, packed))
         model = self.reference if name == "ref_logp" else self.policy
-        return gathered(model, lambda: score_tokens(model, packed, self.temperature, self.head(model))[0])
+        logp, entropy = gathered(model, lambda: score_tokens(model, packed, self.temperature, self.head(model)))
+        return entropy if name == "step_start_entropy" else logp
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:

@@ -192,6 +192,7 @@ SURROGATES: dict[str, Callable[[Any, Token], float]] = {
     "gspo_token": gspo_token,
     "dual_clip": lambda o, at: max(ppo_clip(o, at), o.floor * at.advantage) if at.advantage < 0 else ppo_clip(o, at),
     "clip_cov": lambda o, at: 0.0 if (at.place, at.t) in at.marked else ppo_clip(o, at),
+    "top_entropy": lambda o, at: ppo_clip(o, at) if (at.place, at.t) in at.marked else 0.0,
     "kl_cov": kl_cov,
 }
 """The oracle's formula of each surrogate."""
@@ -206,11 +207,15 @@ LOSSES = frozenset(
 
 
 def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[bool]) -> set[tuple[int, int]]:
-    """The tokens that clip_cov leaves out, or that kl_cov charges, as (row, position)."""
+    """The tokens that clip_cov leaves out, kl_cov charges or top_entropy learns from, as (row, position)."""
     name, o = knobs.surrogate.type, knobs.surrogate
+    places = [(i, t) for i, row in enumerate(rows) if counted[i] for t in range(len(row["logp"]))]
+    if name == "top_entropy":
+        most = max(1, math.floor(o.share * len(places)))
+        entropy = {(i, t): rows[i]["step_start_entropy"][t] for i, t in places}
+        return set(sorted(places, key=lambda at: (-entropy[at], rows[at[0]]["sample_key"], at[1]))[:most])
     if name not in ("clip_cov", "kl_cov"):
         return set()
-    places = [(i, t) for i, row in enumerate(rows) if counted[i] for t in range(len(row["logp"]))]
     middle_a, middle_l = (
         mean([advantages[i][t] for i, t in places]),
         mean([rows[i]["step_start_logp"][t] for i, t in places]),

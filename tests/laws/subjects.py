@@ -54,6 +54,10 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         "gspo_token",
         {"advantage": {"type": "gae", "lam": 0.9}, "surrogate": {"low": 0.1, "high": 0.2}},
     ),
+    "top_entropy, correction": (
+        "top_entropy",
+        {"surrogate": {"share": 0.5}, "correction": "truncate", "truncated": "mask"},
+    ),
     "dual_clip, a low floor": ("dual_clip", {"surrogate": {"floor": 1.05, "low": 0.05}}),
     "pass_at_k, pairs": ("pass_at_k", {"advantage": {"k": 2, "threshold": 0.8}}),
     "rloo, k2 in the loss": ("rloo", {"kl": {"type": "loss", "estimator": "k2", "beta": 0.1}}),

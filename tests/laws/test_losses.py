@@ -100,6 +100,9 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
         torch.manual_seed(shape.seed)
     if "step_start_logp" in case.step.tokens:
         case = Case(case.objective, case.step.with_tokens(step_start_logp=case.leaves["logp"]), case.leaves, case.state)
+    if "step_start_entropy" in case.step.tokens:
+        now = {"step_start_entropy": case.leaves["entropy"]}
+        case = Case(case.objective, case.step.with_tokens(**now), case.leaves, case.state)
     if "age" in case.step.rows:
         case = Case(
             case.objective, case.step.with_rows(age=torch.ones_like(case.step.rows["age"])), case.leaves, case.state

@@ -225,6 +225,24 @@ def test_peft_reads_a_saved_adapter(folder: Path, tmp_path: Path, kind: str) -> 
         torch.testing.assert_close(theirs(ids).logits, mine(ids).logits, rtol=1e-5, atol=1e-5)
 
 
+def test_rslora_divides_by_the_root_of_the_rank(folder: Path, tmp_path: Path) -> None:
+    """With alpha / rank the update of rank 16 is a quarter of that with alpha / sqrt(rank)."""
+    moved = []
+    for rslora in (False, True):
+        options = {"type": "lora", "rank": 16, "alpha": 16, "rslora": rslora}
+        models = ModelSet.load(CPU, folder, frozenset(), check(TrainingParams, {"adapter": options}, where="test"))
+        with torch.no_grad():
+            for name, part in models.policy.named_parameters():
+                if "lora_B" in name:
+                    part.fill_(0.01)
+        save_model(models.policy, tmp_path / str(rslora), folder)
+        start, again = load_model(folder).state_dict(), load_policy(tmp_path / str(rslora)).state_dict()
+        moved.append({name: again[name] - start[name] for name in start if not torch.equal(again[name], start[name])})
+    assert moved[0].keys() == moved[1].keys() and moved[0]
+    for name, part in moved[0].items():
+        torch.testing.assert_close(4 * part, moved[1][name], rtol=1e-4, atol=1e-6, msg=name)
+
+
 def test_merge_saves_a_whole_model(folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 

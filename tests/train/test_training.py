@@ -81,6 +81,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 ALL_WEIGHTS = TrainingParams()
 
 
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "muon": {"matrices": "muon"},
+    "averaged": {"average": 0.6},
+    "averaged_muon": {"average": 0.9, "matrices": "muon", "weight_decay": 0.1},
+}
+"""SFT with other updates."""
+
+
 class MovingReference(TrainingParams):
     """Those of a run whose reference moves."""
 
@@ -236,7 +244,7 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     objective: Any
     update: Update
     source: Any
-    if name == "sft":
+    if name == "sft" or name in OPTIMIZERS:
         objective = LikelihoodObjective(LikelihoodConfig())
         models = ModelSet.load(DEVICE, folder, objective.needs, trained)
         source = EpochSource(items(folder, "plain"), 4, 2, 0)
@@ -249,7 +257,7 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     else:
         objective, models, source = sampled_run(folder, name, place, trained)
     modules = {part: (module, OPTIMIZER.lr) for part, module in models.trained.items()}
-    update = AdamW(modules, OPTIMIZER, source.steps)
+    update = AdamW(modules, OPTIMIZER.model_copy(update=OPTIMIZERS.get(name)), source.steps)
     if name == "trpo":
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
     return TrainingRun(label, TrainingParams(checkpoint_every=1), [], objective, source, models, update, 0)
@@ -276,6 +284,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CUT = [
     *("sft", "dpo", "kto", "bco", "sdpo", "grpo", "ppo", "ppo_penalty", "trpo", "nash_md", "gmpo", "kl_cov"),
     *VARIANTS,
+    *OPTIMIZERS,
     *SAMPLED_ROWS,
     *(name for name in DISTILL if name != "distill"),
 ]

@@ -54,7 +54,7 @@ def covariance(step: Ragged) -> Tensor:
     return (parts[0] * parts[1]).masked_fill(~counted_N, -torch.inf)
 
 
-def _first_ranked(candidate_N: Tensor, *rank: Tensor, count: int) -> Tensor:
+def first_ranked(candidate_N: Tensor, *rank: Tensor, count: int) -> Tensor:
     """Return the first `count` candidates, sorted by these columns, the last column first."""
     order = torch.arange(candidate_N.numel(), device=candidate_N.device)[candidate_N]
     for column in rank:
@@ -62,7 +62,8 @@ def _first_ranked(candidate_N: Tensor, *rank: Tensor, count: int) -> Tensor:
     return torch.zeros_like(candidate_N).index_fill(0, order[:count], torch.ones((), dtype=torch.bool))
 
 
-def _count(step: Ragged, share: float) -> int:
+def token_count(step: Ragged, share: float) -> int:
+    """Return how many tokens a share of those that count is, at least one."""
     return max(1, int(share * int((step.tokens["weight"] > 0).sum())))
 
 
@@ -74,14 +75,14 @@ def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
     cut_N = outside(ratio_N, step.tokens["advantage"], options.low, options.high)
     candidate_N = (cov_N >= options.cov_low) & (cov_N <= options.cov_high) & ~cut_N
     draw_N = uniform_at(step.repeat_to_tokens(step.rows["sample_key"]), places(lengths_B))
-    return {"dropped": _first_ranked(candidate_N, draw_N, count=_count(step, options.share))}
+    return {"dropped": first_ranked(candidate_N, draw_N, count=token_count(step, options.share))}
 
 
 def penalised(step: Ragged, options: KlCovOptions) -> dict[str, Tensor]:
     """Return the tokens of the largest covariance; ties go by prompt and sample, then by position."""
     cov_N = covariance(step)
     rank = places(step.lengths_B), step.repeat_to_tokens(step.rows["sample_key"]), -cov_N
-    return {"penalised": _first_ranked(cov_N > -torch.inf, *rank, count=_count(step, options.share))}
+    return {"penalised": first_ranked(cov_N > -torch.inf, *rank, count=token_count(step, options.share))}
 
 
 def kl_cov(tokens: Tokens, options: KlCovOptions) -> Tensor:

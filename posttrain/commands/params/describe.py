@@ -23,6 +23,7 @@ COSTS: Mapping[str, str] = {
     "ref_logp": "a frozen reference model (weights, no gradient)",
     "value": "a critic (weights, gradients, optimizer state)",
     "step_start_logp": "one more forward pass per step",
+    "step_start_entropy": "one more forward pass per step",
     "recomputed_logp": "one more forward pass per batch",
     "kl_old": "the sampling policy (weights) and its distribution, in tiles",
     "teacher_kl": "a teacher model (weights) and its distribution, in tiles",

@@ -154,14 +154,15 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, sco
         prompt = _within(models.policy, prompt, params.rollout.sampling.max_tokens)
     divided = params.processes > 1 and params.divides_models
     shards = (params.shards or params.processes) if divided else 1
-    parts = training_parts(models, _step_tokens(group, params, prompt), params.activations, shards)
+    tokens, copies = _step_tokens(group, params, prompt), params.optimizer.copies
+    parts = training_parts(models, tokens, params.activations, shards, copies)
     once = _frozen_bytes(scorers, runtime)
     states = {"weights": parts.pop("weights") + once}
     states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
     demand = Demand(free_bytes(runtime.device), states, parts, processes=params.processes, once=once)
     if runtime.device.type == "cpu":
         demand.in_one_memory = params.processes
-    demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models))
+    demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models, copies))
     if isinstance(params, OnlineParams):
         rollout = params.rollout
         most = rollout.sampling.max_tokens

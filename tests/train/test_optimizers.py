@@ -1,0 +1,97 @@
+"""The optimizer's choices: Muon on the layers' matrices, and weights that end as a mean."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from posttrain.errors import ParamsError
+from posttrain.params.params import check
+from posttrain.train.loop import TrainingParams
+from posttrain.train.step import AdamW, OptimizerParams
+from tests.models.tiny import tiny_model
+
+STEPS = 6
+
+
+def gradients(model: Any, step: int) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(step)
+    return {name: torch.randn(part.shape, generator=draw) for name, part in model.named_parameters()}
+
+
+def trained(steps: int = STEPS, **settings: Any) -> tuple[Any, list[dict[str, Tensor]]]:
+    """A model after some steps along fixed gradients, and its weights before the first step and after each."""
+    model = tiny_model()
+    params = OptimizerParams(lr=1e-3, schedule="constant", warmup=0.0, clip=1e9, **settings)
+    update = AdamW({"policy": (model, params.lr)}, params, STEPS)
+
+    def copied() -> dict[str, Tensor]:
+        return {name: part.detach().clone() for name, part in model.named_parameters()}
+
+    seen = [copied()]
+    for step in range(steps):
+
+        def totals(step: int = step) -> dict[str, Tensor]:
+            for name, gradient in gradients(model, step).items():
+                model.get_parameter(name).grad = gradient
+            return {}
+
+        closure: Any = SimpleNamespace(totals=totals)
+        update.step(closure, step / STEPS)
+        seen.append(copied())
+    return model, seen
+
+
+def is_of_a_layer(name: str, part: Tensor) -> bool:
+    return ".layers." in name and part.dim() == 2
+
+
+def test_muons_step_is_the_gradient_with_equal_singular_values() -> None:
+    model, (before, after, *_) = trained(1, matrices="muon")
+    own, checked = gradients(model, 0), 0
+    for name, part in model.named_parameters():
+        if not is_of_a_layer(name, part):
+            continue
+        moved = (before[name] - after[name]).double()
+        left, sizes, right = torch.linalg.svd(own[name].double(), full_matrices=False)
+        inside = left.T @ moved @ right.T / (1e-3 * 0.2 * max(part.shape) ** 0.5)
+        strong = sizes > 0.2 * sizes[0]  # five steps of Newton and Schulz leave the smallest behind
+        diagonal = inside.diagonal()
+        assert bool(((diagonal[strong] > 0.6) & (diagonal[strong] < 1.3)).all()), (name, diagonal)
+        assert float((inside - inside.diagonal().diag()).abs().max()) < 0.1, "other directions than the gradient's"
+        checked += 1
+    assert checked >= 4
+
+
+def test_muon_leaves_tokens_and_vectors_to_adamw() -> None:
+    _, muon = trained(matrices="muon")
+    model, plain = trained()
+    for name, part in model.named_parameters():
+        same = torch.equal(muon[-1][name], plain[-1][name])
+        assert same != is_of_a_layer(name, part), name
+
+
+@pytest.mark.parametrize("matrices", ["adamw", "muon"])
+def test_the_run_ends_with_the_mean_of_the_last_weights(matrices: str) -> None:
+    _, plain = trained(matrices=matrices)
+    _, averaged = trained(matrices=matrices, average=0.5)
+    for name in plain[0]:
+        expected = torch.stack([weights[name].double() for weights in plain[4:]]).mean(0)
+        torch.testing.assert_close(averaged[-1][name].double(), expected, rtol=1e-5, atol=1e-7, msg=name)
+        assert all(torch.equal(averaged[nth][name], plain[nth][name]) for nth in range(STEPS)), "it changed the run"
+
+
+def test_a_run_cut_short_keeps_its_last_weights() -> None:
+    _, averaged = trained(STEPS - 1, average=0.5)
+    _, plain = trained(STEPS - 1)
+    assert all(torch.equal(averaged[-1][name], plain[-1][name]) for name in plain[0])
+
+
+@pytest.mark.parametrize("other", [{"processes": 2}, {"adapter": "lora"}])
+def test_muon_needs_whole_matrices(other: dict[str, Any]) -> None:
+    with pytest.raises(ParamsError, match="it takes whole matrices"):
+        check(TrainingParams, {"optimizer": {"matrices": "muon"}, **other}, where="sft.runs.a")
