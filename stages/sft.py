@@ -34,9 +34,7 @@ class SftRun(TrainingParams, RowLimit, HeldoutRows):
     data: str = table_slot("chat", "corpus", description="the demonstrations, or the text of more pretraining")
     epochs: float = Field(3.0, gt=0, description="times through the rows")
     batch: int = Field(16, ge=1, description="demonstrations, or windows of text, per step")
-    window: int = Field(
-        512, ge=2, description="tokens per window of a corpus, which max_tokens does not count for"
-    )
+    window: int = Field(512, ge=2, description="tokens per window of a corpus, which max_tokens does not count for")
     turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
     objective: LikelihoodConfig = Field(default_factory=LikelihoodConfig)
     watch: DemonstrationWatch | None = WATCH

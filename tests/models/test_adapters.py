@@ -300,7 +300,7 @@ def test_another_or_a_missing_base_is_refused(folder: Path, tmp_path: Path) -> N
         load_model(tmp_path / "adapter")
 
 
-@pytest.mark.parametrize("fault", ["weights", "name", "shape", "kind", "foreign"])
+@pytest.mark.parametrize("fault", ["weights", "name", "shape", "kind", "pattern", "foreign"])
 def test_a_damaged_or_foreign_adapter_is_refused(folder: Path, tmp_path: Path, fault: str) -> None:
     place = tmp_path / "adapter"
     save_model(adapted(folder).policy, place, folder)
@@ -316,6 +316,8 @@ def test_a_damaged_or_foreign_adapter_is_refused(folder: Path, tmp_path: Path, f
             tensors[first] = tensors[first][:, 1:].contiguous()
         case "kind":
             config.write_text(json.dumps({**json.loads(config.read_text()), "peft_type": "IA3"}))
+        case "pattern":
+            config.write_text(json.dumps({**json.loads(config.read_text()), "alpha_pattern": {"q_proj": 64}}))
     save_file(tensors, file)
     if fault == "foreign":
         (place / "manifest.json").unlink()

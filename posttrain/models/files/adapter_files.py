@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 PREFIX: Final = "base_model.model."
 """What peft puts before the name of each tensor."""
 MAGNITUDE: Final = "lora_magnitude_vector"
+MERGE: Final = "Merge it into its model with peft"
 
 
 class Base(NamedTuple):
@@ -72,13 +74,17 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         fix = "Run the stage that made it again"
         raise ModelError(what=f"the adapter cannot be read ({error})", where=str(folder), fix=fix) from error
     if kind != "LORA":
-        raise ModelError(what=f"an adapter of type {kind}", where=str(folder), fix="Merge it into its model with peft")
+        raise ModelError(what=f"an adapter of type {kind}", where=str(folder), fix=MERGE)
+    for key in ("alpha_pattern", "rank_pattern", "fan_in_fan_out"):
+        if config.get(key):
+            raise ModelError(what=f"an adapter with {key}, which is not supported", where=str(folder), fix=MERGE)
     return config, {name.removeprefix(PREFIX): part for name, part in tensors.items()}
 
 
 def scaling(config: Mapping[str, Any]) -> float:
     """Return what an adapter's update is multiplied by."""
-    return float(config["lora_alpha"] / config["r"])
+    rank = config["r"]
+    return float(config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
 @torch.no_grad()
