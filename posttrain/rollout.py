@@ -83,11 +83,13 @@ class Score:
     reason: str = ""
     answer: str = ""
     """The answer that it found in the completion, by which samples can vote."""
+    steps: Sequence[Sequence[float]] = ()
+    """Of a score that is a sum over steps: the sampled tokens up to a step's end, and what the step adds."""
 
     @property
-    def plain(self) -> tuple[float, str, str, str]:
+    def plain(self) -> tuple[float, str, str, str, list[list[float]]]:
         """The values as JSON has them; `Score(*plain)` is the score again."""
-        return self.value, self.status, self.reason, self.answer
+        return self.value, self.status, self.reason, self.answer, [list(step) for step in self.steps]
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):

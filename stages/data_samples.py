@@ -23,6 +23,7 @@ from posttrain.sampling.cache import frozen_sampler
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
+from posttrain.sampling.step_labels import labelled_steps
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.workspace import metrics_path, rounded, table_path, write_json
@@ -49,23 +50,26 @@ def main(run: str) -> None:
     rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
     prompts = encode_prompts(text, prompts_of(rows))
     count = len(prompts) * params.samples
-    check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, where)
+    most = params.sampling.max_tokens * (1 if params.steps is None else 2)  # a sample, and another from its last step
+    longest = params.sampling.model_copy(update={"max_tokens": most})
+    check_capacity(text.context, [prompt.ids for prompt in prompts], count, longest, where)
 
     reward_model = model_of(params.reward_model, f"{where}.reward_model")
     context = Context(runtime, where, reward_model, text, params.sampling.max_tokens)
     reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
     progress = Progress(f"{where}: sampling", count, "completion")
     sampled = SampledModel(model, model_folder, text, runtime)
-    with frozen_sampler(
-        params.engine, sampled, params.policy, params.sampling, prompts, params.device, where
-    ) as sampler:
+    with frozen_sampler(params.engine, sampled, params.policy, longest, prompts, params.device, where) as sampler:
         drawn = generate_rollouts(
             sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
         )
-    progress.close()
-    rows, rollouts = FailureLimit(reward, params.max_failed, where).complete(rows, reward.score(drawn))
-    check_scorable(params.reward, rollouts, where)
-    tables, summary = sampled_tables(params, where, rows, rollouts, reward.totals(rollouts))
+        progress.close()
+        rows, rollouts = FailureLimit(reward, params.max_failed, where).complete(rows, reward.score(drawn))
+        check_scorable(params.reward, rollouts, where)
+        steps = [] if params.steps is None else labelled_steps(
+            sampler, text, rollouts, reward, params.steps, params.sampling, params.seed, params.pass_score
+        )  # fmt: skip
+    tables, summary = sampled_tables(params, where, rows, rollouts, reward.totals(rollouts), steps)
 
     folder = Path("data") / run
     for kind, frame in tables.items():

@@ -16,7 +16,7 @@ from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum, scored_by_first
-from posttrain.rewards.turns import placed_by_turn, rewards_by_token
+from posttrain.rewards.turns import placed_terms, rewards_by_token
 from posttrain.rollout import Prompt, Rollout
 from posttrain.train.step import Batch, make_batch
 
@@ -118,8 +118,9 @@ class Collect:
             half = self.group_size - self.group_size // 2
             columns["opponent"] = torch.tensor([rollout.sample >= half for rollout in group])
         tokens = {"old_logp": torch.tensor([logp for rollout in group for logp in rollout.logps])}
-        if turns := placed_by_turn(self.rewards.terms):
-            tokens["turn_reward"] = torch.tensor([x for rollout in group for x in rewards_by_token(turns, rollout)])
+        if placed := placed_terms(self.rewards.terms):
+            values = [[x for rollout in group for x in rewards_by_token(*part, rollout)] for part in placed.items()]
+            tokens["turn_reward"] = torch.tensor(values).sum(0)
         return make_batch([rollout.row for rollout in group], columns, tokens)
 
     def _parts(self, group: Sequence[Rollout]) -> dict[str, Tensor]:

@@ -20,7 +20,8 @@ from posttrain.models.forward.forward import score_rows
 from posttrain.models.master_weights import frozen_on
 from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Reward, ScoreFn
-from posttrain.rollout import Rollout, TokenRow
+from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
+from posttrain.rollout import Rollout, Score, TokenRow
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import micro_batches, pack
@@ -45,14 +46,38 @@ class RewardModel:
             raise ModelError(what=what, where=where, fix="Give the mean score of demonstrations, or remove it")
         self._runtime, self._budget, self._path = runtime, micro_tokens, path
         self._text, self._padding = load_text(path, policy.today), config.get_text_config().pad_token_id
-        self._variables = policy.variables
+        self._variables, self._policy = policy.variables, policy
         self._whole = bool(getattr(config, WHOLE_TEXT, False))
         self._same = not self._whole and self._text.same_as(policy)
 
     @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
         """Return the score of each rollout at its last token."""
-        rows = [rollout.row for rollout in rollouts] if self._same else self._own_rows(rollouts)
+        return self._scores(rollouts, [rollout.row for rollout in rollouts] if self._same else self._own_rows(rollouts))
+
+    @torch.no_grad()
+    def by_step(self, rollouts: Sequence[Rollout], separator: str, reduce: Reduce) -> list[Score]:
+        """Return scores of completions that are judged after each step, as if they ended there.
+
+        What a step adds is the difference of the reduced scores up to it and before it, so the sum is the score.
+        """
+        parts = [[*steps_of(rollout.text, separator)] or [rollout.text] for rollout in rollouts]
+        judged = [
+            replace(rollout, turns=(*rollout.turns[:-1], {"role": "assistant", "content": part}), finish="stop")
+            for rollout, some in zip(rollouts, parts, strict=True)
+            for part in some
+        ]
+        scores = iter(self._scores(judged, self._own_rows(judged)))
+        found = []
+        for rollout, some in zip(rollouts, parts, strict=True):
+            mine = [next(scores) for _ in some]
+            totals = [REDUCE[reduce](mine[: nth + 1]) for nth in range(len(mine))]
+            added = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
+            ends = step_ends(rollout, some, separator, self._policy)
+            found.append(Score(totals[-1], steps=list(zip(ends, added, strict=True))))
+        return found
+
+    def _scores(self, rollouts: Sequence[Rollout], rows: Sequence[TokenRow]) -> list[float]:
         sizes = [len(row) for row in rows]
         self._check_context(rollouts, sizes)
         parts: list[Tensor] = []
@@ -100,6 +125,10 @@ class ModelOptions(Params):
     """Which reward model scores."""
 
     part: str | None = Field(None, description="which one of a set (reward.sets); null: the only one")
+    steps: Reduce | None = Field(
+        None, description="score a completion after each of its steps, and take the min, mean, sum or last of these"
+    )
+    separator: str = Field("\n", min_length=1, description="`steps`: what ends a step")
 
 
 def models_of(folder: Path) -> dict[str, Path]:
@@ -117,7 +146,8 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
         what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, and part is {options.part}"
         fix = f"Name one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
         raise RewardError(what=what, where=f"{context.where}: reward 'model'", fix=fix)
-    return RewardModel(model, context.device, context.text)
+    scorer, reduce = RewardModel(model, context.device, context.text), options.steps
+    return scorer if reduce is None else lambda rollouts: scorer.by_step(rollouts, options.separator, reduce)
 
 
-REWARDS = {"model": Reward(_score_fn, ModelOptions)}
+REWARDS = {"model": Reward(_score_fn, ModelOptions, by_step=lambda options: options.steps is not None)}

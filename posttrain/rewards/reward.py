@@ -77,6 +77,8 @@ class Reward(Generic[O]):
     function that says so for its options."""
     each: Each | None = None
     """The function of one rollout behind it: each call has a time limit of its own and fails alone."""
+    by_step: Callable[[O], bool] = lambda options: False  # noqa: ARG005
+    """Whether its scores are sums over steps (Score.steps), which advantages of tokens place at the steps' ends."""
 
     def in_workers(self, options: O) -> bool:
         """Return whether it runs in worker processes with these options."""
@@ -90,6 +92,7 @@ def rule(
     shaping: bool = False,
     examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples(),  # noqa: ARG005
     isolated: bool | Callable[[O], bool] = False,
+    by_step: bool = False,
 ) -> Callable[[Callable[[Rollout, O], Any]], Reward[O]]:
     """Make a reward of a function of one rollout and the options; an `async` function runs in worker processes."""
 
@@ -98,7 +101,7 @@ def rule(
             return lambda rollouts: [score_one(function, rollout, chosen) for rollout in rollouts]
 
         apart = isolated or inspect.iscoroutinefunction(function)
-        return Reward(score_fn, options, cannot_score, shaping, examples, apart, function)
+        return Reward(score_fn, options, cannot_score, shaping, examples, apart, function, lambda _: by_step)
 
     return made
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
+from posttrain.errors import RewardError
 from posttrain.params.params import Params
 from posttrain.rewards.reward import WeightedReward, rule
 from posttrain.rollout import Prompt, Rollout, Score
@@ -37,19 +38,41 @@ def discounted(rollout: Rollout, gamma: float) -> Sequence[float]:
     return [gamma**t * reward for t, reward in enumerate(rollout.turn_rewards)]
 
 
-def placed_by_turn(terms: Mapping[str, WeightedReward]) -> WeightedReward | None:
-    """Return the part whose rewards belong to single turns; None if there is none, or only its sum has a meaning."""
-    term = next((term for name, term in terms.items() if (term.type or name) == NAME), None)
-    return term if term is not None and term.counted and not term.normalise else None
+def placed_terms(terms: Mapping[str, WeightedReward]) -> dict[str, WeightedReward]:
+    """Return the parts whose rewards belong to single turns or steps; not those of which only the sum has a meaning."""
+    placed = {name: term for name, term in terms.items() if term.counted and not term.normalise}
+    return {
+        name: term for name, term in placed.items() if _is_of_turns(name, term) or term.reward.by_step(term.options)
+    }
 
 
-def rewards_by_token(term: WeightedReward, rollout: Rollout) -> list[float]:
-    """Return the weighted reward of each turn on the last sampled token of that turn, 0 on the others."""
+def rewards_by_token(name: str, term: WeightedReward, rollout: Rollout) -> list[float]:
+    """Return the weighted reward of each turn or step on its last sampled token, 0 on the others."""
     values = [0.0] * len(rollout.logps)
-    options: Any = term.options_for(load_task(rollout.prompt.task).reward_options)
-    for end, reward in zip(rollout.row.turn_ends, discounted(rollout, options.gamma), strict=False):
-        values[end - 1] = term.counted * reward
+    for end, reward in _of_turns(term, rollout) if _is_of_turns(name, term) else _of_steps(name, rollout):
+        values[int(end) - 1] += term.counted * reward
     return values
+
+
+def _is_of_turns(name: str, term: WeightedReward) -> bool:
+    return (term.type or name) == NAME
+
+
+def _is_of_steps(term: WeightedReward) -> bool:
+    return term.reward.by_step(term.options)
+
+
+def _of_turns(term: WeightedReward, rollout: Rollout) -> Iterable[Sequence[float]]:
+    options: Any = term.options_for(load_task(rollout.prompt.task).reward_options)
+    return zip(rollout.row.turn_ends, discounted(rollout, options.gamma), strict=False)
+
+
+def _of_steps(name: str, rollout: Rollout) -> Iterable[Sequence[float]]:
+    steps = rollout.scores[name].steps
+    if not steps:
+        what = "its scores have no steps: it returned none, or the rollouts are stored ones, which do not keep them"
+        raise RewardError(what=what, where=f"reward '{name}'", fix="Return Score(value, steps=...), or sample again")
+    return steps
 
 
 NAME = "turns"

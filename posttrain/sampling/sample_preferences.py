@@ -26,6 +26,7 @@ from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rollout import Rollout
 from posttrain.sampling.engines import ENGINE, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.step_labels import LabelledStep, StepLabels
 from posttrain.tables.columns import VARIABLES, Kind, with_ids
 from posttrain.tables.schemas import CONTROL
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
@@ -57,6 +58,10 @@ class SamplesRun(Params):
         None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
     )
     pass_score: float = Field(1.0, description="a sample passes if its reward is at least this")
+    steps: StepLabels | None = Field(
+        None,
+        description="feedback has the steps of samples, labelled by continuations, in place of whole samples",
+    )
     pass_rate: list[float] = Field(
         [0.0, 1.0],
         min_length=2,
@@ -81,6 +86,14 @@ class SamplesRun(Params):
         refuse_sampling(self.engine, self.sampling)
         return self
 
+    @model_validator(mode="after")
+    def _labels_steps_of_feedback(self) -> SamplesRun:
+        if self.steps is not None and "feedback" not in self.tables:
+            raise ValueError(
+                f"steps become rows of feedback, and tables = {self.tables}. Add feedback, or remove steps"
+            )
+        return self
+
     @field_validator("pass_rate", mode="after")
     @classmethod
     def _shares(cls, rates: list[float]) -> list[float]:
@@ -95,17 +108,34 @@ def sampled_tables(
     rows: Sequence[Mapping[str, Any]],
     samples: Sequence[Rollout],
     rewards: Sequence[float],
+    steps: Sequence[LabelledStep] = (),
 ) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
     """Return the tables that the run asks for, and the metrics of the run, without the sizes of the tables."""
     tables: dict[Kind, pl.DataFrame] = {}
     summary: dict[str, float] = {}
     if {"pairs", "feedback"} & set(params.tables):
         tables["pairs"], tables["feedback"], summary = _annotated(params, where, rows, samples, rewards)
+    if params.steps is not None:
+        tables["feedback"] = _of_steps(params, rows, steps)
+        summary["right_steps"] = sum(step.right for step in steps) / max(len(steps), 1)
     if "chat" in params.tables:
         tables["chat"] = _best(params, where, rows, samples, rewards)
     if "prompts" in params.tables:
         tables["prompts"] = _of_difficulty(params, where, rows, rewards)
     return {kind: tables[kind] for kind in params.tables}, summary | {"mean_reward": sum(rewards) / len(rewards)}
+
+
+def _of_steps(params: SamplesRun, rows: Sequence[Mapping[str, Any]], steps: Sequence[LabelledStep]) -> pl.DataFrame:
+    """Return labelled steps as a table of feedback: the answer up to the end of the step."""
+    judged = [
+        {
+            **_shared(rows[step.place // params.samples]),
+            "completion": [{"role": "assistant", "content": step.text}],
+            "label": step.right,
+        }
+        for step in steps
+    ]
+    return with_ids(pl.DataFrame(judged), "feedback").unique("id", keep="first", maintain_order=True)
 
 
 def _best(

@@ -13,7 +13,7 @@ from posttrain.params.params import did_you_mean
 from posttrain.tables.columns import Kind
 from posttrain.tables.failures import printable, short_repr
 from posttrain.tables.find_files import Parts
-from posttrain.tables.layouts import NoLayoutError, convert, layout_names, table_of, wanted_columns
+from posttrain.tables.layouts import NoLayoutError, convert_all, layout_names, table_of, wanted_columns
 from posttrain.tables.readers import Columns, Part, Row
 from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.turns import RowError
@@ -87,12 +87,12 @@ class _Reading:
                     break
                 continue
             try:
-                converted.append({**self._converted(row), "given": given, "line": number})
+                converted += [{**part, "given": given, "line": number} for part in self._converted(row)]
                 self.has_layout = True
             except RowError as error:
                 self.has_layout |= not isinstance(error, NoLayoutError)
                 self.refused.append(RefusedRow(part.place, number, printable(str(error))))
-            if len(converted) == _BATCH:
+            if len(converted) >= _BATCH:
                 self._flush(converted, source, part)
                 converted = []
         if not number:
@@ -137,13 +137,13 @@ class _Reading:
         self.row_counts[key] += 1
         return True
 
-    def _converted(self, row: Row | str) -> Row:
+    def _converted(self, row: Row | str) -> list[Row]:
         if isinstance(row, str):
             raise RowError(row)
         if not isinstance(row.get("split", ""), str | None):
             value = short_repr(row["split"])
             raise RowError(f"'split' is {value}, not a name; give the name of a split, or rename the column")
-        return convert(row, self.kind)
+        return convert_all(row, self.kind)
 
     def _shaped(self, read: Row | str, part: Part) -> Row | str:
         """Return the row with the layout's columns, or why it has none."""

@@ -25,13 +25,22 @@ class NoLayoutError(RowError):
 
 def convert(row: Row, kind: Kind) -> dict[str, Any]:
     """Return the table's own columns but `id` and `split`; `problem` is None where the row does not name one."""
+    first, *others = convert_all(row, kind)
+    if others:
+        raise RowError("it has several labelled steps; give a table of them (data.files)")
+    return first
+
+
+def convert_all(row: Row, kind: Kind) -> list[dict[str, Any]]:
+    """Return the same of a row that may be several rows: one for each labelled step."""
     for layout, turn in LAYOUTS[kind].items():
         if all(row.get(name) is not None for name in layout):
             turned = turn(row)
+            several = turned if isinstance(turned, list) else [turned]
             if "problem" in COLUMNS[kind]:
-                turned["problem"] = _scalar(row, "problem")
-                turned[VARIABLES] = variables(row)
-            return turned
+                shared = {"problem": _scalar(row, "problem"), VARIABLES: variables(row)}
+                several = [{**one, **shared} for one in several]
+            return several
     missing = {layout: [name for name in layout if row.get(name) is None] for layout in LAYOUTS[kind]}
     nearest = min(missing, key=lambda layout: (len(missing[layout]) == len(layout), len(missing[layout])))
     fewest = missing[nearest]
@@ -201,6 +210,21 @@ def _judged(row: Row) -> dict[str, Any]:
     }
 
 
+def _labelled_steps(row: Row) -> list[dict[str, Any]]:
+    """Return a row for each step of PRM800K and the like: the answer up to its end, with the step's own label."""
+    prompt, steps, labels = turns(row, "prompt"), row["completions"], row["labels"]
+    if not isinstance(steps, list) or not steps or not all(isinstance(step, str) and step.strip() for step in steps):
+        raise RowError(f"'completions' is {short_repr(steps)}; give a list of texts, one for each step")
+    if not isinstance(labels, list) or len(labels) != len(steps):
+        raise RowError(f"'labels' is {short_repr(labels)}; give a list of {len(steps)}, one for each step")
+    texts = ["\n".join(steps[: nth + 1]) for nth in range(len(steps))]
+    answers = [turns({"prompt": row["prompt"], "completion": part}, "completion") for part in texts]
+    return [
+        {"prompt": prompt, "completion": answer[-1:], "label": _label({"label": label})}
+        for answer, label in zip(answers, labels, strict=True)
+    ]
+
+
 def _after(prompt: Turns, answer: Turns, name: str) -> Turns:
     """Return the answer's last turn; if it repeats the conversation, the turns before must be equal to the prompt."""
     if len(answer) > 1 and answer[:-1] != prompt:
@@ -227,7 +251,7 @@ def _margin(row: Row) -> float:
     raise RowError(f"'margin' is {short_repr(value)}; give a number, or rename the column")
 
 
-LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
+LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any] | list[dict[str, Any]]]]]] = {
     "corpus": {("text",): _corpus},
     "chat": {
         ("messages",): _messages,
@@ -242,7 +266,7 @@ LAYOUTS: Final[dict[Kind, dict[Layout, Callable[[Row], dict[str, Any]]]]] = {
         ("chosen", "rejected"): _implicit_preference,
         ("input", "preferred_output", "non_preferred_output"): _openai_preference,
     },
-    "feedback": {("prompt", "completion", "label"): _judged},
+    "feedback": {("prompt", "completion", "label"): _judged, ("prompt", "completions", "labels"): _labelled_steps},
     "rollouts": {},
 }
 """Table -> its layouts; a row is read by the first layout of which it has all columns."""

@@ -258,9 +258,9 @@ def test_rewards_of_turns_are_on_the_last_token_of_their_turn(sampler: Recorder,
     term = WeightedReward(reward=REWARDS["turns"], weight=2.0, options=TurnsOptions(gamma=0.5))
     row = TokenRow([1, 2], [3, 4, 9, 9, 5, 9, 6], [True, True, False, False, True, False, True])
     one = Rollout(Prompt("p", [], [1, 2]), 0, row, [-1.0] * 4, "", "stop", turn_rewards=(1.0, 4.0, 8.0))
-    assert rewards_by_token(term, one) == [0.0, 2.0, 4.0, 4.0]
+    assert rewards_by_token("turns", term, one) == [0.0, 2.0, 4.0, 4.0]
     for one in reward_of(TurnsOptions(gamma=0.5), 2.0).score(drawn(sampler, text, "paying")):
-        assert sum(rewards_by_token(term, one)) == pytest.approx(2 * one.scores["turns"].value)
+        assert sum(rewards_by_token("turns", term, one)) == pytest.approx(2 * one.scores["turns"].value)
 
 
 def with_tools(lengths: Sequence[int], draw: random.Random, last: int = 0) -> list[TokenRow]:

@@ -1,0 +1,45 @@
+"""The steps of a completion: pieces of its text, and the rewards that belong to their ends."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from posttrain.rollout import Rollout
+from posttrain.text.chat import ChatText
+
+Reduce = Literal["min", "mean", "sum", "last"]
+REDUCE: Final[Mapping[Reduce, Callable[[Sequence[float]], float]]] = {
+    "min": min,
+    "mean": statistics.fmean,
+    "sum": sum,
+    "last": lambda scores: scores[-1],
+}
+
+
+def steps_of(text: str, separator: str) -> Iterator[str]:
+    """Yield a text up to the end of each step that is not blank, without what separates it from the next."""
+    end = 0
+    for step in text.split(separator):
+        end += len(step)
+        if step.strip():
+            yield text[:end]
+        end += len(separator)
+
+
+def step_ends(rollout: Rollout, parts: Sequence[str], separator: str, text: ChatText) -> list[int]:
+    """Return the number of sampled tokens up to the end of each step of the last turn, its separator included."""
+    row, ends = rollout.row, rollout.row.turn_ends
+    before = ends[-2] if len(ends) > 1 else 0
+    ids = [row.rest[place] for place in row.trained[before:]]
+
+    def tokens(end: int) -> int:
+        return bisect_left(range(len(ids)), end, key=lambda nth: len(text.decode(ids[: nth + 1]))) + 1
+
+    last = len(parts) - 1
+    return [
+        before + (len(ids) if nth == last else min(tokens(len(part) + len(separator)), len(ids)))
+        for nth, part in enumerate(parts)
+    ]

@@ -1,0 +1,73 @@
+"""Labels of steps by Monte-Carlo: a step is right if a continuation from its end passes (Math-Shepherd)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pydantic import Field
+
+from posttrain.params.params import Params
+from posttrain.rewards.score import RewardSum
+from posttrain.rewards.steps import step_ends, steps_of
+from posttrain.rollout import Rollout
+from posttrain.sampling.episodes import first_turn
+from posttrain.sampling.sampler import Completion, Request, Sampler, SamplingParams
+from posttrain.text.chat import ChatText
+
+
+class StepLabels(Params):
+    """Labels for the steps of samples."""
+
+    separator: str = Field("\n", min_length=1, description="what ends a step")
+    samples: int = Field(2, ge=1, description="samples of each prompt, the first ones, whose steps are labelled")
+    continuations: int = Field(4, ge=1, description="samples from the end of each step; it is right if one passes")
+
+
+class LabelledStep(NamedTuple):
+    """A sample up to the end of a step."""
+
+    place: int
+    """The sample's place in the list."""
+    text: str
+    right: bool
+
+
+def labelled_steps(
+    sampler: Sampler, text: ChatText, rollouts: Sequence[Rollout], reward: RewardSum, labels: StepLabels,
+    params: SamplingParams, seed: int, pass_score: float,
+) -> list[LabelledStep]:  # fmt: skip
+    """Return every step of the first samples of each prompt; the last step is right if the sample itself passes."""
+    open_steps: list[tuple[int, str, list[int]]] = []
+    found: list[LabelledStep] = []
+    for place, rollout in enumerate(rollouts):
+        if rollout.sample >= labels.samples or rollout.truncated or len(rollout.turns) > 1 or not rollout.text.strip():
+            continue
+        parts = [*steps_of(rollout.text, labels.separator)]
+        ends = step_ends(rollout, parts, labels.separator, text)
+        open_steps += [
+            (place, part, list(rollout.row.rest[:end])) for part, end in zip(parts[:-1], ends[:-1], strict=True)
+        ]
+        found.append(LabelledStep(place, rollout.text, reward.total(rollout) >= pass_score))
+    requests = [
+        Request(
+            [*rollouts[place].prompt.ids, *ids],
+            f"{rollouts[place].prompt.id}:{rollouts[place].sample}:{len(ids)}:{nth}",
+        )
+        for place, _, ids in open_steps
+        for nth in range(labels.continuations)
+    ]
+    completions = iter(sampler.generate(requests, params, seed))
+    for place, part, ids in open_steps:
+        whole = [_continued(rollouts[place], ids, next(completions), text) for _ in range(labels.continuations)]
+        scored = [one for one in reward.score(whole) if reward.failure(one) is None]
+        found.append(LabelledStep(place, part, any(reward.total(one) >= pass_score for one in scored)))
+    return sorted(found, key=lambda step: (step.place, len(step.text)))
+
+
+def _continued(rollout: Rollout, ids: list[int], completion: Completion, text: ChatText) -> Rollout:
+    """Return the sample with another continuation after some of its tokens."""
+    logps = [*rollout.logps[: len(ids)], *completion.logps]
+    whole = replace(completion, ids=[*ids, *completion.ids], logps=logps, kept=None)
+    return first_turn(rollout.prompt, rollout.sample, whole, text, rollout.version)

@@ -1,0 +1,196 @@
+"""Steps of a completion: where they end, what a reward model says after each, and how samples label them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import posttrain
+from posttrain.errors import RewardError
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.store import load_policy, load_scorer, load_tokenizer, save_model
+from posttrain.models.files.text import load_text
+from posttrain.models.forward.forward import score_rows
+from posttrain.params.params import check
+from posttrain.rewards.learned import RewardModel
+from posttrain.rewards.reward import Context, Reward, WeightedReward, rule
+from posttrain.rewards.score import RewardSum
+from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
+from posttrain.rewards.turns import placed_terms, rewards_by_token
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
+from posttrain.sampling.step_labels import StepLabels, labelled_steps
+from posttrain.tables.layouts import convert, convert_all
+from posttrain.tables.turns import RowError
+from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation
+from posttrain.text.packing import pack
+from tests.models.tiny import tiny_folder
+
+RUNTIME = Runtime(DeviceParams(device="cpu", precision="fp32", threads=1))
+TEXTS = ["18-11=7\n18+7=25\n#### 25", "7\n\n 8 \n", "\n#### 3", "5+5=10"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tiny_folder(tmp_path_factory.mktemp("steps"))
+
+
+@pytest.fixture(scope="module")
+def judge(folder: Path) -> RewardModel:
+    """A reward model that was trained here: it reads an answer up to its end."""
+    scorer = load_scorer(folder)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(scorer.score.weight)
+    place = folder.parent / "judge"
+    save_model(scorer, place, folder)
+    return RewardModel(place, RUNTIME, load_text(folder))
+
+
+def rollout_of(folder: Path, answer: str) -> Rollout:
+    text = load_text(folder)
+    (row,) = text.conversations([Conversation(asked(answer))], "last")
+    turns = ({"role": "assistant", "content": answer},)
+    return Rollout(Prompt("p", asked()[:1], row.prompt), 0, row, [-1.0] * len(row.rest), answer, "stop", turns)
+
+
+def asked(answer: str = "") -> list[dict[str, str]]:
+    return [{"role": "user", "content": "2+3"}, {"role": "assistant", "content": answer}]
+
+
+def test_steps_end_before_their_separator_and_blank_ones_are_none() -> None:
+    assert [*steps_of(TEXTS[0], "\n")] == ["18-11=7", "18-11=7\n18+7=25", TEXTS[0]]
+    assert [*steps_of(TEXTS[1], "\n")] == ["7", "7\n\n 8 "]
+    assert [*steps_of(TEXTS[2], "\n")] == [TEXTS[2]]
+    assert [*steps_of("", "\n")] == []
+
+
+def test_a_step_ends_at_the_first_token_that_completes_it(folder: Path) -> None:
+    text, draw = load_text(folder), random.Random(0)
+    for _ in range(100):
+        answer = "\n".join("".join(draw.choices("0123+=# ", k=draw.randint(1, 9))) for _ in range(draw.randint(1, 5)))
+        rollout = rollout_of(folder, answer)
+        parts = [*steps_of(answer, "\n")]
+        ends = step_ends(rollout, parts, "\n", text)
+        assert ends == sorted(ends) and len(ends) == len(parts)
+        for end, part in zip(ends[:-1], parts[:-1], strict=True):
+            whole = len(part) + 1
+            assert len(text.decode(rollout.row.rest[: end - 1])) < whole <= len(text.decode(rollout.row.rest[:end]))
+        assert not parts or ends[-1] == len(rollout.row.rest)
+
+
+@pytest.mark.parametrize("reduce", REDUCE)
+def test_a_reward_model_judges_each_step_as_if_the_answer_ended_there(
+    folder: Path, judge: RewardModel, reduce: Reduce
+) -> None:
+    rollouts = [rollout_of(folder, answer) for answer in TEXTS]
+    scorer, text = judge._model, load_text(folder)
+    for rollout, score in zip(rollouts, judge.by_step(rollouts, "\n", reduce), strict=True):
+        expected = []
+        for part in steps_of(rollout.text, "\n"):
+            (row,) = text.conversations([Conversation(asked(part))], "last")
+            assert row.rest[-1] == text.stop
+            with torch.no_grad():
+                expected.append(float(score_rows(scorer, pack([TokenRow([], [*row.prompt, *row.rest])]))))
+        assert score.value == pytest.approx(REDUCE[reduce](expected), abs=1e-5)
+        assert sum(added for _, added in score.steps) == pytest.approx(score.value, abs=1e-6), "steps add up"
+        assert [end for end, _ in score.steps] == step_ends(rollout, [*steps_of(rollout.text, "\n")], "\n", text)
+    if reduce == "last":
+        (score,) = judge.by_step(rollouts[:1], "\n", "last")
+        assert score.value == pytest.approx(judge(rollouts[:1])[0], abs=1e-5), "the last step is the whole answer"
+
+
+def test_rewards_of_steps_are_placed_at_their_ends(folder: Path) -> None:
+    rollout = rollout_of(folder, TEXTS[0])
+    score = Score(1.5, steps=[[2, 0.5], [len(rollout.logps), 1.0]])
+    term = WeightedReward(reward=halves, weight=2.0)
+    assert placed_terms({"halves": term, "other": WeightedReward(reward=plain)}) == {"halves": term}
+    assert placed_terms({"halves": term.model_copy(update={"normalise": True})}) == {}
+    values = rewards_by_token("halves", term, replace(rollout, scores={"halves": score}))
+    assert values[1] == 1.0 and values[-1] == 2.0 and sum(values) == 3.0
+    with pytest.raises(RewardError, match="stored ones, which do not keep them"):
+        rewards_by_token("halves", term, replace(rollout, scores={"halves": Score(1.5)}))
+    assert Score(*score.plain).plain == score.plain
+
+
+@rule(by_step=True)
+def halves(rollout: Rollout, _: object) -> Score:
+    """The share of even tokens in each half, placed on the half."""
+    ids, middle = rollout.row.rest, max(len(rollout.row.rest) // 2, 1)
+    shares = [sum(token % 2 == 0 for token in part) / len(ids) for part in (ids[:middle], ids[middle:])]
+    return Score(sum(shares), steps=[[middle, shares[0]], [len(ids), shares[1]]])
+
+
+@rule()
+def plain(rollout: Rollout, _: object) -> float:
+    """No steps."""
+    return float(len(rollout.text))
+
+
+@pytest.mark.slow
+def test_ppo_learns_from_rewards_on_steps(folder: Path) -> None:
+    model, tokenizer = posttrain.load_model(folder)
+    sizes = {"rounds": 20, "prompts": 4, "group_size": 8, "minibatches": 2, "sampling": {"max_tokens": 6}}
+    history = posttrain.train_online(
+        model, tokenizer, [f"{a}+1" for a in range(12)], {"halves": (halves, 1.0)}, "ppo",
+        settings={"rollout": sizes, "kl": "none", "optimizer": {"lr": 5e-3}, "patience": None},
+    )  # fmt: skip
+    rewards = [row["reward"] for row in history]
+    assert sum(rewards[-6:]) / 6 > sum(rewards[:6]) / 6 + 0.15
+
+
+def begins_with_an_even_token(rollouts: Sequence[Rollout]) -> list[float]:
+    return [float(rollout.row.rest[0] % 2 == 0) for rollout in rollouts]
+
+
+def test_a_step_is_right_if_a_continuation_passes(folder: Path) -> None:
+    """What the first token decides is decided at the end of each step; what the rest decides, by any continuation."""
+    text, model = ChatText(load_tokenizer(folder)), load_policy(folder)
+    prompts = [Prompt(f"p{a}", asked()[:1], ()) for a in range(6)]
+    sampler, params = LocalSampler(model, text.stops, RUNTIME), SamplingParams(max_tokens=24)
+    drawn = generate_rollouts(sampler, text, encode_prompts(text, prompts), params, 0, samples=3)
+    ended = [replace(rollout, finish="stop") for rollout in drawn]
+    separator = max((letter for letter in "0123456789 e" if letter.strip()), key=lambda one: sum(
+        one in rollout.text for rollout in ended))  # fmt: skip
+    reward = Reward(lambda options, context: begins_with_an_even_token)
+    total = RewardSum({"even": WeightedReward(reward=reward)}, Context(RUNTIME, "here", text=text))
+    labels = StepLabels(separator=separator, continuations=2, samples=2)
+    found = labelled_steps(sampler, text, total.score(ended), total, labels, params, 0, 1.0)
+    assert len({step.place for step in found}) < len(found), "no sample has two steps, so the test would prove nothing"
+    assert all(ended[step.place].sample < 2 for step in found)
+    for step in found:
+        first = ended[step.place].row.rest[0]
+        assert step.right == (first % 2 == 0) and ended[step.place].text.startswith(step.text)
+    assert found == sorted(found, key=lambda step: (step.place, len(step.text)))
+
+
+def test_rows_of_labelled_steps_become_rows_of_feedback() -> None:
+    row = {"prompt": "2+3-1", "completions": ["2+3=5", "5-1=3", "#### 3"], "labels": [True, False, False]}
+    found = convert_all(row, "feedback")
+    texts = [part["completion"][-1][1] for part in found]
+    assert texts == ["2+3=5", "2+3=5\n5-1=3", "2+3=5\n5-1=3\n#### 3"]
+    assert [part["label"] for part in found] == row["labels"]
+    for broken, said in (
+        ({"labels": [True]}, "give a list of 3, one for each step"),
+        ({"completions": "2+3=5"}, "give a list of texts"),
+        ({"labels": [True, "maybe", False]}, "give true/false or 1/0"),
+    ):
+        with pytest.raises(RowError, match=said):
+            convert_all({**row, **broken}, "feedback")
+    with pytest.raises(RowError, match="several labelled steps"):
+        convert(row, "feedback")
+
+
+def test_settings_that_label_no_steps_are_refused() -> None:
+    from posttrain.sampling.sample_preferences import SamplesRun
+
+    own = {"policy": "sft/main", "data": "two_step/prompts", "reward_model": "none", "tables": ["pairs"], "steps": {}}
+    with pytest.raises(Exception, match="Add feedback, or remove steps"):
+        check(SamplesRun, own, where="data.samples.a")
