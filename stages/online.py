@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from posttrain.errors import DataError
 from posttrain.evaluate.watch import run_watched
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
@@ -42,6 +43,9 @@ def load(name: str, params: OnlineParams) -> Loaded:
     prompts = scorable_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
     temperature = params.rollout.sampling.temperature
     models = ModelSet.load(params.runtime(), start, params.needs, params, temperature=temperature)
+    if params.critic_start is not None and not load_text(params.critic_start).same_as(load_text(start)):
+        what, fix = "its tokens or chat template are not the policy's", "Use a reward model that was trained from it"
+        raise DataError(what=what, where=f"{section_of(name)}.critic", fix=fix)
     return Loaded(text, prompts, models, [start, table])
 
 

@@ -32,7 +32,7 @@ from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.sources import FilteredSource, PtxSource, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params.params import Params
-from posttrain.params.slots import NONE, model_slot, table_of, table_slot
+from posttrain.params.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
@@ -228,6 +228,9 @@ class PolicyRun(OnlineParams, PolicyConfig):
     """A policy objective on the policy's own samples."""
 
     corpus: str = table_slot("corpus", description="pretraining text, for ptx", optional=True)
+    critic: Literal["start", "reward_model"] = Field(
+        "start", description="what the critic starts from: `start` with a new head, or the reward model with its own"
+    )
     text: TextParams = Field(default_factory=TextParams)
 
     @model_validator(mode="after")
@@ -255,6 +258,14 @@ class PolicyRun(OnlineParams, PolicyConfig):
             raise ValueError("device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto")
         if isinstance(self.update, TrpoOptions) and (self.optimizer.average or self.optimizer.matrices != "adamw"):
             raise ValueError("optimizer.average and matrices: update trpo makes its own step. Remove them")
+        if self.critic == "reward_model" and (self.reward_model == NONE or not self.advantage_entry.valued):
+            raise ValueError(
+                "critic = reward_model: name one in reward_model, and an advantage with a critic, e.g. ppo"
+            )
+        if self.critic == "reward_model" and self.adapter.type != "none":
+            raise ValueError("critic = reward_model: with an adapter the critic shares the policy's weights. Use start")
+        if self.optimizer.critic_first and not self.advantage_entry.valued:
+            raise ValueError("optimizer.critic_first: the run has no critic, so nothing would be learned. Remove it")
         if self.overlong is not None and OVERLONG in self.reward:
             raise ValueError("overlong is punished twice: by the setting and by the reward of that name. Remove one")
         if self.text != TextParams() and not self.ptx:
@@ -266,6 +277,11 @@ class PolicyRun(OnlineParams, PolicyConfig):
         if self.ptx and self.rollout.sampling.temperature != 1:
             raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
         return self
+
+    @property
+    def critic_start(self) -> Path | None:
+        """The reward model, where the critic starts from it."""
+        return None if self.critic == "start" else model_of(self.reward_model, "reward_model")
 
     def objective(self) -> Objective:
         """Return the row's surrogate; the longest completion is the constant of the fixed-length aggregation."""

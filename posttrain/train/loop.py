@@ -121,6 +121,11 @@ class TrainingParams(Params):
         return False
 
     @property
+    def critic_start(self) -> Path | None:
+        """The reward model that the critic starts from; None: the run's start model with a new head."""
+        return None
+
+    @property
     def divides_models(self) -> bool:
         """Whether the models are divided among the run's processes; if not, each holds whole ones."""
         return True

@@ -67,6 +67,9 @@ class ModelSettings(Protocol):
     @property
     def reference_moves(self) -> bool: ...
 
+    @property
+    def critic_start(self) -> Path | None: ...
+
     def attach(self, start: Path) -> Attach | None: ...
 
 
@@ -108,6 +111,8 @@ class ModelSet:
         """Return the models that the objective needs; all start from the folder's weights."""
 
         def start(*, scores: bool = False) -> Any:
+            if scores and settings.critic_start is not None:
+                return load_scorer(settings.critic_start)
             return (load_scorer if scores else load_policy)(folder)
 
         attach = settings.attach(folder)

@@ -266,6 +266,9 @@ class OptimizerParams(Params):
     )
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
+    critic_first: float = Field(
+        0.0, ge=0, lt=1, description="fraction of the steps, the first ones, in which only the critic learns"
+    )
 
     @property
     def copies(self) -> int:
@@ -373,7 +376,8 @@ class AdamW:
             for rule, decay, weights in parts:
                 masters = {name: master_of(p) for name, p in weights.items()}
                 if masters:
-                    groups[rule].append({"params": [*masters.values()], "peak": peak, "weight_decay": decay})
+                    group = {"params": [*masters.values()], "peak": peak, "weight_decay": decay, "model": kind}
+                    groups[rule].append(group)
                     self._names[rule] += masters
                     self._parameters |= masters
         beta1, beta2 = params.betas
@@ -390,7 +394,8 @@ class AdamW:
         factor = lr_factor(self._params, progress, self._steps)
         for optimizer in self._optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = group["peak"] * factor
+                waits = group["model"] != "critic" and progress < self._params.critic_first
+                group["lr"] = 0.0 if waits else group["peak"] * factor
         totals = closure.totals()
         take_gradients(self._weights)
         norm = full(nn.utils.clip_grad_norm_(self._parameters.values(), self._params.clip))

@@ -347,12 +347,17 @@ def _per_token(knobs: Any, rows: Rows, charge: list[list[float]]) -> tuple[list[
             continue
         values = [*row["old_value"], 0.0]
         delta = [rewards[t] + knobs.advantage.gamma * values[t + 1] - values[t] for t in range(length)]
-        advantage = [
-            sum((knobs.advantage.gamma * knobs.advantage.lam) ** (s - t) * delta[s] for s in range(t, length))
-            for t in range(length)
-        ]
-        advantages.append(advantage)
-        returns.append([a + v for a, v in zip(advantage, values, strict=False)])
+        by_lam = {
+            lam: [
+                sum((knobs.advantage.gamma * lam) ** (s - t) * delta[s] for s in range(t, length))
+                for t in range(length)
+            ]
+            for lam in (knobs.advantage.lam, knobs.advantage.value_lam)
+            if lam is not None
+        }
+        advantages.append(by_lam[knobs.advantage.lam])
+        known = by_lam.get(knobs.advantage.value_lam, by_lam[knobs.advantage.lam])
+        returns.append([a + v for a, v in zip(known, values, strict=False)])
     return advantages, returns
 
 

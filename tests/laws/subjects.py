@@ -54,6 +54,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         "gspo_token",
         {"advantage": {"type": "gae", "lam": 0.9}, "surrogate": {"low": 0.1, "high": 0.2}},
     ),
+    "ppo, the critic's own lambda": ("ppo", {"advantage": {"lam": 0.5, "value_lam": 1.0, "gamma": 0.9}}),
     "top_entropy, correction": (
         "top_entropy",
         {"surrogate": {"share": 0.5}, "correction": "truncate", "truncated": "mask"},

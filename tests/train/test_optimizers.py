@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,14 @@ import torch
 from torch import Tensor
 
 from posttrain.errors import ParamsError
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.store import load_scorer, save_model
+from posttrain.online.runs import ONLINE
 from posttrain.params.params import check
 from posttrain.train.loop import TrainingParams
+from posttrain.train.model_set import ModelSet
 from posttrain.train.step import AdamW, OptimizerParams
-from tests.models.tiny import tiny_model
+from tests.models.tiny import tiny_folder, tiny_model
 
 STEPS = 6
 
@@ -95,3 +100,67 @@ def test_a_run_cut_short_keeps_its_last_weights() -> None:
 def test_muon_needs_whole_matrices(other: dict[str, Any]) -> None:
     with pytest.raises(ParamsError, match="it takes whole matrices"):
         check(TrainingParams, {"optimizer": {"matrices": "muon"}, **other}, where="sft.runs.a")
+
+
+def test_only_the_critic_learns_at_first() -> None:
+    policy, critic = tiny_model(), tiny_model()
+    params = OptimizerParams(lr=1e-3, schedule="constant", warmup=0.0, weight_decay=0.1, critic_first=0.5)
+    update = AdamW({"policy": (policy, 1e-3), "critic": (critic, 1e-3)}, params, STEPS)
+    moved = []
+    for step in range(STEPS):
+        before = [[part.detach().clone() for part in model.parameters()] for model in (policy, critic)]
+
+        def totals(step: int = step) -> dict[str, Tensor]:
+            for model in (policy, critic):
+                for name, gradient in gradients(model, step).items():
+                    model.get_parameter(name).grad = gradient
+            return {}
+
+        closure: Any = SimpleNamespace(totals=totals)
+        update.step(closure, step / STEPS)
+        pairs = zip((policy, critic), before, strict=True)
+        moved.append([not all(map(torch.equal, model.parameters(), old)) for model, old in pairs])
+    assert moved == [[False, True]] * 3 + [[True, True]] * 3
+
+
+class FromAJudge(TrainingParams):
+    """Those of a run whose critic starts from a reward model."""
+
+    @property
+    def critic_start(self) -> Path | None:
+        return JUDGE[0]
+
+
+JUDGE: list[Path] = []
+
+
+def test_the_critic_starts_from_a_reward_model(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    scorer = load_scorer(folder)
+    torch.nn.init.normal_(scorer.score.weight)
+    save_model(scorer, tmp_path / "judge", folder)
+    JUDGE[:] = [tmp_path / "judge"]
+    runtime = Runtime(DeviceParams(device="cpu", threads=1))
+    models = ModelSet.load(runtime, folder, frozenset({"value", "ref_logp"}), FromAJudge())
+    assert models.critic is not None and models.reference is not None
+    assert all(map(torch.equal, models.critic.parameters(), scorer.parameters()))
+    assert all(map(torch.equal, models.policy.parameters(), models.reference.parameters()))
+    plain = ModelSet.load(runtime, folder, frozenset({"value"}), TrainingParams())
+    assert plain.critic is not None and not plain.critic.score.weight.any(), "a new head starts at 0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"critic": "reward_model"}, "name one in reward_model"),
+        ({"algorithm": "grpo", "critic": "reward_model", "reward_model": "reward/main"}, "with a critic, e.g. ppo"),
+        ({"critic": "reward_model", "reward_model": "reward/main", "adapter": "lora"}, "shares the policy's weights"),
+        ({"algorithm": "grpo", "optimizer": {"critic_first": 0.1}}, "has no critic, so nothing would be learned"),
+    ],
+)
+def test_a_critic_that_is_not_there_is_refused(settings: dict[str, Any], said: str) -> None:
+    given = {"algorithm": "ppo", "start": "sft/main", "data": "mine/prompts", "corpus": "none", "reward_model": "none"}
+    row = ONLINE[str(settings.get("algorithm", "ppo"))]
+    reward = {"reward": {"correct": 1.0, "model": 1.0}} if "reward_model" in settings else {}
+    with pytest.raises(ParamsError, match=said):
+        check(row.model, row.row.merged({**given, **reward, **settings}), where="online.runs.a")

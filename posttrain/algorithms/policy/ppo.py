@@ -43,6 +43,7 @@ class GaeOptions(CriticOptions):
 
     gamma: float = Field(1.0, gt=0, le=1, description="discount")
     lam: float = Field(0.95, ge=0, le=1, description="lambda")
+    value_lam: float | None = Field(None, ge=0, le=1, description="lambda of the critic's returns; null: lam (VAPO: 1)")
 
 
 def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:
@@ -97,6 +98,8 @@ def _gae(rewards: Rewards, options: GaeOptions) -> dict[str, Tensor]:
     value_N = rewards.step.tokens["old_value"].to(reward_N.dtype)
     lengths_B = rewards.step.lengths_B
     advantage, returns = gae(reward_N, value_N, lengths_B, gamma=options.gamma, lam=options.lam)
+    if options.value_lam is not None:
+        _, returns = gae(reward_N, value_N, lengths_B, gamma=options.gamma, lam=options.value_lam)
     return {"advantage": advantage, "return": returns}
 
 
