@@ -35,7 +35,8 @@ from posttrain.models.master_weights import master_of
 from posttrain.rollout import token_rows
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, make_batch
+from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import Batch, StepClosure, make_batch
 from posttrain.workspace import write_json, write_text
 from tests.train.live import LiveBytes
 

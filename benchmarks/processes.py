@@ -50,7 +50,8 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
     from posttrain.rollout import TokenRow
     from posttrain.train.batch_sources import Example, collate
     from posttrain.train.model_set import ModelSet
-    from posttrain.train.step import AdamW, OptimizerParams, StepClosure
+    from posttrain.train.optimizer import AdamW, OptimizerParams
+    from posttrain.train.step import StepClosure
 
     runtime = Runtime(DeviceParams(device="cpu", precision="fp32", threads=2 // size))
     if size > 1:

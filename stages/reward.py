@@ -27,6 +27,7 @@ from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
+from posttrain.train.tokenize_tables import feedback as judged_answers
 from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
 
 
@@ -35,7 +36,9 @@ class RewardRun(TrainingParams, RowLimit, HeldoutRows):
 
     start: str = model_slot("the model whose backbone it takes")
     data: str = table_slot("pairs", description="the comparisons")
-    feedback: str = table_slot("feedback", description="judged answers, for objective.compare ranks", optional=True)
+    feedback: str = table_slot(
+        "feedback", description="judged answers, for objective.compare ranks and labels", optional=True
+    )
     demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
     epochs: float = Field(2.0, gt=0, description="times through the comparisons")
     batch: int = Field(16, ge=1, description="comparisons per step")
@@ -45,10 +48,10 @@ class RewardRun(TrainingParams, RowLimit, HeldoutRows):
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardRun:
-        if (self.objective.compare == "ranks") != (self.feedback != NONE):
+        if (self.objective.compare != "pairs") != (self.feedback != NONE):
             raise ValueError(
-                "feedback is read where objective.compare is ranks, and only there. "
-                "Name a table of feedback with compare ranks, or feedback: none"
+                "feedback is read where objective.compare is ranks or labels, and only there. "
+                "Name a table of feedback with one of these, or feedback: none"
             )
         if self.objective.compare == "ranks" and self.objective.margins == "column":
             raise ValueError(
@@ -74,7 +77,8 @@ def main(run: str) -> None:
     watched = heldout_rows(frame, params.watch, pairs)
     if judged:
         rows = read_table(judged, "feedback").filter(split="train")
-        examples = rankings(text, rows, params, str(judged))
+        tokenize = rankings if params.objective.compare == "ranks" else judged_answers
+        examples = tokenize(text, rows, params, str(judged))
     shown: Sequence[Example] = []
     if chat:
         rows = read_table(chat, "chat").filter(split="train").head(params.shown)

@@ -42,7 +42,8 @@ from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.loop import TrainingParams, TrainingRun, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, Batch, OptimizerParams
+from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import Batch
 
 
 class Given(BatchSource):

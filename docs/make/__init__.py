@@ -7,6 +7,7 @@ WRITERS = {
     "reference/api.md": ("docs/make/api.py",),
     "reports/answers.md": ("docs/make/answers.py", "tests/rewards/math_verify.py"),
     "reports/conformance.md": ("docs/make/conformance.py",),
+    "reports/coverage.md": ("docs/make/coverage.py",),
     "reports/defects.md": ("docs/make/defects.py",),
     "reports/families.md": ("tests/models/families.py",),
     "reports/faults.md": ("benchmarks/faults/report.py",),

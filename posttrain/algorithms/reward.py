@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.algorithms.objective import (
@@ -29,9 +29,17 @@ class RewardConfig(Params):
 
     margin: float = Field(0.0, ge=0, description="by how much the chosen answer's score must win")
     margins: Literal["constant", "column"] = Field("constant", description="column: plus each winner's own margin")
-    compare: Literal["pairs", "ranks"] = Field(
-        "pairs", description="ranks: all K (K - 1) / 2 pairs of a prompt's answers"
+    compare: Literal["pairs", "ranks", "labels"] = Field(
+        "pairs",
+        description="ranks: all K (K - 1) / 2 pairs of a prompt's answers; labels: each answer alone, right or wrong",
     )
+
+    @model_validator(mode="after")
+    def _compares_what_it_centres(self) -> RewardConfig:
+        if self.compare == "labels" and (self.margin or self.centring or self.margins == "column"):
+            raise ValueError("margin, margins and centring are of comparisons, and compare is labels. Remove them")
+        return self
+
     centring: float = Field(0.0, ge=0, description="coefficient of (s_c + s_r)^2, which keeps scores around 0")
 
 
@@ -39,20 +47,24 @@ class RewardConfig(Params):
 class RewardObjective(Objective):
     """-logsigmoid(s_c - s_r - margin), mean over the pairs of a prompt, then over prompts (Ouyang 2022).
 
-    The loss leaves a constant of the scores free; `demonstration_bias` is the one by which demonstrations average 0.
+    Of labels y = 1 or -1: -logsigmoid(y s), mean over answers. Of pairs the loss leaves a constant of the scores free;
+    `demonstration_bias` is the one by which demonstrations average 0.
     """
 
     knobs: RewardConfig
 
     @property
     def needs(self) -> frozenset[str]:
-        needs = {"score", "side" if self.knobs.compare == "pairs" else "rank"}
+        needs = {"score", {"pairs": "side", "ranks": "rank", "labels": "label"}[self.knobs.compare]}
         return frozenset(needs | ({"margin"} if self.knobs.margins == "column" else set()))
 
     @torch.no_grad()
     def prepare(self, step: Ragged, state: State) -> Prepared:
         """1 / (prompts * pairs of the prompt) on each row; prompts without a comparison have weight 0."""
         require_columns(step, columns_before_prepare(self.needs), "reward")
+        if self.knobs.compare == "labels":
+            weight_B = torch.full_like(step.rows["label"], 1 / len(step), dtype=torch.float64)
+            return Prepared(step.with_rows(weight=weight_B), dict(state))
         won, _ = comparisons(self._rank(step), step.items)
         if won.numel() == 0:
             raise ValueError("no item holds two answers of different rank, so there is nothing to train on")
@@ -64,6 +76,11 @@ class RewardObjective(Objective):
         """sum over comparisons of weight * -logsigmoid(s_c - s_r - margin)."""
         score = micro.rows["score"]
         score = score.to(torch.promote_types(score.dtype, torch.float32))
+        if self.knobs.compare == "labels":
+            signed = micro.rows["label"].to(score.dtype) * score
+            weight = micro.rows["weight"].to(score.dtype)
+            metrics = {"accuracy": (weight * (signed > 0)).sum(), "margin": (weight * signed).sum().detach()}
+            return Loss(-(weight * torch.nn.functional.logsigmoid(signed)).sum(), metrics)
         known = micro.host or micro
         won, lost = (sent(part, score.device) for part in comparisons(self._rank(known), known.items))
         weight, better, worse = micro.rows["weight"][won].to(score.dtype), score[won], score[lost]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -11,15 +12,15 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import STEP_COLUMNS
 from posttrain.errors import RewardError
+from posttrain.formulas.policy import k3
 from posttrain.models.sharding import fill
 from posttrain.online.collect import Collect, Draw
 from posttrain.online.prompt_order import prompt_order
 from posttrain.online.reward_monitor import has_zero_variance
 from posttrain.online.rollout_params import Renewal, RolloutParams
-from posttrain.online.round_metrics import groups_with_signal, reward_metrics, sampler_metrics
 from posttrain.processes import world
 from posttrain.rewards.usage import USED, judge_metrics
-from posttrain.rollout import Prompt, Rollout
+from posttrain.rollout import FAILED, Prompt, Rollout
 from posttrain.train.batch_sources import BatchSource, prefixed, under
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, concatenate
@@ -171,7 +172,7 @@ class Rounds(BatchSource):
         return concatenate([self._minibatch_part(*item, step) for item in chosen.items()])
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the round (round_metrics.py), and how many groups dynamic sampling kept."""
+        """Return the metrics of the round, and how many groups dynamic sampling kept."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -257,3 +258,48 @@ def _numbered(groups: Sequence[Batch]) -> Batch:
             for number, group in enumerate(groups)
         ]
     )
+
+
+def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Mean and deviation of each part over the rollouts that it could score, and the share with status `ok`."""
+    found: dict[str, float] = {}
+    for name in names:
+        scores = [rollout.scores[name] for rollout in rollouts]
+        values = [score.value for score in scores if score.status not in FAILED]
+        if values:
+            found[f"reward_{name}"] = sum(values) / len(values)
+            found[f"reward_{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
+        found[f"reward_{name}_ok"] = sum(score.status == "ok" for score in scores) / len(scores)
+    return found
+
+
+def groups_with_signal(groups: Sequence[Batch]) -> float:
+    """Return the share of groups whose rewards differ."""
+    return sum(not has_zero_variance(group.columns.rows["reward"]) for group in groups) / len(groups)
+
+
+def sampler_metrics(models: ModelSet, batch: Batch, params: RolloutParams) -> dict[str, float]:
+    """Return how the log-probs of the trainer's weights differ from the sampler's, on some rows of a new round.
+
+    On all rows where the trainer has recomputed them for a correction. `sampler_gap`: abs of the difference, mean and
+    largest, where both have the same weights. `sampler_kl`: KL(sampler || trainer) by k3, where the sampler is another
+    engine or has the weights of a round before.
+    """
+    rows = params.gap_rows
+    if not rows and not params.foreign:
+        return {}
+    if "recomputed_logp" not in batch.columns.tokens:
+        rows = rows or 1
+        batch = batch.select(range(0, len(batch), max(len(batch) // rows, 1))[:rows])
+        training = models.policy.training
+        models.policy.eval()  # dropout would draw random numbers
+        batch = models.add_scored_columns(batch, frozenset({"recomputed_logp"}))
+        models.policy.train(training)
+    tokens = batch.columns.tokens
+    log_ratio = tokens["recomputed_logp"] - tokens["old_logp"]
+    found: dict[str, float] = {}
+    if not params.ahead and params.gap_rows:
+        found = {"sampler_gap": float(log_ratio.abs().mean()), "sampler_gap_max": float(log_ratio.abs().max())}
+    if params.foreign:
+        found["sampler_kl"] = float(k3(tokens["old_logp"].double(), tokens["recomputed_logp"].double()).mean())
+    return found

@@ -29,9 +29,8 @@ from posttrain.models.device import Runtime
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import Renewal, RolloutParams
-from posttrain.online.sources import FilteredSource, PtxSource, best_rule, pair_rule
+from posttrain.online.sources import FilteredSource, PtxSource, TextParams, best_rule, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.params.params import Params
 from posttrain.params.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
@@ -43,8 +42,8 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
+from posttrain.train.optimizer import Update
 from posttrain.train.run_config import Algorithms
-from posttrain.train.step import Update
 from posttrain.train.tokenize_tables import windows
 
 TRUE: Any = {"correct": 1.0}
@@ -215,13 +214,6 @@ class OnlineParams(TrainingParams):
     def longest_row(self, longest_prompt: int) -> int:
         """Return the most tokens that a row can have."""
         return longest_prompt + self.rollout.sampling.max_tokens
-
-
-class TextParams(Params):
-    """Pretraining text in addition to the samples (PPO-ptx)."""
-
-    rows: int = Field(8, ge=1, description="windows of text in each optimizer step")
-    window: int = Field(64, ge=2, description="tokens per window")
 
 
 class PolicyRun(OnlineParams, PolicyConfig):

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from posttrain.algorithms.sampled_config import AllAbove, BestAgainstWorst, Reaching, RejectionSampled, Rising
 from posttrain.params.choices import Options
+from posttrain.params.params import Params
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example, WrappedSource
 from posttrain.train.step import Batch, concatenate, make_batch
 
@@ -192,6 +194,13 @@ def _rows(numbers: list[Tensor]) -> Tensor:
 
 def _joined(numbers: list[Tensor]) -> Tensor:
     return torch.cat(numbers) if numbers else torch.empty(0, dtype=torch.long)
+
+
+class TextParams(Params):
+    """Pretraining text in addition to the samples (PPO-ptx)."""
+
+    rows: int = Field(8, ge=1, description="windows of text in each optimizer step")
+    window: int = Field(64, ge=2, description="tokens per window")
 
 
 class PtxSource(WrappedSource):

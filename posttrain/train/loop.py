@@ -36,8 +36,9 @@ from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_o
 from posttrain.train.limits import LimitParams, check_limits
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
+from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.routing import RouterParams, routers_of
-from posttrain.train.step import AdamW, OptimizerParams, StepClosure, Update
+from posttrain.train.step import StepClosure
 from posttrain.workspace import plot_path
 
 ADAPTER_RATE = 10

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal, Protocol
 
 import torch
-from pydantic import Field, field_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, State, add_metrics, step_metrics
 from posttrain.formulas.ragged import Ragged
@@ -19,9 +16,7 @@ from posttrain.models.device import repeatable
 from posttrain.models.forward.forward import add_embedding_gradient, embedded_leaf, packed_states
 from posttrain.models.forward.logp import head_of, loss_tiles
 from posttrain.models.forward.routers import Recording
-from posttrain.models.master_weights import gradient_of, master_of, round_masters, take_gradients
-from posttrain.models.sharding import as_divided, full, own_part
-from posttrain.params.params import Params
+from posttrain.models.master_weights import gradient_of
 from posttrain.processes import world
 from posttrain.processes.world import split_across_ranks
 from posttrain.rollout import Kept, TokenRow
@@ -245,209 +240,3 @@ def _of_all(totals: Mapping[str, Tensor], routing: Mapping[str, Tensor]) -> dict
 
 def _detached(loss: Loss) -> dict[str, Tensor]:
     return {"loss": loss.total.detach(), **{name: value.detach() for name, value in loss.metrics.items()}}
-
-
-class OptimizerParams(Params):
-    """The optimizer and its learning rate schedule."""
-
-    lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate; with an adapter 1e-3 where it is not given")
-    schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
-        "cosine", description="schedule of the learning rate"
-    )
-    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps over which the learning rate rises")
-    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: fraction of the steps over which it falls")
-    betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's betas")
-    weight_decay: float = Field(0.0, ge=0, description="on matrices only")
-    matrices: Literal["adamw", "muon"] = Field(
-        "adamw", description="what updates the layers' matrices: AdamW as all else, or Muon, at the same learning rate"
-    )
-    average: float = Field(
-        0.0, ge=0, lt=1, description="the run ends with the mean of its weights over this last fraction of the steps"
-    )
-    clip: float = Field(1.0, gt=0, description="largest gradient norm")
-    critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
-    critic_first: float = Field(
-        0.0, ge=0, lt=1, description="fraction of the steps, the first ones, in which only the critic learns"
-    )
-
-    @property
-    def copies(self) -> int:
-        """The most float32 numbers that are kept of a weight: AdamW's moments, and the mean."""
-        return 2 + bool(self.average)
-
-    @field_validator("betas", mode="after")
-    @classmethod
-    def _averages(cls, betas: list[float]) -> list[float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"{betas} are shares of the past that an average keeps. Use numbers from 0 to below 1")
-        return betas
-
-
-class Update(Protocol):
-    """Turns the gradient of a step into new weights."""
-
-    def step(self, closure: StepClosure, progress: float) -> dict[str, float]: ...
-
-    def state_dict(self) -> dict[str, Tensor]: ...
-
-    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None: ...
-
-
-def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
-    """Return the learning rate at `progress` (0 at the first step, 1 after the last) as a fraction of its peak."""
-    warmup = max(params.warmup, 1.0 / max(steps, 1)) if params.warmup else 0.0
-    if progress + 1.0 / max(steps, 1) <= warmup:
-        return (progress + 1.0 / max(steps, 1)) / warmup
-    rest = (progress - warmup) / max(1 - warmup, 1e-9)
-    match params.schedule:
-        case "linear":
-            return 1 - rest
-        case "cosine":
-            return 0.5 * (1 + math.cos(math.pi * rest))
-        case "warmup_stable_decay":
-            return min(1.0, (1 - progress) / params.decay) if params.decay else 1.0
-        case _:
-            return 1.0
-
-
-MEAN = "mean."
-"""Begins the names of a mean's weights in checkpoints."""
-MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
-"""What each rule keeps of a weight."""
-
-
-class WeightMean:
-    """The mean of weights over the last steps of a run, which they become after its last step."""
-
-    def __init__(self, weights: Mapping[str, Tensor], share: float, steps: int) -> None:
-        self._weights, self._first, self._last = weights, (1 - share) * steps, steps - 1
-        self._mean: dict[str, Tensor] = {}
-        self._count = 0
-
-    @torch.no_grad()
-    def add(self, step: int) -> None:
-        """Add the weights after a step; after the last one the mean takes their place."""
-        if step < self._first:
-            return
-        self._count += 1
-        for name, weight in self._weights.items():
-            if name in self._mean:
-                self._mean[name].add_((weight - self._mean[name]) / self._count)
-            else:
-                self._mean[name] = weight.clone()
-            if step == self._last:
-                weight.copy_(self._mean[name])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the mean so far and the number of steps in it."""
-        mean = {f"{MEAN}{name}": part for name, part in self._mean.items()}
-        return {**mean, f"{MEAN}count": torch.tensor(self._count)} if mean else {}
-
-    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        self._count = int(tensors.get(f"{MEAN}count", 0))
-        found = {name: tensors[f"{MEAN}{name}"] for name in self._weights if self._count}
-        self._mean = {name: as_divided(part, self._weights[name]).clone() for name, part in found.items()}
-
-
-class AdamW:
-    """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters, or on their masters.
-
-    With `matrices: muon` Muon (Jordan 2024) updates the matrices of the layers, by torch.optim.Muon.
-    """
-
-    def __init__(self, modules: Mapping[str, tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
-        """`modules`: each trained module with its peak learning rate, by the name that its state has in checkpoints."""
-        self._params, self._steps = params, steps
-        groups: dict[str, list[dict[str, Any]]] = {"adamw": [], "muon": []}
-        self._names: dict[str, list[str]] = {"adamw": [], "muon": []}
-        self._parameters: dict[str, Tensor] = {}
-        self._weights: list[nn.Parameter] = []
-        for kind, (module, peak) in modules.items():
-            trained = {f"{kind}.{name}": p for name, p in module.named_parameters() if p.requires_grad}
-            self._weights += trained.values()
-            inner = _layer_matrices(module) if params.matrices == "muon" else set()
-            outer = {name: p for name, p in trained.items() if p not in inner}
-            parts = (
-                ("adamw", params.weight_decay, {name: p for name, p in outer.items() if p.dim() > 1}),
-                ("adamw", 0.0, {name: p for name, p in outer.items() if p.dim() <= 1}),
-                ("muon", params.weight_decay, {name: p for name, p in trained.items() if p in inner}),
-            )
-            for rule, decay, weights in parts:
-                masters = {name: master_of(p) for name, p in weights.items()}
-                if masters:
-                    group = {"params": [*masters.values()], "peak": peak, "weight_decay": decay, "model": kind}
-                    groups[rule].append(group)
-                    self._names[rule] += masters
-                    self._parameters |= masters
-        beta1, beta2 = params.betas
-        self._optimizers: dict[str, torch.optim.Optimizer] = {}
-        if groups["adamw"]:
-            made = torch.optim.AdamW(groups["adamw"], lr=params.lr, betas=(beta1, beta2), fused=True)
-            self._optimizers["adamw"] = made
-        if groups["muon"]:
-            self._optimizers["muon"] = torch.optim.Muon(groups["muon"], lr=params.lr, adjust_lr_fn="match_rms_adamw")
-        self._mean = WeightMean(self._parameters, params.average, steps)
-
-    def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """Return one step at the scheduled learning rate; the metrics and the gradient's norm are read at once."""
-        factor = lr_factor(self._params, progress, self._steps)
-        for optimizer in self._optimizers.values():
-            for group in optimizer.param_groups:
-                waits = group["model"] != "critic" and progress < self._params.critic_first
-                group["lr"] = 0.0 if waits else group["peak"] * factor
-        totals = closure.totals()
-        take_gradients(self._weights)
-        norm = full(nn.utils.clip_grad_norm_(self._parameters.values(), self._params.clip))
-        norm = norm.to(next(iter(totals.values()), norm).device)  # of several processes the metrics have been read
-        metrics = step_metrics({**totals, "grad_norm": norm})
-        metrics["grad_norm"] = metrics.pop("grad_norm")
-        finite = math.isfinite(metrics["grad_norm"])
-        for optimizer in self._optimizers.values():
-            if finite:
-                optimizer.step()
-        if self._params.average:
-            self._mean.add(round(progress * self._steps))
-        if finite or self._params.average:
-            round_masters(self._weights)
-        for optimizer in self._optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
-        metrics["lr"] = self._params.lr * factor
-        return metrics
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Moments and step counts of every parameter, by its name, and the mean of the weights."""
-        moments: dict[str, Tensor] = {}
-        for rule, optimizer in self._optimizers.items():
-            state, names = optimizer.state_dict()["state"], self._names[rule]
-            moments |= {f"{names[i]}.{kind}": part for i, parts in state.items() for kind, part in parts.items()}
-        return moments | self._mean.state_dict()
-
-    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        self._mean.load_state_dict(tensors)
-        for rule, optimizer in self._optimizers.items():
-            state, names = optimizer.state_dict(), self._names[rule]
-            places = {name: place for place, name in enumerate(names)}
-            for key, part in tensors.items():
-                name, _, kind = key.rpartition(".")
-                if name not in places:
-                    continue
-                whole = as_divided(part, self._parameters[name]) if part.dim() or kind != "step" else part
-                state["state"].setdefault(places[name], {})[kind] = whole
-            for place, parts in state["state"].items():
-                shape = self._parameters[names[place]].shape
-                shapes = {kind: torch.Size() if kind == "step" else shape for kind in MOMENTS[rule]}
-                finite = all(
-                    part.is_floating_point() and bool(own_part(part).isfinite().all()) for part in parts.values()
-                )
-                if {kind: part.shape for kind, part in parts.items()} != shapes or not finite:
-                    raise ValueError(f"the moments of {names[place]} are incomplete")
-            optimizer.load_state_dict(state)
-
-
-def _layer_matrices(module: Any) -> set[nn.Parameter]:
-    """Return the matrices of a model's layers: not those of tokens, in or out, nor of scores."""
-    ends = [module.get_input_embeddings(), module.get_output_embeddings(), getattr(module, "score", None)]
-    outer = {part for end in ends if end is not None for part in end.parameters()}
-    return {part for part in module.parameters() if part.requires_grad and part.dim() == 2 and part not in outer}

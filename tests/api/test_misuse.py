@@ -13,7 +13,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.online.runs import ONLINE
 from posttrain.params.other_names import OURS
 from posttrain.params.params import _has, check
-from posttrain.train.step import OptimizerParams
+from posttrain.train.optimizer import OptimizerParams
 from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
 

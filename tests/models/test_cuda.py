@@ -22,8 +22,9 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet
+from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.routing import RouterParams, routers_of
-from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
+from posttrain.train.step import StepClosure, make_batch
 from tests.models.families import EVERY, SHAPE
 from tests.models.tiny import random_rows, sample
 

@@ -32,8 +32,8 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingRun
 from posttrain.train.model_set import ModelSet
+from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.routing import StepRouting
-from posttrain.train.step import AdamW, OptimizerParams
 from tests.models.families import FAMILIES, IN_ROWS
 from tests.models.test_families import ENDS, NAMES, PROMPTS, family
 from tests.models.test_fast_paths import closure, models_of, objectives

@@ -30,7 +30,7 @@ from posttrain.text.chat import ChatText
 from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import TrainingParams, TrainingRun, train
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, OptimizerParams
+from posttrain.train.optimizer import AdamW, OptimizerParams
 from tests.models.tiny import function_reward, tiny_folder
 from tests.online.rounds import rounds_of
 

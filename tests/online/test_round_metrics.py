@@ -7,7 +7,7 @@ import statistics
 import pytest
 import torch
 
-from posttrain.online.round_metrics import groups_with_signal, reward_metrics
+from posttrain.online.rounds import groups_with_signal, reward_metrics
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow, token_rows
 from posttrain.train.step import Batch, make_batch
 

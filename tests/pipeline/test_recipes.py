@@ -12,7 +12,18 @@ import yaml
 from tests.architecture.sources import ROOT
 from tests.workspace import dvc, run
 
-RECIPES = ("continue", "curriculum", "distill", "iterated_dpo", "offline_online", "r1", "r1_zero", "rlhf")
+RECIPES = (
+    "continue",
+    "curriculum",
+    "distill",
+    "iterated_dpo",
+    "offline_online",
+    "process",
+    "r1",
+    "r1_zero",
+    "rlhf",
+    "scalerl",
+)
 SIZES = {
     "n_corpus": 600, "n_corpus_heldout": 40, "n_sft": 60, "n_sft_heldout": 20, "n_rl": 60, "n_heldout": 30,
     "n_test": 20, "steps": 30, "rounds": 2, "prompts": 20, "heldout_prompts": 20, "samples": 3, "group_size": 3,

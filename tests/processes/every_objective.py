@@ -27,8 +27,9 @@ from posttrain.online.trpo import Trpo
 from posttrain.processes import world
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet, Teacher
+from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.routing import RouterParams, routers_of
-from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
+from posttrain.train.step import Batch, StepClosure
 from tests.laws.subjects import subjects
 from tests.models.tiny import tiny_model
 

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import posttrain
-from posttrain.errors import RewardError
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.errors import ParamsError, RewardError
+from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.models.files.text import load_text
@@ -186,6 +188,25 @@ def test_rows_of_labelled_steps_become_rows_of_feedback() -> None:
             convert_all({**row, **broken}, "feedback")
     with pytest.raises(RowError, match="several labelled steps"):
         convert(row, "feedback")
+
+
+def test_the_loss_of_labels_is_the_cross_entropy_of_each_answer() -> None:
+    torch.manual_seed(0)
+    score, label = torch.randn(7, dtype=torch.float64, requires_grad=True), torch.tensor([1.0, -1, 1, 1, -1, -1, 1])
+    objective = RewardObjective(RewardConfig(compare="labels"))
+    rows = {"label": label, "row": torch.arange(7)}
+    step = objective.prepare(Ragged(torch.ones(7, dtype=torch.long), rows, {}), {}).step
+    parts = [step.select(torch.tensor(some)) for some in ([0, 3], [1, 2, 4, 5, 6])]
+    losses = [objective.loss(part.with_rows(score=score[part.rows["row"]]), {}) for part in parts]
+    total = torch.stack([loss.total for loss in losses]).sum()
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(score, (label > 0).double())
+    torch.testing.assert_close(total, expected)
+    assert sum(float(loss.metrics["accuracy"]) for loss in losses) == pytest.approx(
+        float(((score > 0) == (label > 0)).double().mean())
+    )
+    assert torch.autograd.grad(total, score)[0].sign().tolist() == (-label).tolist(), "right answers gain"
+    with pytest.raises(ParamsError, match="compare is labels"):
+        check(RewardConfig, {"compare": "labels", "centring": 0.1}, where="objective")
 
 
 def test_settings_that_label_no_steps_are_refused() -> None:

@@ -20,7 +20,8 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
+from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import StepClosure, make_batch
 from tests.marks import slow_except
 from tests.models.families import EVERY, SHAPE
 from tests.models.tiny import Samples, random_rows, sample

@@ -33,8 +33,9 @@ from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet, on_device
+from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.provenance import differences, stage_maker
-from posttrain.train.step import AdamW, OptimizerParams, StepClosure, _of_all, make_batch
+from posttrain.train.step import StepClosure, _of_all, make_batch
 from tests.models.families import EVERY, SHAPE
 from tests.models.tiny import random_rows, sample, tiny_folder, tiny_model
 from tests.second_device.device import calls, waits

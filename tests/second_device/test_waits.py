@@ -15,7 +15,7 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, OptimizerParams
+from posttrain.train.optimizer import AdamW, OptimizerParams
 from tests.models.tiny import random_rows, sample, tiny_folder, tiny_model
 from tests.second_device.device import waits
 from tests.train.test_transfers import problem

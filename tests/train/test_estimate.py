@@ -32,7 +32,8 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.estimate import check_memory, most_tokens, training_parts
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
+from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import StepClosure, make_batch
 from tests.models.tiny import sample, tiny_model
 from tests.train.live import LiveBytes
 from tests.train.test_training import settings_of

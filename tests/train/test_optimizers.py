@@ -17,7 +17,7 @@ from posttrain.online.runs import ONLINE
 from posttrain.params.params import check
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, OptimizerParams
+from posttrain.train.optimizer import AdamW, OptimizerParams
 from tests.models.tiny import tiny_folder, tiny_model
 
 STEPS = 6

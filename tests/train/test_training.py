@@ -48,7 +48,8 @@ from posttrain.train.loop import TrainingParams, TrainingRun
 from posttrain.train.loop import train as train_with
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.step import AdamW, Batch, OptimizerParams, StepClosure, Update
+from posttrain.train.optimizer import AdamW, OptimizerParams, Update
+from posttrain.train.step import Batch, StepClosure
 from posttrain.train.tokenize_tables import rankings
 from stages import base_scratch
 from stages.distill import with_system_prompt

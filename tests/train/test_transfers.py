@@ -24,7 +24,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer
 from posttrain.rollout import token_rows
 from posttrain.train.model_set import ModelSet
-from posttrain.train.step import AdamW, OptimizerParams, StepClosure, make_batch
+from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.step import StepClosure, make_batch
 from tests.models.tiny import random_rows, tiny_folder
 from tests.train.test_training import settings_of
 

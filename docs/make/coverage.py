@@ -1,0 +1,91 @@
+"""docs/reports/coverage.md: what the field names, and where it is here, or why it is not.
+
+python -m docs.make.coverage
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from posttrain.commands.params.describe import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reports/coverage.md"
+LEARNING = ROOT / "docs/reports/learning.md"
+RECIPES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "recipes").glob("*.yaml"))}
+NOT = "not here: "
+
+ITEMS: dict[str, dict[str, str]] = {
+    "Recipes": {
+        "RLHF with PPO (InstructGPT)": "recipe `rlhf`",
+        "helpful and safe as two reward models": "`reward.sets` ([rewards](../rewards.md#several-reward-models))",
+        "R1-Zero": "recipe `r1_zero`",
+        "R1": "recipe `r1`",
+        "constitutional AI": NOT
+        + "the parts are (`data.commands` for critique and revision by a served model, the reward `judge`, "
+        "judges in both orders in `evaluate.ratings`); no recipe was run",
+        "iterated DPO": "recipe `iterated_dpo`",
+        "offline, then online": "recipe `offline_online`",
+        "distillation: samples, logits, own samples": "recipe `distill`",
+        "a served teacher, several teachers, a teacher next to a reward": NOT + "a teacher is one model of models/",
+        "curriculum": "recipe `curriculum`, setting `rollout.pass_rates`",
+        "more pretraining": "recipe `continue`",
+        "process rewards": "recipe `process`, setting `steps` of the reward `model`",
+        "ScaleRL": "recipe `scalerl`, `recipes/sigmoid.py`",
+        "rejection sampling (ReST, RAFT)": "rows `rest`, `rest_em`, `raft`; recipe `iterated`",
+    },
+    "Parts": {
+        "rows chosen by a reward": "`min_score` and `pass_rate` of `data.samples`; "
+        + NOT
+        + "of a table that others wrote",
+        "a reference that is renewed or averaged (ProRL, TR-DPO, Nash-EMA)": "setting `renew_reference`; "
+        "`parts` of preference runs",
+        "a critic from a reward model, with its own lambda, learning alone at first": "settings `critic`, "
+        "`advantage.value_lam`, `optimizer.critic_first`",
+        "a reward model that starts from another": "`start: reward/NAME` in `reward.runs`",
+        "schedules of beta and clip edges": NOT + "beta follows a KL (`kl.target`), edges are fixed",
+        "prompts drawn by pass rate": "setting `rollout.pass_rates`",
+        "a table of labelled steps (PRM800K), labels by Monte-Carlo": "layout of `feedback`, "
+        "setting `steps` of `data.samples`",
+        "top-entropy tokens": "row `top_entropy`",
+        "Muon, rsLoRA, a mean of the weights": "settings `optimizer.matrices`, `adapter.rslora`, `optimizer.average`",
+    },
+    "Rows that stay out": {
+        "DiscoPOP": NOT + "the law `direction` fails: of two equal answers it makes the chosen one less likely",
+        "unlikelihood": NOT + "no gain over three seeds: +.034 [-.010, .077]",
+        "RRHF on given ranks": NOT + "it lost over three seeds: -.040 [-.063, -.018]",
+        "AOT, P3O": NOT + "not built",
+    },
+    "Small models of other kinds": {
+        "Diffusion-DPO, mDPO, GPO's preference module": NOT + "not built; the pipeline trains language models",
+    },
+}
+"""Heading -> what the field names -> where it is."""
+
+
+def page() -> str:
+    """Return the whole page."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Coverage\n\nMade by `python -m docs.make.coverage`: what the field names, and where it is here.\n"
+    for heading, items in ITEMS.items():
+        yield f"## {heading}\n"
+        yield "| what | where |\n|---|---|"
+        yield from (f"| {what} | {where} |" for what, where in items.items())
+        yield ""
+    learned = LEARNING.read_text(encoding="utf-8")
+    yield "## Rows\n\nEach row has the laws of [conformance](conformance.md).\n"
+    yield "| row | recipes | in the table of [learning](learning.md) |\n|---|---|---|"
+    for family in FAMILIES:
+        for name in family.rows:
+            used = [recipe for recipe, text in RECIPES.items() if re.search(rf"algorithm: {name}\b", text)]
+            said = "yes" if re.search(rf"\b{name}\b", learned) else "no"
+            yield f"| `{name}` | {', '.join(f'`{recipe}`' for recipe in used) or '-'} | {said} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
