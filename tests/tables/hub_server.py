@@ -99,17 +99,19 @@ class Handler(BaseHTTPRequestHandler):
         if not file.is_file():
             self._refuse(404, "EntryNotFound")
             return
-        data = file.read_bytes()
-        start, end = 0, len(data) - 1
+        size = file.stat().st_size
+        start, end = 0, size - 1
         if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             start, end = int(asked[1]), min(int(asked[2] or end), end)
         self.send_response(206 if asked else 200)
-        self.send_header("ETag", f'"{hashlib.sha1(data, usedforsecurity=False).hexdigest()}"')
+        self.send_header("ETag", f'"{hashlib.sha1(f"{file}{size}".encode(), usedforsecurity=False).hexdigest()}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Accept-Ranges", "bytes")
         if asked:
-            self.send_header("Content-Range", f"bytes {start}-{end}/{len(data)}")
-        self._end(data[start : end + 1])
+            self.send_header("Content-Range", f"bytes {start}-{end}/{size}")
+        with file.open("rb") as stream:
+            stream.seek(start)
+            self._end(stream.read(end + 1 - start))
 
     def _json(self, value: Any) -> None:
         self.send_response(200)

@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def tried(case: dict[str, Any]) -> dict[str, Any]:
     os.environ["HF_TOKEN"] = case.get("token", "")
     name, revision, printed = case["name"], case.get("revision", COMMIT), io.StringIO()
     source = {"name": name, "revision": revision, "limit": case.get("limit"), "heldout_share": 0.0, "test_share": 0.0}
+    source |= {"where": case.get("where", {})}
     try:
         with contextlib.redirect_stderr(printed):
             if case["repo"] == "model":
@@ -33,7 +35,8 @@ def tried(case: dict[str, Any]) -> dict[str, Any]:
             table = load_table(HubTable(**source), "chat", "here")
     except PosttrainError as error:
         return {"error": str(error)}
-    return {"ids": table["id"].to_list(), "printed": printed.getvalue()}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"ids": table["id"].to_list(), "printed": printed.getvalue(), "peak": peak}
 
 
 if __name__ == "__main__":

@@ -114,6 +114,35 @@ def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> N
     assert "is not in the cache. Run once without it, or download the model elsewhere and name its" in model["error"]
 
 
+def write_long(folder: Path, files: int) -> int:
+    """Write a data set of 5 MB a file, in which one row of 250 has the topic that is looked for; its bytes."""
+    folder.mkdir(parents=True)
+    for nth in range(files):
+        rows = [
+            {
+                "prompt": f"{nth} {n}?",
+                "completion": os.urandom(2500).hex(),
+                "topic": "rare" if n % 250 == 0 else "usual",
+            }
+            for n in range(1000)
+        ]
+        pl.DataFrame(rows).write_parquet(folder / f"train-{nth:05d}-of-{files:05d}.parquet", row_group_size=100)
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+@pytest.mark.slow
+def test_memory_holds_the_rows_that_are_kept_and_not_those_that_are_read(hub: Hub) -> None:
+    found = {}
+    for files in (2, 60):
+        name = f"org/long{files}"
+        size = write_long(hub.root / "datasets" / name / "data", files)
+        [found[size]] = hub.tried({"repo": "dataset", "name": name, "limit": 4 * files, "where": {"topic": "rare"}})
+        assert len(found[size].get("ids", ())) == 4 * files, found
+    small, large = found
+    assert large - small > 250e6
+    assert abs(found[large]["peak"] - found[small]["peak"]) < 0.2 * (large - small), found
+
+
 @pytest.mark.slow
 def test_without_a_network(hub: Hub) -> None:
     cases = [{"repo": repo, "name": "org/name", "revision": OTHER} for repo in REPOSITORIES]
