@@ -13,6 +13,8 @@ from posttrain.track.runs import TrackedRun
 from posttrain.track.tracker import FOLDER, Steps, Table
 
 ID: Final = "posttrain.id"
+KIND: Final = {"mlflow.experimentKind": "custom_model_development"}
+"""The tag by which its page opens on runs and curves, not on the traces of an agent."""
 AT_ONCE: Final = 1000
 """The most metrics of a request; a request is stored as a whole or not at all."""
 PARAMS_AT_ONCE: Final = 100
@@ -35,7 +37,7 @@ class Mlflow:
         local.mkdir(parents=True, exist_ok=True)
         self._client: Any = MlflowClient(uri or f"sqlite:///{local}/mlflow.db")
         found = self._client.get_experiment_by_name(project)
-        experiment = found.experiment_id if found else self._client.create_experiment(project, place)
+        experiment = found.experiment_id if found else self._client.create_experiment(project, place, KIND)
         same = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")
         opened = same[0] if same else self._client.create_run(experiment, run_name=run.label, tags={ID: run.id})
         self._run, self._tables = opened.info.run_id, list[dict[str, str]]()
@@ -60,7 +62,7 @@ class Mlflow:
         from mlflow.entities import Metric
 
         there = self._client.get_run(self._run).data.metrics
-        named = {f"figures/{name}": value for name, value in values.items()}
+        named = {f"results/{name}": value for name, value in values.items()}
         new = [Metric(name, value, _now(), 0) for name, value in named.items() if there.get(name) != value]
         self._client.log_batch(self._run, metrics=new)
 

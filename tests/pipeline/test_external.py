@@ -305,14 +305,14 @@ def test_rollouts_of_others_are_explained_shown_and_learned_from(tmp_path: Path)
     assert checked.returncode == 0, checked.stdout
     assert "offline@again" in ran(made, "external_rollouts@trl", "report")
     metrics = json.loads((made / "metrics/external/trl.json").read_text(encoding="utf-8"))
-    rows = pl.read_parquet(made / "rollouts/external/trl")
+    rows = pl.read_parquet(made / "rollouts/external/trl/*.parquet")
     assert metrics["reward"] == pytest.approx(rows.group_by("step").agg(pl.col("reward").mean())["reward"].mean())
     assert "external/trl" in (made / "report/report.html").read_text(encoding="utf-8")
     assert "reward,external/trl,1," in (made / "report/curves.csv").read_text(encoding="utf-8")
     explained = run(made, sys.executable, "-m", "posttrain", "why", "external/trl.reward").stdout
     assert "my/trl" in explained and "training rollouts" in explained and "computed again" in explained, explained
     row = run(made, sys.executable, "-m", "posttrain", "why", str(rows["id"][0])).stdout
-    assert "right: " in row and "cp -r my/trl/. {out}" in row, row
+    assert "scores: brief 0.0625 ok, right 0 ok" in row and "cp -r my/trl/. {out}" in row, row
     assert ran(made, "external_rollouts@trl") == []
     curve = pl.read_csv(made / "plots/offline/again.csv")
     assert curve.height == 2 and curve["grad_norm"].max() > 0, "of the tokens that prime-rl stored"
