@@ -13,8 +13,6 @@ from posttrain.track.runs import TrackedRun
 from posttrain.track.tracker import FOLDER, Steps, Table
 
 ID: Final = "posttrain.id"
-KIND: Final = {"mlflow.experimentKind": "custom_model_development"}
-"""The tag by which its page opens on runs and curves, not on the traces of an agent."""
 AT_ONCE: Final = 1000
 """The most metrics of a request; a request is stored as a whole or not at all."""
 PARAMS_AT_ONCE: Final = 100
@@ -37,7 +35,7 @@ class Mlflow:
         local.mkdir(parents=True, exist_ok=True)
         self._client: Any = MlflowClient(uri or f"sqlite:///{local}/mlflow.db")
         found = self._client.get_experiment_by_name(project)
-        experiment = found.experiment_id if found else self._client.create_experiment(project, place, KIND)
+        experiment = found.experiment_id if found else self._client.create_experiment(project, place)
         same = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")
         opened = same[0] if same else self._client.create_run(experiment, run_name=run.label, tags={ID: run.id})
         self._run, self._tables = opened.info.run_id, list[dict[str, str]]()

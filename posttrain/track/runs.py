@@ -142,7 +142,10 @@ def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]
             import polars as pl
 
             shown = [column for column in COLUMNS if column in pl.read_parquet_schema(file)]
-            rows = pl.read_parquet(file, columns=shown, n_rows=most).to_dicts()
+            frame = pl.scan_parquet(file)
+            if "round" in shown:
+                frame = frame.filter(pl.col("round") == pl.col("round").max())
+            rows = frame.select(shown).head(most).collect().to_dicts()
             yield (
                 f"completions/{table}",
                 [{key: masked(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows],
