@@ -80,7 +80,10 @@ class Handler(BaseHTTPRequestHandler):
         files = sorted(file for file in repo.rglob("*"))
         siblings = [{"rfilename": str(file.relative_to(repo))} for file in files if file.is_file()]
         if what == "revision":
-            self._json({"id": name, "sha": COMMIT, "private": False, "gated": False, "tags": [], "siblings": siblings})
+            stated = re.search(r"^license: (.+)$", _text(repo / "README.md"), re.MULTILINE)
+            card = {"license": stated[1]} if stated else {}
+            found = {"id": name, "sha": COMMIT, "private": False, "gated": False, "tags": [], "siblings": siblings}
+            self._json({**found, "cardData": card})
         elif what == "auth-check":
             self._json({})
         else:
@@ -133,6 +136,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Requests are in a file."""
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def _entry(repo: Path, path: str) -> dict[str, Any]:

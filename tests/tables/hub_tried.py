@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PosttrainError
+from posttrain.measure.record import LICENCE, noted
 from posttrain.models.files.import_model import fetch_model
 from posttrain.tables.options import HubTable
 from posttrain.tables.user_data import load_table
@@ -36,7 +37,12 @@ def tried(case: dict[str, Any]) -> dict[str, Any]:
     except PosttrainError as error:
         return {"error": str(error)}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"ids": table["id"].to_list(), "printed": printed.getvalue(), "peak": peak}
+    return {
+        "ids": table["id"].to_list(),
+        "printed": printed.getvalue(),
+        "peak": peak,
+        "licence": noted(f"{LICENCE}{name}"),
+    }
 
 
 if __name__ == "__main__":

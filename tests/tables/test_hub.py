@@ -55,6 +55,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     data = root / "datasets/org/name/data"
     data.mkdir(parents=True)
     rows = pl.DataFrame([{"prompt": f"{n}+1?", "completion": str(n + 1)} for n in range(60)])
+    (data.parent / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", encoding="utf-8")
     for nth in range(2):
         rows[30 * nth : 30 * nth + 30].write_parquet(data / f"train-0000{nth}-of-00002.parquet")
     for name in ("private", "gated", "terms", "broken"):
@@ -91,7 +92,7 @@ def test_failures_say_what_to_do(hub: Hub) -> None:
 def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> None:
     some = {"repo": "dataset", "name": "org/name", "limit": 20}
     streamed = hub.tried(some)[0]
-    assert "error" not in streamed, streamed
+    assert "error" not in streamed and streamed["licence"] == "cc-by-4.0", streamed
     files = [line for line in hub.requests().splitlines() if line.startswith("GET") and ".parquet" in line]
     assert files and not [line for line in files if "train-00001" in line], "the second file is not needed"
     assert "here: reading the first 20 rows of each split from the Hub, of 0.0 MB in 2 files\n" in streamed["printed"]
@@ -140,6 +141,7 @@ def test_memory_holds_the_rows_that_are_kept_and_not_those_that_are_read(hub: Hu
         assert len(found[size].get("ids", ())) == 4 * files, found
     small, large = found
     assert large - small > 140e6
+    assert found[large]["licence"] is None, "its card states none"
     assert abs(found[large]["peak"] - found[small]["peak"]) < 0.2 * (large - small), found
 
 

@@ -45,7 +45,7 @@ def card(label: str, model: str, title: str) -> str:
         "From the last run to the first, each with the settings that are not defaults:",
         "\n".join(_runs(made, lineage.lock)),
         "## Data",
-        "\n".join(_licences(data, lineage.lock)),
+        "\n".join(licences(data, lineage.lock)),
         "\n".join(_data(data, lineage, stage)),
         "## Lineage",
         f"`posttrain why {label}.score`:",
@@ -82,7 +82,7 @@ def _runs(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
             yield f"- `{key}`: `{json.dumps(value, ensure_ascii=False)}`"
 
 
-def _licences(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
+def licences(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of where the data are from, and the licence that each source states."""
     yield "| data | from | licence |"
     yield "|---|---|---|"
