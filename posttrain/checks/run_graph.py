@@ -20,6 +20,8 @@ from posttrain.workspace import model_path, table_path
 
 CLEAN = "`posttrain clean`"
 LISTED = 3
+SAMPLERS = ("online", "distill")
+"""Stages that store what their policy sampled."""
 
 
 class RunOutputs:
@@ -29,17 +31,22 @@ class RunOutputs:
         self.settings, self.models = settings, dict[str, str]()
         self.scorers = _base_scorers(settings, root)
         self.tables: dict[str, str] = {}
+        self.rollouts: dict[str, str] = {}
         self.left = {path for paths in left.values() for path in paths}
         folders: dict[str, str] = {}
         for stage in STAGES:
             for name, run in group_of(settings, stage.group).items():
                 where, output = f"{stage.group}.{name}", stage.output(name)
-                folder = {"model": "models", "tables": "data"}.get(stage.makes, stage.makes)
+                folder = {"model": "models", "tables": "data", "rollouts": "models"}.get(stage.makes, stage.makes)
                 first = folders.setdefault(f"{folder}/{output}", where)
                 if first != where:
                     errors.append(f"{where} and {first} would both make {folder}/{output}. Rename one of them.")
                 elif stage.makes == "model":
                     self.models[output] = where
+                    if stage.name in SAMPLERS:
+                        self.rollouts[output] = where
+                elif stage.makes == "rollouts":
+                    self.rollouts[output] = where
                 elif stage.makes == "tables":
                     self.tables |= dict.fromkeys(_tables(stage.group, name, run), where)
 
@@ -49,8 +56,10 @@ class RunOutputs:
             name = getattr(params, slot)
             if name == NONE and extra["optional"]:
                 continue
-            if extra["slot"] == "rollouts" and name not in self.models:
-                fix = did_you_mean(name, [model for model in self.models if model.startswith(("online/", "distill/"))])
+            if extra["slot"] == "rollouts":
+                if name in self.rollouts:
+                    continue
+                fix = did_you_mean(name, list(self.rollouts))
                 yield f"{where}.{slot} = '{name}': no run samples these rollouts. {fix or 'Add a run of online.runs'}"
                 continue
             yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=extra.get("scores", False))
@@ -98,7 +107,7 @@ class RunOutputs:
 
     def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:
         """Yield a line for the first cycle of runs that need each other."""
-        makers = {**self.models, **self.tables}
+        makers = {**self.rollouts, **self.models, **self.tables}
         needs = {
             where: [
                 maker

@@ -101,7 +101,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
         return _counted(figure)
     file = Path(f"plots/{figure.owner}.csv")
     node = Node("rows", {**_read(figure, lineage), "steps": str(file) if file.is_file() else NOT_STORED})
-    if file.is_file() and group in ("online", "distill"):
+    if file.is_file() and group in ("online", "distill", "external_rollouts"):
         return _checked(node, figure, tail(read_curve(file), figure.key), "it is no mean of the last steps")
     return _checked(node, figure, None, "the scores behind it are not stored")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from posttrain.errors import DataError, PosttrainError
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
-from posttrain.params.stage_table import STAGES, evaluated, group_of, model_runs, stage_of
+from posttrain.params.stage_table import STAGES, curve_runs, evaluated, group_of, stage_of
 from posttrain.pipeline.digests import recorded
 from posttrain.report.build import CURVE_POINTS
 from posttrain.report.curves import thinned
@@ -174,7 +174,7 @@ class Figures:
     def _makers(self) -> dict[str, tuple[str, str]]:
         """Return the runs and policies of params.yaml: the owner of their figures, and the stage that writes them."""
         settings = read(self._root / PARAMS_FILE)
-        models = {model: (model, stage_of(settings, model)) for model in model_runs(settings)}
+        models = {model: (model, stage_of(settings, model)) for model in curve_runs(settings)}
         alone = {model.rpartition("/")[2]: maker for model, maker in models.items()}
         listed = {
             stage.output(run): (stage.output(run), f"{stage.name}@{run}")

@@ -87,8 +87,9 @@ class Lineage:
         node.parts += [
             self._output(path, digests.get(path) or self._recorded_digest(path), seen) for path in self.inputs(name)
         ]
-        if name.startswith(("online@", "distill@")):
-            node.parts.append(self._training_rollouts(name.replace("@", "/"), entry))
+        if name.startswith(("online@", "distill@", "external_rollouts@")):
+            run = name.replace("@", "/").replace("external_rollouts/", "external/")
+            node.parts.append(self._training_rollouts(run, entry))
         return node
 
     def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:

@@ -29,6 +29,7 @@ def user_text(settings: Settings) -> list[Path]:
         for name, run in group_of(settings, f"{group}.runs").items():
             if _run_of((run or {}).get("data")) in own and (run or {}).get("rollouts") != "none":
                 found.append(rollouts_path(f"{group}/{name}"))
+    found += [rollouts_path(f"external/{name}") for name in group_of(settings, "external.rollouts")]
     measured = group_of(settings, "evaluate.settings")
     if _run_of(measured.get("data")) in own and measured.get("completions") != "none":
         found += [Path("results", label, "rollouts.parquet") for label in group_of(settings, "evaluate.policies")]

@@ -23,6 +23,10 @@ PACKAGES: Final = ("torch", "transformers", "tokenizers", "safetensors", "numpy"
 _NOTED: dict[str, str | int] = {}
 
 
+LICENCE: Final = "licence of "
+"""How the facts begin that say the licence of a data set of the Hub."""
+
+
 def note(**facts: str | int) -> None:
     """Add facts to the record of this process, e.g. its device, threads and seed."""
     _NOTED.update(facts)

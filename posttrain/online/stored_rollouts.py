@@ -39,6 +39,8 @@ class StoredRollouts:
         if stored != "full" or ends is not None:
             reached = "" if ends is None else f", and from round {ends} on no text: rollouts_gb was reached"
             fix = "Run it again with rollouts: full" + ("" if ends is None else " and a higher rollouts_gb")
+            if stored not in ("sampled", "none", "full"):
+                fix = "Use rollouts with tokens and log-probs, as prime-rl's have them"
             what = f"{reader} needs all rollouts, and these were stored with rollouts: {stored}{reached}"
             raise DataError(what=what, where=str(folder), fix=fix)
         if sum(int(self.figures(file, pl.len()).item()) for file in self.parts) != rows:

@@ -15,7 +15,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.outside import inspect_child
 from posttrain.outside.tool import Tool
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
-from posttrain.params.stage_table import Settings, group_of, model_runs, policies
+from posttrain.params.stage_table import Settings, curve_runs, group_of, policies
 from posttrain.rollout import FAILED
 from posttrain.tables.columns import digest
 from posttrain.tables.store import read_table
@@ -31,7 +31,7 @@ def write_logs(names: Sequence[str], folder: Path) -> str:
     """Write a log for each evaluated policy, or for those that are named; `online/grpo`: of a run's rollouts."""
     settings = read()
     python = TOOL.python(WHERE)  # before the tables are read
-    known = [*policies(settings), *(name for name in model_runs(settings) if rollouts_path(name).is_dir())]
+    known = [*policies(settings), *(name for name in curve_runs(settings) if rollouts_path(name).is_dir())]
     if unknown := next((name for name in names if name not in known), None):
         fix = did_you_mean(unknown, known) or "Run the pipeline first: dvc repro"
         raise ParamsError(what=f"'{unknown}' is no policy or run with rollouts", where=PARAMS_FILE, fix=fix)
@@ -40,7 +40,7 @@ def write_logs(names: Sequence[str], folder: Path) -> str:
     ]
     if not chosen:
         raise DataError(what="there are no results", where="results", fix="Run the pipeline first: dvc repro")
-    logs = [log for name in chosen for log in (_of_run if name in model_runs(settings) else _of_policy)(name, settings)]
+    logs = [log for name in chosen for log in (_of_run if name in curve_runs(settings) else _of_policy)(name, settings)]
     folder.mkdir(parents=True, exist_ok=True)
     # Named as Inspect names its own, which is how its viewer finds them.
     names_of = (f"{log['created'].replace(':', '-')}_{log['task'].replace('/', '-')}_{log['id']}" for log in logs)
@@ -73,7 +73,7 @@ def _of_run(name: str, settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield the log of the rows that a run was trained on; a prompt that was drawn again is another epoch."""
     files = sorted(rollouts_path(name).glob("part-?????.parquet"))
     rows = pl.concat([read_table(file, "training_rollouts") for file in files])
-    data = str(model_runs(settings)[name].get("data", ""))
+    data = str(curve_runs(settings)[name].get("data", ""))
     prompts = {row["id"]: row for row in read_table(table_path(data), "prompts").iter_rows(named=True)}
     drawn: Counter[str] = Counter()
     samples = []

@@ -38,7 +38,7 @@ def rollouts_slot(description: str) -> Any:
     """Return a slot for the rollouts of a run: online/NAME stands for rollouts/online/NAME."""
     shown = f"{description}: e.g. online/grpo for rollouts/online/grpo"
     extra: Any = {"slot": "rollouts", "optional": False}
-    return Field(pattern=f"^(online|distill)/{PART}$", description=shown, json_schema_extra=extra)
+    return Field(pattern=f"^(online|distill|external)/{PART}$", description=shown, json_schema_extra=extra)
 
 
 def slots(params: type[BaseModel]) -> dict[str, dict[str, Any]]:

@@ -21,8 +21,9 @@ class Stage:
 
     name: str
     group: str
-    makes: Literal["tables", "model", "results", "ratings"]
-    """Tables in data/RUN/, a model in models/SECTION/RUN/, other files in results/RUN/, or metrics/ratings/RUN.*."""
+    makes: Literal["tables", "model", "rollouts", "results", "ratings"]
+    """Tables in data/RUN/, a model in models/SECTION/RUN/ or rollouts alone in rollouts/SECTION/RUN/, other files in
+    results/RUN/, or metrics/ratings/RUN.*."""
     runs: str = ""
     """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
     seeded: bool = False
@@ -36,7 +37,9 @@ class Stage:
     def output(self, run: str) -> str:
         """Return what a run is called by those that use it: a folder under data/, models/ or results/."""
         section, _, group = self.group.partition(".")
-        return f"{section}/{run}" if self.makes == "model" else f"{group}/{run}" if self.is_listed_result else run
+        if self.makes in ("model", "rollouts"):
+            return f"{section}/{run}"
+        return f"{group}/{run}" if self.is_listed_result else run
 
     @property
     def is_listed_result(self) -> bool:
@@ -62,6 +65,7 @@ STAGES: Final = (
     Stage("distill", "distill.runs", "model", "posttrain.online.distill_runs:DISTILL", seeded=True),
     Stage("offline", "offline.runs", "model", "posttrain.online.offline:OFFLINE", seeded=True),
     Stage("external", "external.runs", "model", "stages.external:ExternalRun", seeded=True),
+    Stage("external_rollouts", "external.rollouts", "rollouts", "stages.external_rollouts:RolloutsRun", seeded=True),
     Stage("evaluate", "evaluate.policies", "results"),
     Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.evaluate.settings:EvaluateRun"),
     Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.evaluate.ratings:RatingRun"),
@@ -95,10 +99,19 @@ def group_of(settings: Settings, group: str) -> dict[str, Any]:
 
 def model_runs(settings: Settings) -> dict[str, Settings]:
     """Folder under models/ -> the settings of the run that makes it, in the order of the stages."""
+    return _runs_that_make(settings, "model")
+
+
+def curve_runs(settings: Settings) -> dict[str, Settings]:
+    """Name of a curve under plots/ -> the settings of the run that makes it: a model, or rollouts of others."""
+    return _runs_that_make(settings, "model", "rollouts")
+
+
+def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
     return {
         stage.output(name): run or {}
         for stage in STAGES
-        if stage.makes == "model"
+        if stage.makes in makes
         for name, run in group_of(settings, stage.group).items()
     }
 
@@ -137,9 +150,9 @@ def evaluated(settings: Settings) -> dict[str, Evaluated]:
 
 
 def section_of(settings: Settings, model: str) -> str:
-    """Return where the settings of the run that makes a model are: `online/grpo` -> online.runs.grpo."""
+    """Return where the settings of the run that makes a model or a curve are: `online/grpo` -> online.runs.grpo."""
     for stage in STAGES:
-        for name in group_of(settings, stage.group) if stage.makes == "model" else ():
+        for name in group_of(settings, stage.group) if stage.makes in ("model", "rollouts") else ():
             if stage.output(name) == model:
                 return f"{stage.group}.{name}"
     return model.replace("/", ".")

@@ -38,9 +38,9 @@ def check_input_names(stage: str | None = None) -> None:
             raise ParamsError(what=f"{where}.path = '{path}': {what}", where=PARAMS_FILE, fix=REMOVE)
     outputs = {
         folder: [
-            entry.output(name) for entry in STAGES if entry.makes == makes for name in group_of(settings, entry.group)
+            entry.output(name) for entry in STAGES if entry.makes in makes for name in group_of(settings, entry.group)
         ]
-        for folder, makes in (("models", "model"), ("data", "tables"), ("rollouts", "model"))
+        for folder, makes in (("models", ("model",)), ("data", ("tables",)), ("rollouts", ("model", "rollouts")))
     }
     for folder, where, named in _named(settings, stage):
         name, kind = named.rsplit("/", 1) if folder == "data" and "/" in named else (named, "")

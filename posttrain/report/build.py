@@ -59,6 +59,8 @@ from posttrain.workspace import metrics_path, write_json, write_text
 
 SAMPLES, PAGE = Path("report/samples.parquet"), Path("report/report.html")
 CURVES = Path("report/curves.csv")
+SCORES = Path("report/scores.csv")
+"""What `dvc plots show` draws."""
 TITLE = "posttrain"
 
 
@@ -104,9 +106,11 @@ def build_report(not_current: Mapping[str, str], heading: Markup | None = None, 
         if others:
             kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
         write_json(Path(SUMMARY), kept)
-        write_json(Path(HEADLINE), headline(summary))
+        write_json(Path(HEADLINE), scores := headline(summary))
         write_parquet(table, SAMPLES)
         write_text(CURVES, curves_csv(data["curves"]))
+        measured = [policy.label for policy in policies if policy.label in scores]
+        write_text(SCORES, "".join(["policy,score\n", *(f"{label},{scores[label]!r}\n" for label in measured)]))
     return errors
 
 

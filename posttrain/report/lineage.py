@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.params.formats import flattened
-from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs, policies
+from posttrain.params.stage_table import STAGES, Settings, curve_runs, group_of, model_runs, policies
 from posttrain.report.policies import Policy, prompt_ids, read_json
 from posttrain.tables.columns import canonical, digest
 from posttrain.workspace import metrics_path
@@ -30,9 +30,9 @@ def differing(settings: Settings) -> dict[str, Any]:
 
 
 def labels(settings: Settings) -> dict[str, str]:
-    """Model -> its displayed name: the label under which it is evaluated, else its folder."""
+    """Model or curve -> its displayed name: the label under which the model is evaluated, else its folder."""
     evaluated = {model: label for label, model in reversed(policies(settings).items())}
-    return {path: evaluated.get(path, path) for path in model_runs(settings)}
+    return {path: evaluated.get(path, path) for path in curve_runs(settings)}
 
 
 def made_from(settings: Settings, found: list[Policy]) -> list[dict[str, Any]]:

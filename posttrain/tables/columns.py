@@ -146,6 +146,7 @@ ROLLOUT_FIGURES: Final = {"length": pl.Int64(), "logp": pl.Float64()}
 """What such tables have instead: the sampled tokens of each row, and the sum of their log-probs."""
 TRAINING_TEXT: Final = ("prompt_ids", "completion", "completion_ids", "mask", "logps", "info")
 """The same columns of training_rollouts, whose other columns every row has."""
+TRAINING_TOKENS: Final = ("prompt_ids", "completion_ids", "mask", "logps")
 
 KEPT: Final = ("kept_ids", "kept_counts")
 """Columns of training_rollouts of a policy that was sampled with top_p or top_k: the tokens that each was drawn from,

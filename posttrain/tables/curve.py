@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from posttrain.errors import DataError
+from posttrain.workspace import atomic_path
 
 Column = list[float | None]
 
@@ -23,6 +25,15 @@ def read_curve(path: Path) -> dict[str, Column]:
     except (OSError, ValueError, csv.Error) as error:
         fix = "Train it again: dvc repro"
         raise DataError(what=f"not readable as a table of metrics ({error})", where=str(path), fix=fix) from error
+
+
+def write_curve(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Write the metrics of each step; a cell that a row does not have is empty."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _number(cell: str | None) -> float | None:

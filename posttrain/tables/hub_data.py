@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from posttrain.errors import DataError
 from posttrain.measure.progress import Progress
+from posttrain.measure.record import LICENCE, note
 from posttrain.tables.failures import printable
 from posttrain.tables.find_files import Parts
 from posttrain.tables.hub_errors import hub_error, unreachable
@@ -74,7 +75,7 @@ def _builder(source: HubTable) -> Any:
 
     try:
         HfApi().auth_check(source.name, repo_type="dataset")
-        HfApi().dataset_info(source.name, revision=source.revision)
+        info = HfApi().dataset_info(source.name, revision=source.revision)
     except Exception as error:
         if not unreachable(error):
             raise
@@ -85,7 +86,13 @@ def _builder(source: HubTable) -> Any:
         if builder.hash != source.revision:  # without a network `datasets` uses the newest commit in its cache
             raise
         return builder
+    if info.card_data is not None and info.card_data.license:
+        note(**{f"{LICENCE}{source.name}": ", ".join(_listed(info.card_data.license))})
     return load()
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _download_size(builder: Any, source: HubTable) -> str:

@@ -21,6 +21,7 @@ from posttrain.tables.columns import (
     TEXT_LIMIT,
     TOOL_USE,
     TRAINING_TEXT,
+    TRAINING_TOKENS,
     TURNS,
     VARIABLES,
     Kind,
@@ -36,7 +37,7 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "pairs": ("subset", VARIABLES),
     "feedback": (VARIABLES,),
     "rollouts": (*ROLLOUT_TEXT, "reward", "info"),
-    "training_rollouts": (*TRAINING_TEXT, *KEPT, "step", "reward", "outcome", "advantage"),
+    "training_rollouts": (*TRAINING_TEXT, *KEPT, "step", "length", "logp", "finish", "reward", "outcome", "advantage"),
     "matches": ("margin", "win"),
 }
 
@@ -204,9 +205,13 @@ def _text_or_figures() -> pa.Check:
 
 
 def _text_or_none() -> pa.Check:
-    nulls = [pl.col(name).is_null() for name in TRAINING_TEXT]
-    requirement = f"must have all of {', '.join(TRAINING_TEXT)}, or none of them"
-    return _rule(requirement, "train again", ~pl.any_horizontal(nulls) | pl.all_horizontal(nulls))
+    """Return a row has all of its text, none of it, or that without tokens, as rollouts of others may have it."""
+    nulls = {name: pl.col(name).is_null() for name in TRAINING_TEXT}
+    tokens = pl.all_horizontal(nulls[name] for name in TRAINING_TOKENS)
+    said = ~pl.any_horizontal(null for name, null in nulls.items() if name not in TRAINING_TOKENS)
+    whole = ~pl.any_horizontal(nulls.values()) | pl.all_horizontal(nulls.values()) | (tokens & said)
+    requirement = f"must have all of {', '.join(TRAINING_TEXT)}, or none of them, or no tokens"
+    return _rule(requirement, "train again", whole)
 
 
 def _drawn_rules() -> list[pa.Check]:

@@ -18,6 +18,9 @@ from posttrain.tables.user_data import ReadSource, make_table, read_sources, spl
 
 USER_KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 """The kinds of tables that a user can give."""
+LICENSE: Any = Field(
+    default=None, min_length=1, description="what they may be used under, for model cards; default: what the Hub says"
+)
 
 
 class UserTables(Params):
@@ -30,6 +33,8 @@ class UserTables(Params):
     feedback: FileTables | None = Field(
         default=None, description="prompt + completion + label; made from the pairs where it is missing"
     )
+
+    license: str | None = LICENSE
 
     @field_validator(*USER_KINDS, mode="before")
     @classmethod
@@ -61,6 +66,8 @@ class HubRun(Params):
     feedback: HubTables | None = Field(
         default=None, description="prompt + completion + label; made from the pairs where it is missing"
     )
+
+    license: str | None = LICENSE
 
     @model_validator(mode="after")
     def _has_a_table(self) -> HubRun:

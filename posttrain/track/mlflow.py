@@ -60,7 +60,7 @@ class Mlflow:
         from mlflow.entities import Metric
 
         there = self._client.get_run(self._run).data.metrics
-        named = {f"figures/{name}": value for name, value in values.items()}
+        named = {f"results/{name}": value for name, value in values.items()}
         new = [Metric(name, value, _now(), 0) for name, value in named.items() if there.get(name) != value]
         self._client.log_batch(self._run, metrics=new)
 

@@ -23,6 +23,12 @@ PATIENCE_S: Final = 20.0
 """Seconds that a tracker may take to end after an interruption."""
 
 
+FIRST: Final = ("reward", "loss", "accuracy", "margin", "length", "kl_k3", "teacher_kl", "entropy", "grad_norm")
+"""The metrics that a person looks at first: the group that trackers show first."""
+GROUPS: Final = {"heldout_": "heldout", "reward_": "rewards"}
+"""How metrics begin that have a group of their own, and the group."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is pushed, and how."""
@@ -136,7 +142,7 @@ class Followed:
         assert self._tracker is not None
         steps = [(int(row["step"]), row) for row in rows if row["step"] >= self._next]
         if steps:
-            self._tracker.log([(step, {k: v for k, v in row.items() if k != "step"}) for step, row in steps])
+            self._tracker.log([(step, {grouped(k): v for k, v in row.items() if k != "step"}) for step, row in steps])
             self._next, self._added = steps[-1][0] + 1, self._added + len(steps)
         self._seen, self._marks = len(rows), marks
 
@@ -164,6 +170,14 @@ class Followed:
         self._tracker = TRACKERS[self._to]()
         self._next = self._tracker.start(self._plan.project, run)
         self._id, self._first = run.id, first
+
+
+def grouped(name: str) -> str:
+    """Return the name of a metric with its group, since trackers draw a group's metrics together."""
+    for start, group in GROUPS.items():
+        if name.startswith(start):
+            return f"{group}/{name.removeprefix(start)}"
+    return f"{'curves' if name in FIRST else 'details'}/{name}"
 
 
 def _mark(file: Path) -> tuple[int, ...]:

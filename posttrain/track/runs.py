@@ -16,7 +16,7 @@ from posttrain.measure.record import record_path
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import PARAMS_FILE, at, did_you_mean
 from posttrain.params.seeds import with_seed
-from posttrain.params.stage_table import evaluated, model_runs, section_of, stage_of
+from posttrain.params.stage_table import curve_runs, evaluated, section_of, stage_of
 from posttrain.workspace import is_locked, metrics_path, plot_path, rollouts_path
 
 HELD: Final = Path("checkpoints/.held")
@@ -57,7 +57,7 @@ def named_runs(words: Sequence[str]) -> list[str]:
     """Return the runs that are meant: `online/grpo`, `online@grpo`, or the label of an evaluated one; default: all."""
     params = read_yaml(PARAMS_FILE)
     labels = {label: policy.model for label, policy in evaluated(params).items()}
-    stages = {stage_of(params, name): name for name in model_runs(params)}
+    stages = {stage_of(params, name): name for name in curve_runs(params)}
     known = {**labels, **stages, **{name: name for name in (*labels.values(), *stages.values())}}
     for word in words:
         if word not in known and not plot_path(word).is_file():
@@ -142,7 +142,10 @@ def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]
             import polars as pl
 
             shown = [column for column in COLUMNS if column in pl.read_parquet_schema(file)]
-            rows = pl.read_parquet(file, columns=shown, n_rows=most).to_dicts()
+            frame = pl.scan_parquet(file)
+            if "round" in shown:
+                frame = frame.filter(pl.col("round") == pl.col("round").max())
+            rows = frame.select(shown).head(most).collect().to_dicts()
             yield (
                 f"completions/{table}",
                 [{key: masked(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows],

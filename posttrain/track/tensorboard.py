@@ -32,7 +32,7 @@ class TensorBoard:
         self._writer.flush()
 
     def figures(self, values: Mapping[str, float]) -> None:
-        self._scalars(0, {f"figures/{name}": value for name, value in values.items()})
+        self._scalars(0, {f"results/{name}": value for name, value in values.items()})
 
     def table(self, name: str, rows: Table) -> None:
         self._text(name, _markdown(rows))

@@ -43,7 +43,7 @@ class Trackio:
             self._next = -1
 
     def figures(self, values: Mapping[str, float]) -> None:
-        self._after |= {f"figures/{name}": value for name, value in values.items()}
+        self._after |= {f"results/{name}": value for name, value in values.items()}
 
     def table(self, name: str, rows: Table) -> None:
         import trackio

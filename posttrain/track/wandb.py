@@ -42,7 +42,7 @@ class Wandb:
             self._run.log(dict(metrics), step=step, commit=True)
 
     def figures(self, values: Mapping[str, float]) -> None:
-        self._run.summary.update({f"figures/{name}": value for name, value in values.items()})
+        self._run.summary.update({f"results/{name}": value for name, value in values.items()})
 
     def table(self, name: str, rows: Table) -> None:
         import wandb

@@ -58,7 +58,11 @@ def test_dvcs_editor_extension_can_read_the_project(experimented: Path) -> None:
 
     drawn = answer(experimented, "plots", "diff", "short", "HEAD", "workspace", "--split", "--json", "-o", ".dvc/tmp/p")
     assert list(complaints(drawn)) == []
-    assert {"plots/online/grpo.csv", "report/curves.csv", "report/summary.json"} <= set(drawn["data"])
+    assert {"plots/online/grpo.csv", "report/curves.csv", "report/scores.csv"} <= set(drawn["data"])
+    bars = drawn["data"]["report/scores.csv"][0]["anchor_definitions"]["<DVC_METRIC_DATA>"]
+    headline = json.loads((experimented / "report/headline.json").read_text(encoding="utf-8"))
+    expected = {label: score for label, score in headline.items() if label in POLICIES}
+    assert {row["policy"]: float(row["score"]) for row in bars if row["rev"] == "workspace"} == expected
     for name, (plot,) in drawn["data"].items():
         anchors = plot["anchor_definitions"]
         assert set(plot["revisions"]) == {"short", "HEAD", "workspace"}, name

@@ -20,7 +20,7 @@ from posttrain.report.results import read_summary
 from tests.report import workspace
 from tests.workspace import ROOT, run
 
-OUTPUTS = ("headline.json", "summary.json", "samples.parquet", "curves.csv", "report.html")
+OUTPUTS = ("headline.json", "summary.json", "samples.parquet", "curves.csv", "scores.csv", "report.html")
 
 
 def page_data(text: str) -> dict[str, Any]:

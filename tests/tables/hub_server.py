@@ -80,7 +80,10 @@ class Handler(BaseHTTPRequestHandler):
         files = sorted(file for file in repo.rglob("*"))
         siblings = [{"rfilename": str(file.relative_to(repo))} for file in files if file.is_file()]
         if what == "revision":
-            self._json({"id": name, "sha": COMMIT, "private": False, "gated": False, "tags": [], "siblings": siblings})
+            stated = re.search(r"^license: (.+)$", _text(repo / "README.md"), re.MULTILINE)
+            card = {"license": stated[1]} if stated else {}
+            found = {"id": name, "sha": COMMIT, "private": False, "gated": False, "tags": [], "siblings": siblings}
+            self._json({**found, "cardData": card})
         elif what == "auth-check":
             self._json({})
         else:
@@ -99,17 +102,19 @@ class Handler(BaseHTTPRequestHandler):
         if not file.is_file():
             self._refuse(404, "EntryNotFound")
             return
-        data = file.read_bytes()
-        start, end = 0, len(data) - 1
+        size = file.stat().st_size
+        start, end = 0, size - 1
         if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             start, end = int(asked[1]), min(int(asked[2] or end), end)
         self.send_response(206 if asked else 200)
-        self.send_header("ETag", f'"{hashlib.sha1(data, usedforsecurity=False).hexdigest()}"')
+        self.send_header("ETag", f'"{hashlib.sha1(f"{file}{size}".encode(), usedforsecurity=False).hexdigest()}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Accept-Ranges", "bytes")
         if asked:
-            self.send_header("Content-Range", f"bytes {start}-{end}/{len(data)}")
-        self._end(data[start : end + 1])
+            self.send_header("Content-Range", f"bytes {start}-{end}/{size}")
+        with file.open("rb") as stream:
+            stream.seek(start)
+            self._end(stream.read(end + 1 - start))
 
     def _json(self, value: Any) -> None:
         self.send_response(200)
@@ -131,6 +136,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Requests are in a file."""
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def _entry(repo: Path, path: str) -> dict[str, Any]:

@@ -9,11 +9,13 @@ import contextlib
 import io
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PosttrainError
+from posttrain.measure.record import LICENCE, noted
 from posttrain.models.files.import_model import fetch_model
 from posttrain.tables.options import HubTable
 from posttrain.tables.user_data import load_table
@@ -25,6 +27,7 @@ def tried(case: dict[str, Any]) -> dict[str, Any]:
     os.environ["HF_TOKEN"] = case.get("token", "")
     name, revision, printed = case["name"], case.get("revision", COMMIT), io.StringIO()
     source = {"name": name, "revision": revision, "limit": case.get("limit"), "heldout_share": 0.0, "test_share": 0.0}
+    source |= {"where": case.get("where", {})}
     try:
         with contextlib.redirect_stderr(printed):
             if case["repo"] == "model":
@@ -33,7 +36,13 @@ def tried(case: dict[str, Any]) -> dict[str, Any]:
             table = load_table(HubTable(**source), "chat", "here")
     except PosttrainError as error:
         return {"error": str(error)}
-    return {"ids": table["id"].to_list(), "printed": printed.getvalue()}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "ids": table["id"].to_list(),
+        "printed": printed.getvalue(),
+        "peak": peak,
+        "licence": noted(f"{LICENCE}{name}"),
+    }
 
 
 if __name__ == "__main__":

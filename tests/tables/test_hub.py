@@ -55,6 +55,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     data = root / "datasets/org/name/data"
     data.mkdir(parents=True)
     rows = pl.DataFrame([{"prompt": f"{n}+1?", "completion": str(n + 1)} for n in range(60)])
+    (data.parent / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", encoding="utf-8")
     for nth in range(2):
         rows[30 * nth : 30 * nth + 30].write_parquet(data / f"train-0000{nth}-of-00002.parquet")
     for name in ("private", "gated", "terms", "broken"):
@@ -91,7 +92,7 @@ def test_failures_say_what_to_do(hub: Hub) -> None:
 def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> None:
     some = {"repo": "dataset", "name": "org/name", "limit": 20}
     streamed = hub.tried(some)[0]
-    assert "error" not in streamed, streamed
+    assert "error" not in streamed and streamed["licence"] == "cc-by-4.0", streamed
     files = [line for line in hub.requests().splitlines() if line.startswith("GET") and ".parquet" in line]
     assert files and not [line for line in files if "train-00001" in line], "the second file is not needed"
     assert "here: reading the first 20 rows of each split from the Hub, of 0.0 MB in 2 files\n" in streamed["printed"]
@@ -112,6 +113,36 @@ def test_a_limit_reads_only_what_it_needs_and_gives_the_same_rows(hub: Hub) -> N
     )
     assert expected in moved["error"], "the newest commit of the cache is another one"
     assert "is not in the cache. Run once without it, or download the model elsewhere and name its" in model["error"]
+
+
+def write_long(folder: Path, files: int) -> int:
+    """Write a data set of 5 MB a file, in which one row of 250 has the topic that is looked for; its bytes."""
+    folder.mkdir(parents=True)
+    for nth in range(files):
+        rows = [
+            {
+                "prompt": f"{nth} {n}?",
+                "completion": os.urandom(2500).hex(),
+                "topic": "rare" if n % 250 == 0 else "usual",
+            }
+            for n in range(1000)
+        ]
+        pl.DataFrame(rows).write_parquet(folder / f"train-{nth:05d}-of-{files:05d}.parquet", row_group_size=100)
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+@pytest.mark.slow
+def test_memory_holds_the_rows_that_are_kept_and_not_those_that_are_read(hub: Hub) -> None:
+    found = {}
+    for files in (2, 60):
+        name = f"org/long{files}"
+        size = write_long(hub.root / "datasets" / name / "data", files)
+        [found[size]] = hub.tried({"repo": "dataset", "name": name, "limit": 4 * files, "where": {"topic": ["rare"]}})
+        assert len(found[size].get("ids", ())) == 4 * files, found
+    small, large = found
+    assert large - small > 140e6
+    assert found[large]["licence"] is None, "its card states none"
+    assert abs(found[large]["peak"] - found[small]["peak"]) < 0.2 * (large - small), found
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ import pytest
 
 from posttrain.commands import track
 from posttrain.errors import ParamsError
+from posttrain.tables.store import write_table
 from posttrain.track.runs import completions, curve, figures, named_runs, tracked
 from posttrain.workspace import plot_path
 from tests.architecture.sources import home, modules, own_imports
+from tests.tables.samples import table_of
 from tests.workspace import ROOT, environment
 
 
@@ -57,6 +59,13 @@ def test_a_run_has_its_settings_figures_and_completions(finished: Path) -> None:
     assert (
         name == "completions/two_step/prompts" and len(rows) == 5 and {"completion", "reward", "status"} <= set(rows[0])
     )
+
+
+def test_completions_of_training_are_those_of_the_last_round(finished: Path) -> None:
+    table = table_of("training_rollouts", {2: {"round": 1}, 3: {"round": 1}})
+    write_table(table, finished / "rollouts/sft/main/part-00000.parquet", "training_rollouts")
+    rows = dict(completions("sft/main", 5))["completions/train"]
+    assert [row["round"] for row in rows] == [1, 1]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.track.push import FIRST
 from tests.report import workspace
 from tests.track.read_back import Points
 from tests.workspace import ROOT, environment
@@ -66,13 +67,23 @@ def written(file: Path) -> dict[str, list[list[float]]]:
     rows = [{name: six(float(cell)) for name, cell in zip(names, line, strict=True) if cell} for line in lines]
     shown = [name for name in names if name != "step"]
     return {
-        name: [[row["step"], row[name]] for row in rows if math.isfinite(row.get(name, math.nan))] for name in shown
+        group_of(name): [[row["step"], row[name]] for row in rows if math.isfinite(row.get(name, math.nan))]
+        for name in shown
     }
+
+
+def group_of(name: str) -> str:
+    """The name that a metric has at trackers."""
+    group, rest = next(
+        ((group, name.removeprefix(start)) for start, group in (("heldout_", "heldout"), ("reward_", "rewards"))
+         if name.startswith(start)), ("curves" if name in FIRST else "details", name),
+    )  # fmt: skip
+    return f"{group}/{rest}"
 
 
 def curves(found: dict[str, list[tuple[int, float]]]) -> dict[str, list[list[float]]]:
     """What a tracker has of a curve, as exactly as the file: six digits, which a float32 of TensorBoard keeps."""
-    points = {name: values for name, values in found.items() if not name.startswith(("figures/", "text/"))}
+    points = {name: values for name, values in found.items() if not name.startswith(("results/", "text/"))}
     return {name: [[step, six(value)] for step, value in values] for name, values in points.items()}
 
 
@@ -98,7 +109,7 @@ def test_every_tracker_has_the_points_of_the_file_and_pushing_again_adds_none(fo
         lambda _: [f"{line},{number / 7:.6g}" if number else f"{line},sevenths" for number, line in enumerate(lines)],
     )
     expected = written(file)
-    assert len(expected["loss"]) == 59 and len(expected["heldout_true"]) == 3
+    assert len(expected["curves/loss"]) == 59 and len(expected["heldout/true"]) == 3
     first = {}
     for time_pushed in range(2):
         said = track(folder, "--to", ",".join(TRACKERS), "online/grpo", "dpo")
@@ -108,7 +119,7 @@ def test_every_tracker_has_the_points_of_the_file_and_pushing_again_adds_none(fo
             assert sorted(label.partition("-")[0] for label in found) == ["online/grpo", "preference/dpo"], tracker
             label = next(label for label in found if label.startswith("online/grpo-"))
             assert curves(found[label]) == expected, tracker
-            assert tracker == "wandb" or six(found[label]["figures/two_step/prompts/score"][-1][1]) == 0.9, tracker
+            assert tracker == "wandb" or six(found[label]["results/two_step/prompts/score"][-1][1]) == 0.9, tracker
             assert {"text/completions/two_step/prompts", "text/lineage"} <= set(found[label]), (
                 tracker,
                 sorted(found[label]),
@@ -143,7 +154,7 @@ def test_a_run_that_grows_is_followed_though_its_tracker_is_killed_and_its_file_
     assert second.returncode == 0, f"{out}\n{err}"
     (found,) = read_back(folder, tracker).values()
     assert curves(found) == written(file)
-    assert found["figures/two_step/prompts/score"]
+    assert found["results/two_step/prompts/score"]
 
 
 @pytest.mark.slow
@@ -219,7 +230,7 @@ def answers(url: str) -> bool:
 
 def steps(folder: Path, tracker: str) -> int:
     try:
-        return max((len(points.get("loss", ())) for points in read_back(folder, tracker).values()), default=0)
+        return max((len(points.get("curves/loss", ())) for points in read_back(folder, tracker).values()), default=0)
     except AssertionError:  # nothing is there yet
         return 0
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from posttrain.checks.editor_schema import editor_schema
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import did_you_mean
@@ -32,12 +33,14 @@ FILES: Final = {
     ".gitignore": "gitignore",
     ".dvcignore": "dvcignore",
     ".dvc/config": "dvc_config",
+    ".vscode/settings.json": "vscode_settings",
     "README.md": "README.md",
     "custom/rewards.py": "rewards.py",
     "data/none.parquet": "none",
     "models/none": "none",
 }
 """Files that belong to the user once they are written."""
+SCHEMA: Final = Path(".vscode/params.schema.json")
 FILLED: Final = ("metrics", "plots", "results")
 """Folders that the report depends on, whether or not a run fills them."""
 CHECKOUT: Final = "      - constraints.txt\n      - custom\n      - posttrain\n      - stages\n"
@@ -139,8 +142,12 @@ def _current() -> dict[str, str]:
 
 
 def _pin(folder: Path) -> None:
-    """Write posttrain.lock: the package, and the digests of its files here, by which `upgrade` knows those edited."""
+    """Write posttrain.lock: the package, and the digests of its files here, by which `upgrade` knows those edited.
+
+    And the schema of params.yaml, by which an editor knows its keys.
+    """
     files = {name: _digest(text) for name, text in _current().items()}
+    write_text(folder / SCHEMA, editor_schema())
     write_json(folder / PINNED, {**installed(), "files": files})
 
 

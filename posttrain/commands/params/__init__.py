@@ -12,6 +12,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Take one name."""
     about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}` of a step"
     run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
+    parser.add_argument("--schema", action="store_true", help="print a JSON schema of params.yaml, for editors")
     parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; {run}; default: all sections")
 
 
@@ -22,6 +23,10 @@ def run(arguments: Namespace) -> str:
     from posttrain.commands.params.effective import effective, named_run
     from posttrain.params.params import GROUPS
 
+    if arguments.schema:
+        from posttrain.checks.editor_schema import editor_schema
+
+        return editor_schema()
     name: str | None = arguments.name
     if name == METRICS:
         from posttrain.report.watched_metrics import listed

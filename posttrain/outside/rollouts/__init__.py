@@ -1,0 +1,1 @@
+"""Rollouts that others sampled, as tables of training rollouts: a file per format."""

@@ -1,0 +1,52 @@
+"""external_rollouts: one run of `external.rollouts`, the rollouts of another library, read into a table of ours."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from posttrain.models.files.text import load_text
+from posttrain.online.rollouts_of_others import Rollouts
+from posttrain.outside.rollouts import inspect_samples, prime_rl_traces, trl_completions
+from posttrain.params.params import load
+from posttrain.params.slots import model_of, model_slot, table_of, table_slot
+from posttrain.processes.own_command import OwnCommand, written_by
+from posttrain.processes.stage import run_named_stage
+from posttrain.tables.curve import write_curve
+from posttrain.workspace import metrics_path, plot_path, rollouts_path, rounded, write_json
+
+READERS: Final = {"trl": trl_completions.read, "prime_rl": prime_rl_traces.read, "inspect": inspect_samples.read}
+LAST: Final = 10
+"""Rounds of which the metrics have the mean."""
+
+
+class RolloutsRun(OwnCommand):
+    """One run of `external.rollouts`: a command that writes or copies rollouts of another library into {out}."""
+
+    format: Literal["trl", "prime_rl", "inspect"] = Field(
+        description="what wrote them: TRL's completions_*.parquet, prime-rl's traces.jsonl, or logs of Inspect"
+    )
+    start: str = model_slot("the model that sampled them, whose tokenizer their tokens are of", optional=True)
+    data: str = table_slot("prompts", description="the table that has their prompts", optional=True)
+    rewards: dict[str, float] = Field(
+        {}, description="weights of the rewards in the total, others count 0; default: those of the files, or 1"
+    )
+
+
+def main(run: str) -> None:
+    """Writes rollouts/external/RUN, metrics/external/RUN.json and plots/external/RUN.csv."""
+    name, section = f"external@{run}", f"external.rollouts.{run}"
+    params = load(RolloutsRun, section)
+    start, data = model_of(params.start, f"{section}.start"), table_of(params.data)
+    with written_by(params, section, rollouts_path(name), start, data) as written:
+        rollouts = Rollouts(list(READERS[params.format](written / "out")), params.rewards, f"external/{run}", section)
+    rollouts.write(rollouts_path(name), data, load_text(start).vocabulary if start else "")
+    curve = [rounded(row) for row in rollouts.curve()]
+    write_curve(plot_path(name), curve)
+    means = {key: [row[key] for row in curve[-LAST:] if key in row] for key in curve[-1] if key != "step"}
+    write_json(metrics_path(name), rounded({key: sum(some) / len(some) for key, some in means.items()}))
+
+
+if __name__ == "__main__":
+    run_named_stage(main)
