@@ -14,7 +14,7 @@ from typing import Any
 
 import vl_convert
 
-from flows.graph import Stage, mermaid
+from flows.graph import Stage
 from posttrain.errors import PipelineError
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.report.plots_page import vegalite_5
@@ -34,6 +34,9 @@ class Outcome:
 
 
 _NOT_RUN = Outcome("NotRun")
+_FIRST = {state: place for place, state in enumerate(("Failed", "Cancelled", "NotRun", "Completed"))}
+"""What an operator looks for stands first."""
+_NONE = "This run has none."
 _CURRENT = ("Completed", "RunCached", "Cached")
 
 
@@ -57,36 +60,36 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
-    """Create the artifacts of the current flow run."""
+    """Create the artifacts of the current flow run; what it has not made is empty, not that of an earlier run."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-    create_table_artifact(rows_of(stages, outcomes), key="stages", description="Stages with their states and seconds")
+    rows = sorted(rows_of(stages, outcomes), key=lambda row: _FIRST.get(row["state"], len(_FIRST)))
+    about = f"Stages with their states and seconds. Logs: {root / 'logs'}; the page: {root / 'report' / 'report.html'}"
+    create_table_artifact(rows, key="stages", description=about)
     if all(outcome.state == "Cached" for outcome in outcomes.values()):
         return
     print("Publishing results, metrics and plots to Prefect", flush=True)  # takes seconds
-    states = {name: outcome.state for name, outcome in outcomes.items()}
-    about = "The DAG of dvc.yaml, as mermaid: GitHub, GitLab and VS Code draw it. Prefect draws it above the run's logs"
-    create_markdown_artifact(f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description=about)
+    timings = ""
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
-        timings = timings_table(root / FOLDER, [stage.name for stage in stages])
-        create_markdown_artifact(f"```\n{timings}\n```", key="timings", description="What each stage's time went into")
+        timings = f"```\n{timings_table(root / FOLDER, [stage.name for stage in stages])}\n```"
+    create_markdown_artifact(timings or _NONE, key="timings", description="What each stage's time went into")
     if any(outcome.state == "Failed" for outcome in outcomes.values()):
-        _posttrain(root, "report")  # the page must not be that of an earlier run
-    if rows := results(root):
-        create_table_artifact(rows, key="results", description="Every setting and its figures, or why it has none")
+        _posttrain(root, "show", "report")  # the page must not be that of an earlier run
+    about = "Every setting and its figures, or why it has none"
+    create_table_artifact(results(root), key="results", description=about)
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
-    if changed := metrics_diff(root, [file for stage in current for file in stage.metrics]):
-        create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
+    changed = metrics_diff(root, [file for stage in current for file in stage.metrics])
+    create_table_artifact(changed, key="metrics", description="Metrics of this run that differ from the last commit's")
     # Not as image artifacts: Prefect's page would print the address of each, which contains the whole picture.
     drawn = plots(root, [file for stage in current for file in stage.plots])
-    if images := "\n\n".join(f"![{title}]({image})" for title, image in drawn.items()):
-        create_markdown_artifact(images, key="plots", description="The plots that dvc.yaml names")
+    images = "\n\n".join(f"![{title}]({image})" for title, image in drawn.items())
+    create_markdown_artifact(images or _NONE, key="plots", description="The plots that dvc.yaml names")
 
 
 def results(root: Path) -> list[dict[str, Any]]:
     """Return the rows of `posttrain show results`, one per setting; empty where nothing is evaluated."""
-    rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
+    rows: list[dict[str, Any]] = json.loads(_posttrain(root, "show", "results", "--json") or "[]")
     tables = ["table"] if any("table" in row for row in rows) else []
     difference = ["gain", "gain_low", "gain_high", "verdict"]
     columns = [*tables, "policy", "seeds", "score", "low", "high", *difference, "greedy", "kl", "error"]

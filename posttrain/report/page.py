@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,15 @@ SCRIPTS = (
 )
 
 
-def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup]) -> str:
+def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, live: Sequence[str] = ()) -> str:
     """The page with style, script and data inside; its content security policy allows only this style and script.
 
-    `written`: the parts that need no script.
+    `written`: the parts that need no script. `live`: scripts of a page that asks its server what is new.
     """
-    style, script = asset("page.css"), '"use strict";\n(() => {\n' + "\n".join(map(asset, SCRIPTS)) + "})();\n"
-    sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    scripts = "\n".join(map(asset, (*SCRIPTS, *live)))
+    style, script = asset("page.css"), f'"use strict";\n(() => {{\n{scripts}}})();\n'
+    asks = "; connect-src 'self'" if live else ""
+    sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'{asks}"
     parts = {
         "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {sources}",
         "title": html.escape(title),
