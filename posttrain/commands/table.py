@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "maintenance": {
         "repair": "fix what a kill, a power cut, a merge or an edit left in DVC's files; nothing is lost",
+        "completion": "print a script with which bash or zsh completes commands and names of runs",
         "clean": "remove what belongs to no run of params.yaml: outputs, entries of dvc.lock, checkpoints",
     },
 }

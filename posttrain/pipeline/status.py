@@ -118,7 +118,8 @@ def left(stage: str) -> str:
     """Return the line with which it ends, as '11 of 14 stages are left, about 2:05'; empty outside of DVC."""
     count, waiting = _during(stage)
     rest = [name for name in waiting if name != stage]
-    about = f", about {time}" if (time := _time(rest)) else ""
+    took, unknown = _time(rest)
+    about = f", about {took}{unknown}" if took else ""
     return f"{len(rest)} of {count} stages are left{about}" if waiting else ""
 
 
@@ -150,13 +151,14 @@ def _progress(stage: str) -> str:
 
 def _left(count: int, waiting: list[str]) -> str:
     """Return how many stages are done, and the time that the others took when they last ran."""
-    took = f"; the others took {time} when they last ran" if (time := _time(waiting)) else ""
-    return f"{count - len(waiting)} of {count} stages are done{took}"
+    took, unknown = _time(waiting)
+    others = f"; the others took {took} when they last ran{unknown}" if took else ""
+    return f"{count - len(waiting)} of {count} stages are done{others}"
 
 
-def _time(stages: Collection[str]) -> str:
-    """Return the time that these stages took when they last ran; empty if none has run here."""
+def _time(stages: Collection[str]) -> tuple[str, str]:
+    """Return the time that these stages took when they last ran, empty if none has; and how many never did."""
     files = [timings_path(stage) for stage in stages]
     known = [read_timings(file)["total"] for file in files if file.is_file()]
     unknown = f" ({len(files) - len(known)} of them never ran here)" if len(known) < len(files) else ""
-    return f"{clock(sum(known))}{unknown}" if known else ""
+    return clock(sum(known)) if known else "", unknown

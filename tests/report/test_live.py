@@ -83,11 +83,8 @@ def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
         until(page, idle)
         repro = subprocess.Popen([sys.executable, "-m", "dvc", "repro"], cwd=own_workspace, env=environment())
         try:
-            until(page, f"{running} !== null")
-            until(
-                page,
-                "document.querySelector('#results-table tr[data-policy=grpo]')?.textContent.includes('online@grpo is running')",
-            )
+            until(page, running)
+            until(page, f"{row}?.includes('online@grpo is running')")
             page.choose("#metric", "entropy")
             before = page.run(steps)
             until(page, f"({steps}) > {before} && ({steps}) < 120")
