@@ -7,7 +7,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import vl_convert
 from flows.graph import Stage
 from posttrain.errors import PipelineError
 from posttrain.measure.timings import FOLDER, timings_table
+from posttrain.params.formats import read_yaml
 from posttrain.report.plots_page import vegalite_5
 from posttrain.report.summary import NOT_MEASURED
 from posttrain.workspace import library_command, library_environment
@@ -110,14 +111,23 @@ def _posttrain(root: Path, *words: str) -> str:
 
 def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
     """Draw these plots of the report, or those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
-    data = _dvc_json(root, "plots", "show", "--json", *files).get("data", {}) if files else {}
-    selected = {title: parts for title, parts in data.items() if "/" not in title or title.startswith("report/")}
+    named = [title for title, drawn in _named_plots(root) if drawn <= set(files)]
+    shown = [*named, *(file for file in files if file.startswith("report/"))]
+    selected = _dvc_json(root, "plots", "show", "--json", *shown).get("data", {}) if shown else {}
     return {
         title: f"data:image/png;base64,{base64.b64encode(_png(part['content'])).decode()}"
         for title, parts in list(selected.items())[:MAX_PLOTS]
         for part in parts
         if part.get("type") == "vega"
     }
+
+
+def _named_plots(root: Path) -> Iterator[tuple[str, set[str]]]:
+    """Yield the title of each plot that dvc.yaml names, and the files that it draws."""
+    for entry in read_yaml(root / "dvc.yaml").get("plots") or ():
+        for title, spec in entry.items() if isinstance(entry, Mapping) else [(entry, None)]:
+            drawn = (spec or {}).get("y")
+            yield title, set(drawn) if isinstance(drawn, Mapping) else {title}
 
 
 def _png(spec: str | dict[str, Any]) -> bytes:

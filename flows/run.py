@@ -215,6 +215,8 @@ class RepeatedFailureFilter(logging.Filter):
             rest = text.rpartition(" - ")[2]
             record.msg, record.args, record.exc_info = rest, (), None
             return rest.startswith("Retry")
+        if text.startswith("Finished in state NotReady("):  # a stage behind a failed one, which the flow's end names
+            return False
         if text.startswith("Finished in state Failed("):
             record.msg, record.args = "Finished in state Failed", ()
         return True

@@ -12,12 +12,14 @@ EXAMPLE = "bash >> ~/.bashrc"
 SCRIPTS = {
     "bash": """_posttrain() {
     local IFS=$'\\n'
-    COMPREPLY=($(posttrain completion bash "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+    local words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    COMPREPLY=($(posttrain completion bash "${words[@]}" 2>/dev/null))
 }
 COMP_WORDBREAKS=${COMP_WORDBREAKS//@}
 complete -o default -F _posttrain posttrain""",
     "zsh": """_posttrain() {
-    local found=(${(f)"$(posttrain completion zsh "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    local asked=("${(@)words[2,CURRENT]}")
+    local found=(${(f)"$(posttrain completion zsh "${asked[@]}" 2>/dev/null)"})
     if (( $#found )); then compadd -a found; else _files; fi
 }
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }

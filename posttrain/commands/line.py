@@ -82,8 +82,9 @@ def overview() -> str:
 
 def add_actions(parser: ArgumentParser, default: str | None = None) -> Any:
     """Add the actions of a command; `default`: the one that is meant if none is given."""
-    parser.set_defaults(action=default)
-    return parser.add_subparsers(dest="action", required=default is None, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=default is None, metavar="ACTION")
+    parser.set_defaults(action=default)  # after the actions, which would set it to None
+    return actions
 
 
 def add_action(actions: Any, command: str, name: str, does: str, example: str = "") -> ArgumentParser:

@@ -18,11 +18,19 @@ def terminal_width() -> int:
 
 
 def folded(line: str) -> str:
-    """Return a line, folded at the terminal's width, the rest below its second column."""
+    """Return a line, folded at the terminal's width, the rest below its second column; not one in colour."""
     width = terminal_width()
-    column = re.match(r"(?:.*?\S {2,})?", line[: width // 2])
+    if len(line) <= width or "\x1b" in line:
+        return line
+    column = re.match(r"\s*(?:\S.*? {2,})?", line[: width // 2])
     below = " " * len(column[0]) if column else ""
-    return textwrap.fill(line, width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False)
+    return _Wrapper(width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False).fill(line)
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Folds at spaces, and within lists as `a|b|c`."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=\|))")
 
 
 class FoldedHelp(RawDescriptionHelpFormatter):
