@@ -127,7 +127,7 @@ def build_report(not_current: Mapping[str, str], heading: Markup | None = None, 
         write_json(Path(SUMMARY), report.figures)
         write_json(Path(HEADLINE), report.headline)
         write_parquet(report.samples, SAMPLES)
-        write_text(CURVES, curves_csv(report.data["curves"]))
+        write_text(CURVES, curves_csv(report.data["curves"], [policy["label"] for policy in report.data["policies"]]))
     return report.errors
 
 

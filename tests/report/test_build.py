@@ -33,7 +33,8 @@ def page_data(text: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
     build_report({})
-    summary, tasks = read_summary()
+    summary, tasks, members = read_summary()
+    assert members == {name: [name] for name in ("grpo", "dpo", "sft", "base")}
     assert list(summary) == ["grpo", "dpo", "sft", "base", "reward/main"], "the best first"
     assert tasks == dict.fromkeys(("base", "sft", "dpo", "grpo"), "two_step")
     interval = [summary["grpo"].pop(key) for key in ("gain_low", "gain", "gain_high")]  # type: ignore[attr-defined]
