@@ -51,6 +51,26 @@ def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, 
     return "".join(filled)
 
 
+def plain_page(title: str, body: Markup) -> str:
+    """Return a page of text and tables, with the same style and without a script."""
+    style = asset("page.css")
+    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
 def embedded(data: Any) -> str:
     """JSON that is safe between <script> tags: it cannot end the element or begin a comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
