@@ -12,17 +12,20 @@ from tests.report.browser import Page, started
 
 FILE = Path("docs/reports/page.png")
 WIDTH = 1240
-CARD = "Array.from(document.querySelectorAll('#prompts > li'))"
+LEFT_OUT = (
+    "header, .skip, main > :not(#results, #completions), #gain, #rewards, .controls, #completions .scroll, "
+    "#found, #more, .note, #prompts > li:nth-child(n + 2)"
+)
 ONLY = f"""(() => {{
-  const show = (one, value) => {{ const key = one.options ? 'value' : 'checked'; one[key] = value; one.dispatchEvent(new Event('input', {{ bubbles: true }})); }};
-  show(document.getElementById('kind'), 'no readable answer');
-  document.querySelectorAll('header, .skip, main > :not(#results, #completions), #gain, #rewards, .controls, #completions .scroll, #found, #more, .note')
-    .forEach((one) => one.remove());
-  {CARD}.slice(1).forEach((one) => one.remove());
-  document.querySelectorAll('section').forEach((one) => Object.assign(one.style, {{ padding: '.6rem 0', margin: 0, border: 0 }}));
-  document.querySelector('main').style.padding = '0 1.25rem .5rem';
-  return document.querySelector('main').getBoundingClientRect().bottom;
+  const kind = document.getElementById('kind'), main = document.querySelector('main');
+  kind.value = 'no readable answer';
+  kind.dispatchEvent(new Event('input', {{ bubbles: true }}));
+  document.querySelectorAll('{LEFT_OUT}').forEach((one) => one.remove());
+  for (const one of document.querySelectorAll('section')) Object.assign(one.style, {{ padding: '.6rem 0', margin: 0 }});
+  main.style.padding = '0 1.25rem .5rem';
+  return main.getBoundingClientRect().bottom;
 }})()"""
+"""Leaves the table and a card, and returns the height of both."""
 
 
 def main() -> None:
