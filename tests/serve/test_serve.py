@@ -19,8 +19,8 @@ import pytest
 import posttrain
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.pipeline.digests import Digests
-from posttrain.serve.policy import Policy
 from posttrain.serve.loopback import listening
+from posttrain.serve.policy import Policy
 from posttrain.serve.server import _secret
 from tests.models.tiny import tiny_folder
 from tests.serve.served import Served
