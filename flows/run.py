@@ -163,7 +163,8 @@ class ShownProgress:
             share = min(100.0, 100.0 * done / max(total, 1))
             with suppress(HTTPError):  # a server that does not answer stops no stage
                 if self._artifact is None:
-                    self._artifact = create_progress_artifact(share, description=line)
+                    created: Any = create_progress_artifact(share, description=line)
+                    self._artifact = created
                 else:
                     update_progress_artifact(self._artifact, share, description=line)
 
