@@ -166,7 +166,7 @@ def test_the_tables_are_in_the_page_without_its_script(finished: Path) -> None:
     row = '<th scope="row" role="rowheader">{}</th>'
     assert written.count(row.format("grpo")) == 2, "results, and what is wrong"
     assert all(row.format(stage) in written for stage in ("sft/main", "online/grpo", "evaluate"))
-    assert "0.900 [0.850, 0.950]" in written
+    assert "0.900 [0.850,\u00a00.950]" in written
     assert "<code>&lt;b&gt;&amp;</code>" in written and "<b>&" not in written
 
 
