@@ -357,7 +357,7 @@ def test_scores_other_than_right_or_wrong_are_shown_as_numbers(port: int, tmp_pa
         page.open(file)
         titles = page.texts("#results-table thead th")
         assert "-1 to 2.8" in titles and "score [95 %]" in titles and "my:brief" in titles
-        assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "2.600 [2.400, 2.800]"
+        assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "2.600 [2.400,\u00a02.800]"
         assert page.texts("#kind option") == ["any", "no readable answer", "failed", "cut"]
         assert page.texts("#prompts article[data-policy=sft] h3")[0] == "sftmean of 2 1.063"
         assert page.texts("#prompts article[data-policy=sft] .badge")[0] == "score 3.000"
