@@ -16,7 +16,7 @@ import pytest
 
 from tests.report import browser
 from tests.report.browser import Page
-from tests.workspace import environment
+from tests.workspace import ROOT, environment
 
 pytestmark = pytest.mark.skipif(browser.program() is None, reason="needs a browser: apt-get install chromium")
 
@@ -25,7 +25,8 @@ pytestmark = pytest.mark.skipif(browser.program() is None, reason="needs a brows
 def watching(workspace: Path) -> Iterator[str]:
     """The address that `posttrain watch` prints; the server ends with the block."""
     command = [sys.executable, "-m", "posttrain", "watch"]
-    with subprocess.Popen(command, cwd=workspace, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+    env = environment() | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=workspace, env=env, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         try:
             found = re.fullmatch(r"open (http://127\.0\.0\.1:\d+/\?key=\S+)\n", server.stdout.readline())
