@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -56,6 +57,7 @@ def until(page: Page, expression: str, seconds: float = 300) -> None:
 
 @pytest.mark.slow
 def test_nobody_sees_the_page_without_its_key(finished: Path) -> None:
+    shutil.copy(ROOT / "dvc.yaml", finished)
     with watching(finished) as address:
         root, _, key = address.partition("?key=")
         port = root.removesuffix("/").rpartition(":")[2]
