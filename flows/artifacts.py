@@ -7,16 +7,17 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import vl_convert
 
-from flows.graph import Stage, mermaid
+from flows.graph import Stage
 from posttrain.errors import PipelineError
 from posttrain.measure.timings import FOLDER, timings_table
+from posttrain.params.formats import read_yaml
 from posttrain.report.plots_page import vegalite_5
 from posttrain.report.summary import NOT_MEASURED
 from posttrain.workspace import library_command, library_environment
@@ -34,6 +35,9 @@ class Outcome:
 
 
 _NOT_RUN = Outcome("NotRun")
+_FIRST = {state: place for place, state in enumerate(("Failed", "Cancelled", "NotRun", "Completed"))}
+"""What an operator looks for stands first."""
+_NONE = "This run has none."
 _CURRENT = ("Completed", "RunCached", "Cached")
 
 
@@ -57,36 +61,36 @@ def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[di
 
 
 def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> None:
-    """Create the artifacts of the current flow run."""
+    """Create the artifacts of the current flow run; what it has not made is empty, not that of an earlier run."""
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
-    create_table_artifact(rows_of(stages, outcomes), key="stages", description="Stages with their states and seconds")
+    rows = sorted(rows_of(stages, outcomes), key=lambda row: _FIRST.get(row["state"], len(_FIRST)))
+    about = f"Stages with their states and seconds. Logs: {root / 'logs'}; the page: {root / 'report' / 'report.html'}"
+    create_table_artifact(rows, key="stages", description=about)
     if all(outcome.state == "Cached" for outcome in outcomes.values()):
         return
     print("Publishing results, metrics and plots to Prefect", flush=True)  # takes seconds
-    states = {name: outcome.state for name, outcome in outcomes.items()}
-    about = "The DAG of dvc.yaml, as mermaid: GitHub, GitLab and VS Code draw it. Prefect draws it above the run's logs"
-    create_markdown_artifact(f"```mermaid\n{mermaid(stages, states)}\n```", key="dag", description=about)
+    timings = ""
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
-        timings = timings_table(root / FOLDER, [stage.name for stage in stages])
-        create_markdown_artifact(f"```\n{timings}\n```", key="timings", description="What each stage's time went into")
+        timings = f"```\n{timings_table(root / FOLDER, [stage.name for stage in stages])}\n```"
+    create_markdown_artifact(timings or _NONE, key="timings", description="What each stage's time went into")
     if any(outcome.state == "Failed" for outcome in outcomes.values()):
-        _posttrain(root, "report")  # the page must not be that of an earlier run
-    if rows := results(root):
-        create_table_artifact(rows, key="results", description="Every setting and its figures, or why it has none")
+        _posttrain(root, "show", "report")  # the page must not be that of an earlier run
+    about = "Every setting and its figures, or why it has none"
+    create_table_artifact(results(root), key="results", description=about)
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
-    if changed := metrics_diff(root, [file for stage in current for file in stage.metrics]):
-        create_table_artifact(changed, key="metrics", description="Metrics against the last commit")
+    changed = metrics_diff(root, [file for stage in current for file in stage.metrics])
+    create_table_artifact(changed, key="metrics", description="Metrics of this run that differ from the last commit's")
     # Not as image artifacts: Prefect's page would print the address of each, which contains the whole picture.
     drawn = plots(root, [file for stage in current for file in stage.plots])
-    if images := "\n\n".join(f"![{title}]({image})" for title, image in drawn.items()):
-        create_markdown_artifact(images, key="plots", description="The plots that dvc.yaml names")
+    images = "\n\n".join(f"![{title}]({image})" for title, image in drawn.items())
+    create_markdown_artifact(images or _NONE, key="plots", description="The plots that dvc.yaml names")
 
 
 def results(root: Path) -> list[dict[str, Any]]:
     """Return the rows of `posttrain show results`, one per setting; empty where nothing is evaluated."""
-    rows: list[dict[str, Any]] = json.loads(_posttrain(root, "results", "--json") or "[]")
+    rows: list[dict[str, Any]] = json.loads(_posttrain(root, "show", "results", "--json") or "[]")
     tables = ["table"] if any("table" in row for row in rows) else []
     difference = ["gain", "gain_low", "gain_high", "verdict"]
     columns = [*tables, "policy", "seeds", "score", "low", "high", *difference, "greedy", "kl", "error"]
@@ -107,14 +111,23 @@ def _posttrain(root: Path, *words: str) -> str:
 
 def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
     """Draw these plots of the report, or those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
-    data = _dvc_json(root, "plots", "show", "--json", *files).get("data", {}) if files else {}
-    selected = {title: parts for title, parts in data.items() if "/" not in title or title.startswith("report/")}
+    named = [title for title, drawn in _named_plots(root) if drawn <= set(files)]
+    shown = [*named, *(file for file in files if file.startswith("report/"))]
+    selected = _dvc_json(root, "plots", "show", "--json", *shown).get("data", {}) if shown else {}
     return {
         title: f"data:image/png;base64,{base64.b64encode(_png(part['content'])).decode()}"
         for title, parts in list(selected.items())[:MAX_PLOTS]
         for part in parts
         if part.get("type") == "vega"
     }
+
+
+def _named_plots(root: Path) -> Iterator[tuple[str, set[str]]]:
+    """Yield the title of each plot that dvc.yaml names, and the files that it draws."""
+    for entry in read_yaml(root / "dvc.yaml").get("plots") or ():
+        for title, spec in entry.items() if isinstance(entry, Mapping) else [(entry, None)]:
+            drawn = (spec or {}).get("y")
+            yield title, set(drawn) if isinstance(drawn, Mapping) else {title}
 
 
 def _png(spec: str | dict[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from flows import arguments, data_watcher, server
 from flows.graph import find_root
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.measure.text_table import FoldedHelp
 from posttrain.workspace import python_path
 
 
@@ -41,9 +42,7 @@ def main(words: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line with all commands."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="python -m flows.deploy", description=__doc__, formatter_class=FoldedHelp)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = _add(
         commands, "serve", "run the pipeline from this process: on a schedule or on new data", "--cron '0 3 * * *'"

@@ -212,15 +212,6 @@ def select(stages: Sequence[Stage], selection: Selection) -> set[str]:
     return stale(stages) if selection == "stale" else {stage.name for stage in stages}
 
 
-def mermaid(stages: Sequence[Stage], states: Mapping[str, str]) -> str:
-    """Return the DAG as a mermaid flow chart, each stage with its state."""
-    ids = {stage.name: f"s{number}" for number, stage in enumerate(stages)}
-    nodes = [f'    {ids[stage.name]}["{stage.name}<br/>{states.get(stage.name, "")}"]' for stage in stages]
-    known = [(above, stage.name) for stage in stages for above in stage.upstream if above in ids]
-    edges = [f"    {ids[above]} --> {ids[name]}" for above, name in known]
-    return "\n".join(["flowchart TD", *nodes, *edges])
-
-
 def _name(stage: Any) -> str:
     path, name = str(stage.path_in_repo).replace(os.sep, "/"), getattr(stage, "name", None)
     if name is None:

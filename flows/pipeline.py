@@ -85,7 +85,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
     if temporary is not None:
         temporary.wait()
     try:
-        state = run_pipeline(root, reader.stages, selection, executor)
+        state = run_pipeline(root, reader.stages, targets, selection, executor)
     except TransportError as error:
         what, fix = "Prefect's server has stopped answering", "Finished stages are in dvc.lock. Run the flow again"
         raise PipelineError(what=what, where=os.environ["PREFECT_API_URL"], fix=fix) from error

@@ -7,14 +7,17 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-from httpx import TransportError
+from httpx import HTTPError, TransportError
 from prefect import Task, flow
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
@@ -26,14 +29,16 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Cancelling, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import artifacts, graph, notify, process, task_runners
+from flows import artifacts, graph, labels, notify, process, task_runners
 from flows.artifacts import Outcome
 from flows.gpu_slots import GpuSlots
 from flows.graph import Executor, Selection, Stage
 from flows.hosts import Workers
 from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from posttrain.errors import PosttrainError
+from posttrain.measure.stage_log import log_path
 from posttrain.pipeline.lock_check import check_and_sync
+from posttrain.workspace import failure_path
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0
@@ -47,6 +52,8 @@ _DVC_HINTS = (
     "Use `dvc push`",
 )
 """DVC's advice after each stage."""
+_ERROR = re.compile(r"error:|ERROR:|Traceback |[\w.]*(Error|Exception)\b")
+"""How the lines begin that say what went wrong."""
 _EXITED = re.compile(r"exited with (-?\d+)")
 _HOOKS: dict[str, Any] = {"on_failure": [notify.on_failure], "on_crashed": [notify.on_failure]}
 
@@ -97,7 +104,14 @@ class StageRunner:
             force = ["--force"] if self.selection == "all" else []
             words = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *force, "-s", stage.name]
             command = process.Command(words, self.root, env, stage.needs.timeout)
-            parser = DvcOutputParser(stage.name, _log_line)
+            progress = ShownProgress(stage.name)
+            begun = time.time()
+
+            def write(line: str) -> None:
+                _log_line(line)
+                progress(line)
+
+            parser = DvcOutputParser(stage.name, write)
             ended = process.run(command, write=parser, cancel=self.cancel, guard=self.guard)
             while parser.busy and not self.cancel.is_set():
                 parser.start_waiting()
@@ -116,14 +130,43 @@ class StageRunner:
             if ended.reason is process.Reason.ENDED
             else f"timed out after {ended.seconds:.0f} s"
         )
-        tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
-        return Outcome("Failed", ended.seconds, f"stage '{stage.name}' failed ({how}):\n{tail}")
+        said = _failure(self.root, stage.name, begun)
+        lines = said or "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
+        return Outcome("Failed", ended.seconds, f"stage '{stage.name}' failed ({how}):\n{lines}")
+
+
+def _failure(root: Path, stage: str, begun: float) -> str:
+    """Return the error that the stage itself has written in this run, and where its log is; empty if it has none."""
+    file, log = root / failure_path(stage), root / log_path(stage)
+    with suppress(OSError):
+        if file.stat().st_mtime >= begun:
+            return f"  {file.read_text(encoding='utf-8').strip()}\n  more in {log}"
+    return ""
 
 
 def _log_line(line: str) -> None:
     """Log a line of a stage's output, its error as an error."""
     log = get_run_logger()
-    (log.error if line.startswith(("error:", "ERROR:")) else log.info)(line)
+    (log.error if _ERROR.match(line) else log.info)(line)
+
+
+class ShownProgress:
+    """Shows the progress that a stage prints as a progress artifact of its task."""
+
+    def __init__(self, name: str) -> None:
+        self._line = re.compile(rf"{re.escape(name)}: ([\d,]+)/([\d,]+) \w+  .*")
+        self._artifact: UUID | None = None
+
+    def __call__(self, line: str) -> None:
+        if found := self._line.fullmatch(line):
+            done, total = (int(number.replace(",", "")) for number in found.groups())
+            share = min(100.0, 100.0 * done / max(total, 1))
+            with suppress(HTTPError):  # a server that does not answer stops no stage
+                if self._artifact is None:
+                    created: Any = create_progress_artifact(share, description=line)
+                    self._artifact = created
+                else:
+                    update_progress_artifact(self._artifact, share, description=line)
 
 
 class DvcOutputParser:
@@ -173,6 +216,8 @@ class RepeatedFailureFilter(logging.Filter):
             rest = text.rpartition(" - ")[2]
             record.msg, record.args, record.exc_info = rest, (), None
             return rest.startswith("Retry")
+        if text.startswith("Finished in state NotReady("):  # a stage behind a failed one, which the flow's end names
+            return False
         if text.startswith("Finished in state Failed("):
             record.msg, record.args = "Finished in state Failed", ()
         return True
@@ -184,18 +229,21 @@ def filter_repeated_failures() -> None:
         logging.getLogger(name).addFilter(RepeatedFailureFilter())
 
 
-def run_pipeline(root: Path, stages: Sequence[Stage], selection: Selection, executor: Executor) -> State[Any]:
+def run_pipeline(
+    root: Path, stages: Sequence[Stage], targets: list[str], runs: Selection, where: Executor
+) -> State[Any]:
     """Run these stages, just read from DVC, as a flow run, and return its final state."""
 
-    @flow(name="pipeline", task_runner=task_runners.task_runner(executor), persist_result=False, **_HOOKS)
-    def pipeline() -> State[Any]:
-        return execute(root, stages, selection, executor)
+    @flow(name="pipeline", task_runner=task_runners.task_runner(where), persist_result=False, **_HOOKS)
+    def pipeline(targets: list[str], selection: str, executor: str) -> State[Any]:
+        del selection, executor  # Prefect shows them
+        return execute(root, stages, targets, runs, where)
 
     # The heartbeat thread delays the end by up to a second, which is long where there is nothing to run.
-    no_heartbeat = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if not graph.select(stages, selection) else {}
+    no_heartbeat = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if not graph.select(stages, runs) else {}
     filter_repeated_failures()
     with temporary_settings(no_heartbeat):
-        return pipeline(return_state=True)
+        return pipeline(targets, runs, where, return_state=True)
 
 
 @flow(name="pipeline", task_runner=ThreadPoolTaskRunner(), persist_result=False, **_HOOKS)  # type: ignore[arg-type]
@@ -203,12 +251,15 @@ def pipeline(targets: list[str] | None = None) -> State[Any]:
     """Run the DAG of the current folder, read from DVC; this is what a schedule or a worker runs."""
     # The parameters have built-in types: a worker loads this file by its path and cannot resolve other names.
     root = graph.find_root(Path.cwd())
-    return execute(root, graph.GraphReader(root, targets or []).stages, "stale", "local")
+    return execute(root, graph.GraphReader(root, targets or []).stages, targets or [], "stale", "local")
 
 
-def execute(root: Path, stages: Sequence[Stage], selection: Selection, executor: Executor) -> State[Any]:
+def execute(
+    root: Path, stages: Sequence[Stage], targets: Sequence[str], selection: Selection, executor: Executor
+) -> State[Any]:
     """Run the stages inside the current flow run; returns the state that the flow run ends in."""
     task_runners.restore_sigterm()
+    labels.label(root, " ".join(targets) or "all")
     with OrphanGuard() as guard:
         try:
             runner = StageRunner(root, stages, selection, guard, executor)

@@ -31,6 +31,7 @@ from flows.sweep_config import (
 from flows.untracked import untracked_inputs
 from posttrain.compare.experiments import experiments
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.measure.text_table import FoldedHelp
 from posttrain.params.params import check
 from posttrain.pipeline.git import git
 
@@ -56,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m flows.sweep",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=FoldedHelp,
         epilog="example: python -m flows.sweep kl -S online.runs.grpo.kl.beta=0.02,0.5 --seeds 1,2,3\n\n"
         "Afterwards `posttrain compare NAME` says which setting is better. More in docs/results.md.",
     )

@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import notify, process
+from flows import labels, notify, process
 from flows.artifacts import Outcome
 from flows.gpu_slots import GpuSlots
 from flows.graph import Needs, Stage
@@ -137,6 +137,7 @@ def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[
 
     @flow(name=f"sweep-{name}", task_runner=pool, persist_result=False, on_failure=[notify.on_failure])
     def sweep() -> State[Any]:
+        labels.label(runner.root, f"{len(runner.pending)} experiments", ["sweep"])
         try:
             with watch_for_cancellation(runner.cancel):
                 _submit_and_wait(runner, warm_up)

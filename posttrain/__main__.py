@@ -10,6 +10,7 @@ from pathlib import Path
 from posttrain.commands import line
 from posttrain.errors import ParamsError, PosttrainError, from_system
 from posttrain.measure.masking import masked
+from posttrain.measure.text_table import folded
 
 
 def script() -> int:
@@ -29,7 +30,8 @@ def main() -> int:
             from posttrain.pipeline.repair_dvc import follow_move
 
             follow_move(Path.cwd())
-        print(line.run(arguments))
+        text = line.run(arguments)
+        print(text if arguments.json else "\n".join(map(folded, text.split("\n"))))
     except PosttrainError as error:
         return _said(_params_error_behind(error))
     except BrokenPipeError:
@@ -43,7 +45,7 @@ def _said(error: PosttrainError) -> int:
     """Print an error in one line, with `--json` as a document too, and return the exit code."""
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
-    print(f"error: {masked(str(error))}", file=sys.stderr)
+    print(folded(f"error: {masked(str(error))}"), file=sys.stderr)
     if "--json" in sys.argv:
         parts = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix}
         print(line.as_json({"error": {name: masked(part) for name, part in parts.items()}}))

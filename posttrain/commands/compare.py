@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from posttrain.commands.line import Document, as_json
 
@@ -19,6 +20,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--task", action="append", default=[], metavar="NAME", help="use only prompts of this task")
     table = "without names: the policies that are evaluated on this table; default: that of evaluate.settings"
     parser.add_argument("--table", metavar="NAME/KIND", help=table)
+    page = "write a page: a row for each setting, with the parameters that vary as columns, the best first"
+    parser.add_argument("--to", metavar="FILE", help=page)
     parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
 
 
@@ -32,4 +35,9 @@ def run(arguments: Namespace) -> str:
     score: Score = "greedy" if arguments.greedy else "sampled"
     chosen = select(arguments.names, arguments.policy, score, arguments.task, arguments.table)
     found = compare(chosen, arguments.against)
+    if arguments.to:
+        from posttrain.report.comparison_page import comparison_page
+        from posttrain.workspace import write_text
+
+        write_text(Path(arguments.to), comparison_page(found, arguments.names, arguments.against))
     return Document(as_json(as_data(found))) if arguments.json else as_text(found, score)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from posttrain.commands.table import COMMANDS, RENAMED
 from posttrain.errors import ParamsError
+from posttrain.measure.text_table import FoldedHelp, folded
 
 DOES = {name: does for group in COMMANDS.values() for name, does in group.items()}
 
@@ -60,7 +61,7 @@ def parser(*names: str | None) -> ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="posttrain")
     for name, does in DOES.items():
         shown = does[0].upper() + does[1:]
-        command = commands.add_parser(name, description=f"{shown}.", formatter_class=RawDescriptionHelpFormatter)
+        command = commands.add_parser(name, description=f"{shown}.", formatter_class=FoldedHelp)
         if name in names:
             module = _module(name)
             command.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
@@ -73,16 +74,17 @@ def parser(*names: str | None) -> ArgumentParser:
 def overview() -> str:
     """List all commands by when they are used."""
     width = max(map(len, DOES))
-    lines = ["usage: posttrain COMMAND ...      `posttrain COMMAND --help` shows its arguments and an example"]
+    lines = ["usage: posttrain COMMAND ...", "`posttrain COMMAND --help` shows its arguments and an example"]
     for when, commands in COMMANDS.items():
-        lines += ["", f"{when}:", *(f"  {name.ljust(width)}  {does}" for name, does in commands.items())]
+        lines += ["", f"{when}:", *(folded(f"  {name.ljust(width)}  {does}") for name, does in commands.items())]
     return "\n".join(lines)
 
 
 def add_actions(parser: ArgumentParser, default: str | None = None) -> Any:
     """Add the actions of a command; `default`: the one that is meant if none is given."""
-    parser.set_defaults(action=default)
-    return parser.add_subparsers(dest="action", required=default is None, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=default is None, metavar="ACTION")
+    parser.set_defaults(action=default)  # after the actions, which would set it to None
+    return actions
 
 
 def add_action(actions: Any, command: str, name: str, does: str, example: str = "") -> ArgumentParser:
@@ -93,7 +95,7 @@ def add_action(actions: Any, command: str, name: str, does: str, example: str = 
         help=does,
         description=f"{shown}.",
         epilog=f"example: {line}",
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=FoldedHelp,
     )
     return action
 

@@ -18,6 +18,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "running": {
         "run": "run one stage, as a project's dvc.yaml does; `dvc repro` runs all that are stale",
         "status": "list what runs now and the stages that have to run again, with the reason",
+        "watch": "show the report's page in a browser, renewed while stages run",
         "checkpoints": "list the checkpoints of unfinished runs; resume or restart them",
         "accept": "keep the results of stages although their code changed, because you know that it computes the same",
         "track": "show runs in TensorBoard, MLflow, W&B or trackio, as they grow or afterwards",
@@ -35,6 +36,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "maintenance": {
         "repair": "fix what a kill, a power cut, a merge or an edit left in DVC's files; nothing is lost",
+        "completion": "print a script with which bash or zsh completes commands and names of runs",
         "clean": "remove what belongs to no run of params.yaml: outputs, entries of dvc.lock, checkpoints",
     },
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
@@ -40,6 +40,8 @@ class Mean:
     spent: dict[Budget, float | None]
     weights: str = ""
     """The command that brings the model of its best training into the workspace; empty if it is there."""
+    varied: Mapping[str, str] = field(default_factory=dict)
+    """Key -> value, of the parameters in which the settings differ; empty for runs of one workspace."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _mean(setting: Setting) -> Mean:
     """Return a setting's own figures."""
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
     best = max(setting.trained, key=lambda policy: float(policy.scores_P.mean()))
-    return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights)
+    return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights, setting.varied)
 
 
 def _spent(setting: Setting, budget: Budget) -> float | None:

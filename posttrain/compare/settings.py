@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class Setting:
     """Those with other scores or curves than the ones before."""
     names: tuple[str, ...] = ()
     """The names of all of them."""
+    varied: Mapping[str, str] = field(default_factory=dict)
+    """Key -> value, of the parameters in which the settings differ; empty for runs of one workspace."""
 
 
 def is_seed(key: str) -> bool:
@@ -57,7 +59,9 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
         distinct = _distinct(trained)
         if len(distinct) < len(trained):
             notes.append(f"{label}: of {len(trained)} trainings only {len(distinct)} differ; equal ones count once")
-        settings.append(Setting(label, distinct, tuple(policy.name for policy in trained)))
+        settings.append(
+            Setting(label, distinct, tuple(policy.name for policy in trained), _varied(keys, values, trained))
+        )
     return _shortened(settings), notes
 
 
@@ -126,12 +130,17 @@ def _measuring(policy: EvaluatedPolicy) -> Flat:
 def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:
     """Return the keys in which the setting differs from the others; for runs of one workspace their names."""
     names = " + ".join(policy.name for policy in trained)
-    if "policy" in keys or not keys:
-        return names
+    text = " ".join(f"{key}={value}" for key, value in _varied(keys, values, trained).items())
+    return text if text and len(text) <= LONGEST else names
+
+
+def _varied(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> dict[str, str]:
+    """Return the keys in which the setting differs from the others, with its values; none for runs of one workspace."""
+    if "policy" in keys:
+        return {}
     head = trained[0].section + "."
-    shown = zip((key.removeprefix(head) for key in keys), values, strict=True)
-    text = " ".join(f"{key}={'default' if value is None else value}" for key, value in shown)
-    return text if len(text) <= LONGEST else names
+    pairs = zip(keys, values, strict=True)
+    return {key.removeprefix(head): "default" if value is None else value for key, value in pairs}
 
 
 def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:

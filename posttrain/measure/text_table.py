@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import textwrap
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Collection, Sequence
 
 WIDEST = 1000
@@ -12,6 +15,30 @@ WIDEST = 1000
 def terminal_width() -> int:
     """Return the columns of the terminal, or of the variable COLUMNS."""
     return shutil.get_terminal_size((WIDEST, 0)).columns
+
+
+def folded(line: str) -> str:
+    """Return a line, folded at the terminal's width, the rest below its second column; not one in colour."""
+    width = terminal_width()
+    if len(line) <= width or "\x1b" in line:
+        return line
+    column = re.match(r"\s*(?:\S.*? {2,})?", line[: width // 2])
+    below = " " * len(column[0]) if column else ""
+    return _Wrapper(width, subsequent_indent=below, break_long_words=False, break_on_hyphens=False).fill(line)
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Folds at spaces, and within lists as `a|b|c`."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=\|))")
+
+
+class FoldedHelp(RawDescriptionHelpFormatter):
+    """Help whose lines stay lines, each folded at the terminal's width."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        del width, indent
+        return "\n".join(map(folded, text.splitlines()))
 
 
 def text_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), ruled: bool = False) -> list[str]:

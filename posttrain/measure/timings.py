@@ -17,6 +17,7 @@ from typing import Any, Final
 from posttrain.errors import PipelineError
 from posttrain.measure.counts import count, counts
 from posttrain.measure.phases import CLOCK, NAMES, OTHER
+from posttrain.measure.text_table import text_table
 from posttrain.workspace import write_json
 
 FOLDER: Final = Path("timings")
@@ -106,13 +107,14 @@ def timings_table(folder: Path = FOLDER, stages: Collection[str] | None = None) 
         "total": sum(timing["total"] for timing in timings),
         "peak_mb": max(timing["peak_mb"] for timing in timings),
     }
-    lines = [f"{'stage':<28}{'seconds':>9}" + "".join(f"{name:>10}" for name in names) + f"{'peak MB':>9}"]
+    rows = [["stage", "seconds", *names, "peak MB", ""]]
     for row in [*timings, every]:
-        shares = "".join(f"{row['seconds'][name] / max(row['total'], 1e-9):>10.0%}" for name in names)
-        starts = f"  in {row['starts']} starts" if row.get("starts", 1) > 1 else ""
-        gpu = f"  {row['device_peak_mb']:.0f} MB on the GPU" if "device_peak_mb" in row else ""
-        lines.append(f"{row['stage']:<28}{row['total']:>9.1f}{shares}{row['peak_mb']:>9.0f}{gpu}{starts}")
-    return "\n".join(lines)
+        shares = (f"{row['seconds'][name] / max(row['total'], 1e-9):.0%}" for name in names)
+        gpu = f"{row['device_peak_mb']:.0f} MB on the GPU" if "device_peak_mb" in row else ""
+        starts = f"in {row['starts']} starts" if row.get("starts", 1) > 1 else ""
+        notes = "  ".join(filter(None, (gpu, starts)))
+        rows.append([row["stage"], f"{row['total']:.1f}", *shares, f"{row['peak_mb']:.0f}", notes])
+    return "\n".join(text_table(rows, left=(0, len(rows[0]) - 1)))
 
 
 def read_timings(file: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +62,17 @@ class Reasons:
             if stages.intersection(self.pipeline.upstream[later]):
                 stages.add(later)
         return sorted(stage for stage in stages if not self.of(stage))
+
+    def to_run(self, running: Collection[str]) -> list[str]:
+        """Return the stages that run now or have to run, in their order."""
+        spreading, found = set[str](), []
+        for name in self.pipeline.order():
+            below = not spreading.isdisjoint(self.pipeline.upstream[name])
+            if below or name in running or self.of(name):
+                found.append(name)
+            if below or name in running or self.changes(name):
+                spreading.add(name)
+        return found
 
     def _of(self, name: str) -> Iterator[str]:
         stage, entry = self.pipeline.stages[name], self.lock.get(name)
@@ -143,6 +154,24 @@ class Reasons:
                 if before.get(name) != after.get(name)
             ] or [f"params {key} changed"]
         return words
+
+
+class DuringRun(Reasons):
+    """The same for a stage that DVC runs now: `code` has run before it, and no output is read again."""
+
+    def keep(self) -> None:
+        """Remember the digests of files that no stage writes, for the next process."""
+        self._digests.keep()
+
+    def _code_digest(self, name: str) -> str | None:
+        return self._digests.of(code_path(name).as_posix())
+
+    def _code_changes(self, name: str) -> list[str]:
+        return [f"the code of {name} changed"]
+
+    def _outs(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        del entry
+        yield from (MISSING.format(out) for out in self.pipeline.stages[name].outs if not (self._root / out).exists())
 
 
 def accepted_code(record: Mapping[str, Any]) -> Code | None:

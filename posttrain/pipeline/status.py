@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from posttrain.errors import PipelineError
+from posttrain.errors import PipelineError, PosttrainError
 from posttrain.measure.progress import clock
 from posttrain.measure.stage_log import log_path
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline.code_manifest import CODE, is_current
-from posttrain.pipeline.reasons import Reasons
+from posttrain.pipeline.reasons import DuringRun, Reasons
 from posttrain.pipeline.running import running_stages
 from posttrain.workspace import PARAMS_FILE
 
@@ -92,16 +92,48 @@ def status() -> str:
     reasons = Reasons()
     order = reasons.pipeline.order()
     running = running_stages(reasons.pipeline)
-    lines = [f"{name}: running{_progress(name)} (PID {pid})" for name, pid in running.items()]
-    waiting = dict.fromkeys(running)
+    lines = running_lines(running)
+    waiting = reasons.to_run(running)
     for name in order:
         if name not in running and (why := reasons.of(name)):
             below = [stage for stage in reasons.below(name) if stage not in running]
             then = f"; then stale because of it: {', '.join(below)}" if below else ""
             lines.append(f"{name}: {'; '.join(why)}{then}")
-            waiting |= dict.fromkeys([name, *below])
     reasons.keep()
-    return "\n".join([*lines, _left(len(order), list(waiting))]) if waiting else "nothing is stale"
+    return "\n".join([*lines, _left(len(order), waiting)]) if waiting else "nothing is stale"
+
+
+def running_lines(running: Mapping[str, int]) -> list[str]:
+    """Return a line for each stage that runs, with its progress and the process of its DVC."""
+    return [f"{name}: running{_progress(name)} (PID {pid})" for name, pid in running.items()]
+
+
+def place(stage: str) -> str:
+    """Return the line with which a stage that DVC runs begins, as '[3/14] sft@main'; empty outside of DVC."""
+    count, waiting = _during(stage)
+    return f"[{count - len(waiting) + 1}/{count}] {stage}" if waiting else ""
+
+
+def left(stage: str) -> str:
+    """Return the line with which it ends, as '11 of 14 stages are left, about 2:05'; empty outside of DVC."""
+    count, waiting = _during(stage)
+    rest = [name for name in waiting if name != stage]
+    took, unknown = _time(rest)
+    about = f", about {took}{unknown}" if took else ""
+    return f"{len(rest)} of {count} stages are left{about}" if waiting else ""
+
+
+def _during(stage: str) -> tuple[int, list[str]]:
+    """Return how many stages there are, and those that have to run; none where DVC has not started the stage."""
+    if os.environ.get("DVC_STAGE") != stage:
+        return 0, []
+    try:
+        reasons = DuringRun()
+        waiting = reasons.to_run([stage, *running_stages(reasons.pipeline)])
+        reasons.keep()
+        return len(reasons.pipeline.stages), waiting
+    except (PosttrainError, OSError):  # a line less; what is wrong is told by what needs it
+        return 0, []
 
 
 def _progress(stage: str) -> str:
@@ -119,8 +151,14 @@ def _progress(stage: str) -> str:
 
 def _left(count: int, waiting: list[str]) -> str:
     """Return how many stages are done, and the time that the others took when they last ran."""
-    files = [timings_path(stage) for stage in waiting]
+    took, unknown = _time(waiting)
+    others = f"; the others took {took} when they last ran{unknown}" if took else ""
+    return f"{count - len(waiting)} of {count} stages are done{others}"
+
+
+def _time(stages: Collection[str]) -> tuple[str, str]:
+    """Return the time that these stages took when they last ran, empty if none has; and how many never did."""
+    files = [timings_path(stage) for stage in stages]
     known = [read_timings(file)["total"] for file in files if file.is_file()]
-    took = f"; the others took {clock(sum(known))} when they last ran" if known else ""
-    unknown = f" ({len(files) - len(known)} of them never ran here)" if known and len(known) < len(files) else ""
-    return f"{count - len(waiting)} of {count} stages are done{took}{unknown}"
+    unknown = f" ({len(files) - len(known)} of them never ran here)" if len(known) < len(files) else ""
+    return clock(sum(known)) if known else "", unknown

@@ -28,6 +28,7 @@ from posttrain.pipeline import inputs
 from posttrain.pipeline.check_inputs import check_input_names
 from posttrain.pipeline.lock_check import check_and_sync, note_finished
 from posttrain.pipeline.repair_dvc import follow_move
+from posttrain.pipeline.status import left, place
 from posttrain.processes.elsewhere import start_elsewhere
 from posttrain.processes.launch import abandon, end, end_failed, explained_deaths, on_death
 from posttrain.processes.schedulers import LOCAL, check_size, is_scheduled, is_worker, processes_of
@@ -69,6 +70,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     follow_move(Path.cwd())
     lock_stage(stage)
     start_log(stage)
+    _say(place(stage))
     watch_stalls(stage)
     inputs.fix(stage)
     with _watched(stage, arguments), explained_deaths(stage):
@@ -79,6 +81,12 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     inputs.sync_outputs()
     note_finished(record_path(stage))
     report_timings(stage)
+    _say(left(stage))
+
+
+def _say(line: str) -> None:
+    if line:
+        print(line, file=sys.stderr, flush=True)
 
 
 def _help(stage: str, work: Callable[[], None]) -> None:

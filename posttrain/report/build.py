@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,24 @@ CURVE_POINTS = 400
 """Longer learning curves are averaged to as many points."""
 
 
-def build_report(not_current: Mapping[str, str], heading: Markup | None = None, to: Path = PAGE) -> dict[str, str]:
-    """Write the files under report/, without the policies that are not current; label -> why one is left out.
+@dataclass(frozen=True)
+class Report:
+    """All that the report says, as it is now."""
 
-    Where there are such policies, or another file is named, only the page is written: git keeps the figures, which are
-    those of a whole run. `heading`: what differs between equal runs, which the stage's page does not have.
-    """
+    data: Mapping[str, Any]
+    """What the page's script shows."""
+    written: Mapping[str, Markup]
+    """The parts of the page that need no script."""
+    samples: pl.DataFrame
+    figures: Mapping[str, Any]
+    """What summary.json holds."""
+    headline: Mapping[str, Any]
+    errors: dict[str, str]
+    """Label -> why it is left out."""
+
+
+def read_report(not_current: Mapping[str, str]) -> Report:
+    """Return the report without the policies that are not current."""
     settings = read()
     with phase("load"):
         policies, errors = read_policies(settings, not_current)
@@ -89,10 +102,8 @@ def build_report(not_current: Mapping[str, str], heading: Markup | None = None, 
     summary, decision = summarize(policies, rewards), decide(policies, settings)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, decision, errors)
-    tasks = tasks_of(policies)
-    figures = decision.figures()
+    figures, tasks = decision.figures(), tasks_of(policies)
     written = {
-        "heading": heading or Markup(),
         "results": results_cells(result_titles(figures), result_rows(figures), errors),
         "others": Markup("".join(other_table(other.name, as_cells(other)) for other in others)),
         "health": health_list(health(data["curves"])),
@@ -100,18 +111,29 @@ def build_report(not_current: Mapping[str, str], heading: Markup | None = None, 
         "settings": settings_tables(differing(settings)),
         "lineage": lineage_table(made_from(settings, list(policies))),
     }
-    write_text(to, page(data, TITLE, written))
+    kept = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
+    if others:
+        kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
+    return Report(data, written, table, kept, headline(summary), errors)
+
+
+def build_report(not_current: Mapping[str, str], heading: Markup | None = None, to: Path = PAGE) -> dict[str, str]:
+    """Write the files under report/, without the policies that are not current; label -> why one is left out.
+
+    Where there are such policies, or another file is named, only the page is written: git keeps the figures, which are
+    those of a whole run. `heading`: what differs between equal runs, which the stage's page does not have.
+    """
+    report = read_report(not_current)
+    write_text(to, page(report.data, TITLE, {"heading": heading or Markup(), **report.written}))
     if not not_current and to == PAGE:
-        kept = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
-        if others:
-            kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
-        write_json(Path(SUMMARY), kept)
-        write_json(Path(HEADLINE), scores := headline(summary))
-        write_parquet(table, SAMPLES)
-        write_text(CURVES, curves_csv(data["curves"]))
-        measured = [policy.label for policy in policies if policy.label in scores]
-        write_text(SCORES, "".join(["policy,score\n", *(f"{label},{scores[label]!r}\n" for label in measured)]))
-    return errors
+        write_json(Path(SUMMARY), report.figures)
+        write_json(Path(HEADLINE), report.headline)
+        write_parquet(report.samples, SAMPLES)
+        write_text(CURVES, curves_csv(report.data["curves"], [policy["label"] for policy in report.data["policies"]]))
+        labels = [policy["label"] for policy in report.data["policies"] if policy["label"] in report.headline]
+        rows = (f"{label},{report.headline[label]!r}\n" for label in labels)
+        write_text(SCORES, "".join(["policy,score\n", *rows]))
+    return report.errors
 
 
 def reward_metrics(settings: Settings) -> dict[str, dict[str, Any]]:

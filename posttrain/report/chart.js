@@ -50,7 +50,7 @@ class Chart {
     this.legend.replaceChildren(...(this.options.small ? [] : this.listed()).map((series) => {
       const on = !this.off.has(series.name);
       return el("button", { type: "button", "aria-pressed": String(on), "data-series": series.name, onclick: () => this.toggle(series.name) },
-        lineSwatch(series.look), series.name);
+        swatch(series.look), series.name);
     }));
   }
 

@@ -56,7 +56,7 @@ const AT_FIRST = 8;
 function startRuns() {
   const reference = settingOf(DATA.reference), best = DATA.decision.rows.map((row) => row.setting);
   const first = SETTINGS.length <= AT_FIRST ? SETTINGS : [...new Set([reference, ...best])].filter((name) => SETTINGS.includes(name)).slice(0, AT_FIRST);
-  const labels = SETTINGS.map((name) => el("label", {}, el("input", { type: "checkbox", value: name, checked: first.includes(name) }), lineSwatch(SETTINGS.indexOf(name)), name));
+  const labels = SETTINGS.map((name) => el("label", {}, el("input", { type: "checkbox", value: name, checked: first.includes(name) }), swatch(SETTINGS.indexOf(name)), name));
   const boxes = labels.map((label) => label.querySelector("input"));
   const show = () => {
     RUNS_OFF.clear();

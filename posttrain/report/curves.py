@@ -82,18 +82,22 @@ SHOWN = (
     "clip_fraction",
     "grad_norm",
 )
-"""The metrics that `dvc plots show` draws; the parts of a reward come after it."""
+"""The metrics that `dvc plots show` draws, in the order of .dvc/plots/curves.json; then the parts of a reward."""
 
 
-def curves_csv(found: Iterable[dict[str, Any]]) -> str:
-    """Return the curves of all runs as one table for DVC: metric, run, step, value."""
+def curves_csv(found: Iterable[dict[str, Any]], policies: Sequence[str] = ()) -> str:
+    """Return the curves of all runs as one table for DVC: metric, run, step, value.
+
+    Runs come in the order in which the page gives them colours: policies first.
+    """
     lines = ["metric,run,step,value"]
-    kept = list(found)
+    place = {label: number for number, label in enumerate(policies)}
+    kept = sorted(found, key=lambda curve: place.get(curve["label"], len(place)))
     names = dict.fromkeys(name for curve in kept for name in curve["columns"])
     parts = [name for name in names if name.startswith("reward_") and not name.endswith(("_std", "_ok"))]
-    for metric in ("reward", *parts, *SHOWN[1:]):
-        for run in kept:
-            columns = run["columns"]
+    for run in kept:
+        columns = run["columns"]
+        for metric in ("reward", *parts, *SHOWN[1:]):
             for step, value in zip(columns["step"], columns.get(metric, ()), strict=False):
                 if value is not None:
                     lines.append(f"{metric},{run['label']},{step:g},{value!r}")

@@ -31,9 +31,7 @@ function look(index) {
 const settingOf = (label) => DATA.decision.rows.find((row) => row.policies.includes(label))?.setting ?? label;
 const SETTINGS = [...new Set([...DATA.policies, ...DATA.curves].map((one) => settingOf(one.label)))];
 const lookOf = (label) => Math.max(0, SETTINGS.indexOf(settingOf(label)));
-const swatch = (index) => el("span", { class: "swatch", "aria-hidden": "true", paint: { background: look(index).colour } });
-
-function lineSwatch(index) {
+function swatch(index) {
   const { colour, dash } = look(index);
   return shape("svg", { viewBox: "0 0 22 10", class: "line", "aria-hidden": "true" },
     shape("line", { x1: 1, x2: 21, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": dash || null, paint: { stroke: colour } }));

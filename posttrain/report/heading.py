@@ -22,6 +22,7 @@ from posttrain.report.markup import Markup, element, figures
 
 MACHINE = ("platform", "device", "precision")
 MOST_CHANGES = 12
+NOT_SET = "not set"
 
 
 def heading(now: datetime | None = None) -> Markup:
@@ -74,10 +75,17 @@ def _commit() -> str:
 
 def _changes() -> list[str]:
     """Return the keys of params.yaml that differ from the commit's, with both values."""
-    committed = git_or_none("show", f"HEAD:./{PARAMS_FILE}")
+    lines = [f"{key}: {old} → {new}" for key, old, new in changes()]
+    more = len(lines) - MOST_CHANGES
+    return [*lines[:MOST_CHANGES], f"{more} more"] if more > 0 else lines
+
+
+def changes(root: Path = Path()) -> list[tuple[str, object, object]]:
+    """Return the keys of params.yaml that differ from the commit's, with both values."""
+    committed = git_or_none("show", f"HEAD:./{PARAMS_FILE}", root=root)
     if committed is None:
         return []
-    before, after = flattened(YAML(typ="safe", pure=True).load(committed)), flattened(read_yaml(PARAMS_FILE))
-    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    lines = [f"{key}: {before.get(key, 'not set')} → {after.get(key, 'not set')}" for key in keys[:MOST_CHANGES]]
-    return [*lines, f"{len(keys) - MOST_CHANGES} more"] if len(keys) > MOST_CHANGES else lines
+    before = flattened(YAML(typ="safe", pure=True).load(committed))
+    after = flattened(read_yaml(root / PARAMS_FILE))
+    keys = (key for key in {**before, **after} if before.get(key) != after.get(key))
+    return [(key, before.get(key, NOT_SET), after.get(key, NOT_SET)) for key in keys]

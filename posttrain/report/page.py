@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,15 @@ SCRIPTS = (
 )
 
 
-def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup]) -> str:
+def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, live: Sequence[str] = ()) -> str:
     """The page with style, script and data inside; its content security policy allows only this style and script.
 
-    `written`: the parts that need no script.
+    `written`: the parts that need no script. `live`: scripts of a page that asks its server what is new.
     """
-    style, script = asset("page.css"), '"use strict";\n(() => {\n' + "\n".join(map(asset, SCRIPTS)) + "})();\n"
-    sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'"
+    scripts = "\n".join(map(asset, (*SCRIPTS, *live)))
+    style, script = asset("page.css"), f'"use strict";\n(() => {{\n{scripts}}})();\n'
+    asks = "; connect-src 'self'" if live else ""
+    sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'{asks}"
     parts = {
         "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {sources}",
         "title": html.escape(title),
@@ -47,6 +49,26 @@ def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup]) -> 
         name, _, rest = piece.partition("}}")
         filled += [parts[name], rest]
     return "".join(filled)
+
+
+def plain_page(title: str, body: Markup) -> str:
+    """Return a page of text and tables, with the same style and without a script."""
+    style = asset("page.css")
+    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
 
 
 def embedded(data: Any) -> str:

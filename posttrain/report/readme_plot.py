@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.params.stage_table import Settings
+from posttrain.params.stage_table import policies as evaluated_labels
 from posttrain.report.lineage import labels
 from posttrain.report.summary import NOT_MEASURED, Figures, is_measured, policy_figures, score_name
 from posttrain.tables.curve import Column, read_curve
@@ -13,17 +14,20 @@ from posttrain.workspace import plot_path
 
 WIDTH, HEIGHT, REACH = 330, 210, 4
 COLOURS = ("#6b7280", "#0b6bb5", "#c2570c", "#12855e", "#a8378b", "#8a6a00", "#2f8fb8", "#6a4fc4")
-"""The colours of the page's light theme."""
+"""The colours of the page's light theme, which go to settings in the order of evaluate.policies, there and here."""
 
 Spec = dict[str, Any]
 
 
-def draw(summary: Mapping[str, Figures], settings: Settings) -> str:
-    """Return the plot as SVG, with the same bytes for the same figures."""
+def draw(summary: Mapping[str, Figures], settings: Settings, members: Mapping[str, Sequence[str]]) -> str:
+    """Return the plot as SVG, with the same bytes for the same figures; `members`: the policies of each setting."""
     import vl_convert
 
     policies = policy_figures(summary)
-    domain = list(policies)
+    order = list(evaluated_labels(settings))
+    domain = sorted(
+        policies, key=lambda name: min(map(order.index, set(members[name]) & set(order)), default=len(order))
+    )
     colour = {
         "field": "policy",
         "type": "nominal",

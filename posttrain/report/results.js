@@ -9,11 +9,11 @@ function resultColumns(rows, against) {
   const share = (key, text, about, digits = 3) => ({ text, about, of: (row) => row.metrics[key], value: (row) => fixed(row.metrics[key], digits) });
   const scored = (key, text, about) => ({ ...share(key, text, about), value: (row) => isMeasured(row.metrics) ? fixed(row.metrics[key], 3) : NOT_MEASURED });
   const found = DATA.decision.against[against] || {}, seeds = rows.some((row) => row.metrics.seeds > 1);
-  const difference = (row) => { const [mean, low, high] = found[row.setting]; return `${signed(mean)} [${signed(low)}, ${signed(high)}]`; };
+  const difference = (row) => { const [mean, low, high] = found[row.setting]; return `${signed(mean)} [${signed(low)}, ${signed(high)}]`; };
   return [
     ...(seeds ? [share("seeds", "seeds", "trainings that differ in their seeds alone", 0)] : []),
     { text: `${DATA.score} [95 %]`, about: "mean of the sampled completions; the interval is over prompts, and over seeds where there are several", kind: "whole", of: (row) => row.metrics.score,
-      value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]` },
+      value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]` },
     { text: `minus ${against}`, about: `the paired difference to ${against} on the same prompts, 95 % after Holm's correction, as posttrain compare tests it`, kind: "whole",
       of: (row) => found[row.setting]?.[0], value: (row) => row.setting in found ? difference(row) : "–" },
     { text: "verdict", about: "of one seed it is about that training alone", left: true, kind: "whole", of: (row) => found[row.setting]?.[3] ?? "", value: (row) => found[row.setting]?.[3] ?? "" },
@@ -84,7 +84,7 @@ function resultTable(rows, scale, chosen, show) {
 function ratingTable(one) {
   const scale = [Math.min(...one.policies.map((row) => row.rating_low)), Math.max(...one.policies.map((row) => row.rating_high))];
   const rows = one.policies.map((row) => {
-    const text = `${fixed(row.rating, 0)} [${fixed(row.rating_low, 0)}, ${fixed(row.rating_high, 0)}]`;
+    const text = `${fixed(row.rating, 0)} [${fixed(row.rating_low, 0)}, ${fixed(row.rating_high, 0)}]`;
     const picture = whiskers({ look: lookOf(row.policy), value: row.rating, low: row.rating_low, high: row.rating_high }, scale, `${row.policy}: ${text}`);
     return { attributes: { "data-rated": row.policy }, name: row.policy,
       cells: [{ of: picture, kind: "picture" }, { of: text, kind: "whole" }, row.rank_low === row.rank_high ? String(row.rank_low) : `${row.rank_low} to ${row.rank_high}`] };

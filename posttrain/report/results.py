@@ -132,11 +132,11 @@ def write_readme(not_current: Mapping[str, str]) -> str:
     if not_current:
         label, reason = next(iter(not_current.items()))
         raise DataError(what=f"{label}: {reason}", where="results", fix="Run the pipeline first: dvc repro")
-    summary, tasks = read_summary()
+    summary, tasks, members = read_summary()
     text = _readme()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    drawn = draw(summary, read()).removesuffix("\n").removesuffix("</svg>")
+    drawn = draw(summary, read(), members).removesuffix("\n").removesuffix("</svg>")
     write_text(FIGURE, f"{drawn}<!-- summary {_digest(summary)} --></svg>\n")
     write_text(README, f"{before}{_block(summary, tasks)}{after}")
     return f"wrote the results into {README} and the plot into {FIGURE}"
@@ -144,7 +144,7 @@ def write_readme(not_current: Mapping[str, str]) -> str:
 
 def readme_is_current() -> bool:
     """Return whether README.md and its plot were made from report/summary.json."""
-    summary, tasks = read_summary()
+    summary, tasks, _ = read_summary()
     return (
         _block(summary, tasks) in _readme()
         and FIGURE.is_file()
@@ -152,13 +152,14 @@ def readme_is_current() -> bool:
     )
 
 
-def read_summary() -> tuple[dict[str, Figures], dict[str, str]]:
-    """Return the rows of settings that the stage `report` wrote, and the task of each."""
+def read_summary() -> tuple[dict[str, Figures], dict[str, str], dict[str, list[str]]]:
+    """Return the rows of settings that the stage `report` wrote, and the task and the policies of each."""
     kept = read_json(Path(SUMMARY))
     summary = settings_in(kept)
     if not policy_figures(summary):
         raise DataError(what="holds no policy", where=SUMMARY, fix="Run the pipeline: dvc repro")
-    return summary, {row["setting"]: row["task"] for row in kept["settings"] if row.get("task") is not None}
+    tasks = {row["setting"]: row["task"] for row in kept["settings"] if row.get("task") is not None}
+    return summary, tasks, {row["setting"]: row["policies"].split(", ") for row in kept["settings"]}
 
 
 def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:

@@ -74,7 +74,10 @@ def lineage_table(stages: Sequence[Mapping[str, Any]]) -> Markup:
 def results_cells(titles: Sequence[str], rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> Markup:
     """Return the table that decides; the page's script sorts it, draws it and changes what it is against."""
     columns = [Column(title or "verdict", "whole" if "[" in title else "") for title in titles]
-    lines = [*rows, *([label, error, *["–"] * (len(titles) - 2)] for label, error in errors.items())]
+    together = [
+        [cell.replace(", ", ",\u00a0") if "[" in cell else cell for cell in row] for row in rows
+    ]  # one line each
+    lines = [*together, *([label, error, *["–"] * (len(titles) - 2)] for label, error in errors.items())]
     return table("Settings and their figures", columns, lines) if lines and titles else Markup()
 
 

@@ -8,7 +8,6 @@ import hmac
 import os
 import secrets
 import signal
-import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,12 +18,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from posttrain.errors import ParamsError, PipelineError, PosttrainError
+from posttrain.errors import ParamsError, PosttrainError
 from posttrain.pipeline.user_cache import cache_folder
+from posttrain.serve.loopback import HOST, listening
 from posttrain.serve.policy import Answers, Job, Policy
 from posttrain.serve.requests import ROWS, events, failure, parsed, reply
 
-HOST = "127.0.0.1"
 SECRET = "POSTTRAIN_SERVE_KEY"
 """The environment variable with the secret, if the user chooses it."""
 LARGEST = 4 * 2**20
@@ -159,7 +158,7 @@ async def _body(request: Request) -> bytes:
 def serve(model: str, port: int, threads: int) -> str:
     """Serve a model until Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends like Ctrl-C, and removes the key
-    with contextlib.suppress(KeyboardInterrupt), _listener(port) as listener:
+    with contextlib.suppress(KeyboardInterrupt), listening(port) as listener:
         policy, port = Policy(model, threads), listener.getsockname()[1]
         with _secret(cache_folder() / f"serve-{port}.key") as (secret, place):
             config = uvicorn.Config(
@@ -174,20 +173,6 @@ def serve(model: str, port: int, threads: int) -> str:
             print(f"serving {model} at http://{HOST}:{port}/v1; its key is in {place}. Ctrl-C ends it", flush=True)
             uvicorn.Server(config).run(sockets=[listener])
     return f"the server of {model} has ended"
-
-
-def _listener(port: int) -> socket.socket:
-    """Return the port is taken before the model is loaded."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen(128)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        fix = "Give another --port; 0 takes a free one"
-        raise PipelineError(what=f"the port cannot be used ({error})", where=f"--port {port}", fix=fix) from error
-    return listener
 
 
 @contextlib.contextmanager

@@ -53,6 +53,10 @@ def test_a_renamed_command_is_answered_with_its_new_name() -> None:
             parse([old, "--json"])
 
 
+def test_a_command_without_its_action_means_the_default() -> None:
+    assert (parse(["show"]).action, parse(["checkpoints"]).action) == ("results", "list")
+
+
 def test_the_overview_lists_every_command_and_its_file_exists() -> None:
     shown = overview()
     assert all(f"\n  {name} " in shown for name in DOES)

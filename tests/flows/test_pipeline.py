@@ -56,7 +56,8 @@ def test_run_edit_and_undo(project: Project) -> None:
     assert project.dvc("status", "--json").strip() == "{}"
 
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(first.err)]}})
-    assert {"stages", "dag"} <= {artifact["key"] for artifact in artifacts}
+    assert {"stages", "timings", "results", "metrics", "plots"} == {artifact["key"] for artifact in artifacts}
+    assert {one["data"] for one in artifacts if one["key"] in ("timings", "plots")} == {"This run has none."}
 
 
 DRAWN = """
@@ -108,8 +109,44 @@ def test_metrics_are_held_against_the_last_commit(project: Project) -> None:
     failed = project.run("measure")
     assert failed.states["measure"] == "Failed"
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(failed.err)]}})
-    keys = [one["key"] for one in artifacts]
-    assert "stages" in keys and "metrics" not in keys, "the figures are not those of this flow"
+    data = {one["key"]: json.loads(one["data"]) for one in artifacts if one["type"] == "table"}
+    assert data["metrics"] == [], "the figures are not those of this flow"
+    assert data["stages"][0]["state"] == "Failed"
+
+
+SAYS = """
+import pathlib, sys, time
+pathlib.Path(".dvc/tmp/failures").mkdir(parents=True, exist_ok=True)
+print("say: 3/12 steps  3/s  5:18 left  reward 1.08", flush=True)
+print("say: 6/12 steps  3/s  5:17 left  reward 1.09", flush=True)
+pathlib.Path(".dvc/tmp/failures/say.txt").write_text("apples: cannot be added to pears. Take pears\\n")
+print("Traceback (most recent call last):\\n  many lines\\nValueError: pears")
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_an_operator_reads_what_ran_how_far_it_is_and_why_it_failed(project: Project) -> None:
+    graph, script = project.root / "dvc.yaml", project.root / "say.py"
+    script.write_text(SAYS)
+    graph.write_text(f"{graph.read_text()}\n  say:\n    cmd: {sys.executable} say.py\n    outs: [said.txt]\n")
+    project.runs({"n": 2}, {})
+    ended = project.run("say")
+    assert ended.code == 1
+    (found,) = project.api("flow_runs/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=project.root, capture_output=True, text=True)
+    assert found["name"] == f"say @ {commit.stdout.strip()} left.n=2"
+    assert {"by hand", "master"} == {*found["tags"]}
+    assert found["parameters"] == {"targets": ["say"], "selection": "stale", "executor": "local"}
+    task = project.task_runs(ended)["say"]
+    failed = "stage 'say' failed (exit code 3):\n  apples: cannot be added to pears. Take pears"
+    assert task["state"]["message"] == f"{failed}\n  more in {project.root}/logs/say.log"
+    logs = project.api("logs/filter", logs={"task_run_id": {"any_": [task["id"]]}})
+    errors = [one["message"] for one in logs if one["level"] >= 40]
+    assert errors[:2] == ["Traceback (most recent call last):", "ValueError: pears"]
+    artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
+    (progress,) = [one for one in artifacts if one["type"] == "progress"]
+    assert (progress["data"], progress["description"]) == (50, "say: 6/12 steps  3/s  5:17 left  reward 1.09")
 
 
 def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:

@@ -18,10 +18,10 @@ GUIDE = (ROOT / "docs/first-dpo.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def script() -> str:
-    """The guide as one script: commands as they are, files written where the text says so."""
+def script(guide: str = GUIDE) -> str:
+    """A guide as one script: commands as they are, files written where the text says so."""
     parts = []
-    for kind, text in BLOCK.findall(GUIDE):
+    for kind, text in BLOCK.findall(guide):
         file = {"python": "examples.py", "yaml": "params.yaml"}.get(kind)
         if file:
             parts.append(f"cat > {file} <<'END_OF_FILE'\n{text}END_OF_FILE\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from posttrain.measure.progress import Progress
 from posttrain.measure.stage_log import log_path
 from posttrain.measure.timings import NAMES, OTHER, timings_path
+from posttrain.pipeline.code_manifest import CODE
+from posttrain.pipeline.graph import Pipeline
 from posttrain.pipeline.status import _left, _progress
 from posttrain.workspace import write_json
+from tests.workspace import dvc, stage
 
 
 def test_a_running_stage_has_the_last_line_of_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +42,21 @@ def test_the_time_left_is_that_of_the_last_runs(tmp_path: Path, monkeypatch: pyt
     took = "12 of 14 stages are done; the others took 5:18 when they last ran"
     assert _left(14, ["sft@main", "report"]) == f"{took} (1 of them never ran here)"
     assert _left(13, ["sft@main"]) == took.replace("14", "13")
+
+
+@pytest.mark.slow
+def test_a_stage_says_where_it_is_and_what_is_left(own_workspace: Path) -> None:
+    names = {*Pipeline(own_workspace).stages}
+    count = len(names)
+    logs = {name: log.read_text() for name in names - {CODE} if (log := own_workspace / log_path(name)).is_file()}
+    numbers = {int(found[1]) for text in logs.values() if (found := re.search(rf" \[(\d+)/{count}\] ", text))}
+    assert numbers == {*range(2, count + 1)}, "every stage in its turn, after the stage `code`"
+    assert f" 0 of {count} stages are left" in logs["report"]
+    params = own_workspace / "params.yaml"
+    params.write_text(params.read_text().replace("loss: {beta: 0.1}", "loss: {beta: 0.4}"))
+    assert dvc(own_workspace, "repro").returncode == 0
+    text = (own_workspace / log_path("preference@dpo")).read_text()
+    assert f" [{count - 2}/{count}] preference@dpo\n" in text, "what is up to date counts as done"
+    assert re.search(rf" 2 of {count} stages are left, about \d+:\d\d\n", text)
+    alone = stage(own_workspace, "report")
+    assert alone.returncode == 0 and "stages are left" not in alone.stdout, "without DVC nothing is left"

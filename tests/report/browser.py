@@ -96,10 +96,14 @@ class Page:
 
     def open(self, file: Path, *, width: int = 1280, height: int = 800, scheme: str = "light") -> None:
         """Show a file and wait until its script has run."""
+        self.visit(file.resolve().as_uri(), width=width, height=height, scheme=scheme)
+
+    def visit(self, address: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> None:
+        """Show an address and wait until its script has run."""
         mobile = width < 600
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.call("Page.navigate", url=address)
         self.wait("document.documentElement?.dataset.ready === 'yes'")
 
     def run(self, expression: str) -> Any:

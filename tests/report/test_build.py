@@ -33,7 +33,8 @@ def page_data(text: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
     build_report({})
-    summary, tasks = read_summary()
+    summary, tasks, members = read_summary()
+    assert members == {name: [name] for name in ("grpo", "dpo", "sft", "base")}
     assert list(summary) == ["grpo", "dpo", "sft", "base", "reward/main"], "the best first"
     assert tasks == dict.fromkeys(("base", "sft", "dpo", "grpo"), "two_step")
     interval = [summary["grpo"].pop(key) for key in ("gain_low", "gain", "gain_high")]  # type: ignore[attr-defined]
@@ -165,7 +166,7 @@ def test_the_tables_are_in_the_page_without_its_script(finished: Path) -> None:
     row = '<th scope="row" role="rowheader">{}</th>'
     assert written.count(row.format("grpo")) == 2, "results, and what is wrong"
     assert all(row.format(stage) in written for stage in ("sft/main", "online/grpo", "evaluate"))
-    assert "0.900 [0.850, 0.950]" in written
+    assert "0.900 [0.850,\u00a00.950]" in written
     assert "<code>&lt;b&gt;&amp;</code>" in written and "<b>&" not in written
 
 

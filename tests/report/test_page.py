@@ -60,7 +60,7 @@ def page(port: int, file: Path) -> Iterator[Page]:
 @pytest.mark.slow
 def test_the_page_shows_every_policy_with_its_figures(page: Page) -> None:
     assert page.texts("#results-table tbody th") == ["grpo", "dpo", "sft", "base"]
-    assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "0.900 [0.850, 0.950]"
+    assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "0.900 [0.850,\u00a00.950]"
     assert page.run("document.querySelectorAll('#results-table svg.whiskers').length") == 4
     assert page.texts("#rewards") == ["Accuracy on held-out pairs: reward/main 0.875."]
     assert page.texts("#gain li")[0].startswith("grpo gained 0.60, of which")
@@ -83,6 +83,17 @@ def test_the_table_is_against_any_setting_and_sorts_by_any_column(page: Page) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [1366, 1024, 390])
+def test_the_results_do_not_scroll_sideways(port: int, file: Path, width: int) -> None:
+    with Page(port) as page:
+        page.open(file, width=width)
+        assert (
+            page.run("((box) => box.scrollWidth - box.clientWidth)(document.querySelector('#results-table .scroll'))")
+            <= 1
+        )
+
+
+@pytest.mark.slow
 def test_a_watched_run_shows_proxy_and_true_reward(port: int, tmp_path: Path) -> None:
     folder = workspace.make(tmp_path / "watched")
     workspace.watch(folder)
@@ -102,7 +113,7 @@ def test_ratings_have_a_table(port: int, tmp_path: Path, monkeypatch: pytest.Mon
         page.open(built(workspace.rate(folder)))
         assert page.texts("#ratings h3") == ["Ratings main, by score"]
         assert page.texts("#ratings tbody th") == ["grpo", "dpo", "sft", "base"]
-        assert page.texts("#ratings tr[data-rated=dpo] td")[1:] == ["9 [-16, 35]", "2 to 3"]
+        assert page.texts("#ratings tr[data-rated=dpo] td")[1:] == ["9 [-16,\u00a035]", "2 to 3"]
         assert page.run("document.querySelectorAll('#ratings svg.whiskers').length") == 4
         assert page.complaints == []
 
@@ -346,7 +357,7 @@ def test_scores_other_than_right_or_wrong_are_shown_as_numbers(port: int, tmp_pa
         page.open(file)
         titles = page.texts("#results-table thead th")
         assert "-1 to 2.8" in titles and "score [95 %]" in titles and "my:brief" in titles
-        assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "2.600 [2.400, 2.800]"
+        assert page.texts("#results-table tr[data-policy=grpo] td")[1] == "2.600 [2.400,\u00a02.800]"
         assert page.texts("#kind option") == ["any", "no readable answer", "failed", "cut"]
         assert page.texts("#prompts article[data-policy=sft] h3")[0] == "sftmean of 2 1.063"
         assert page.texts("#prompts article[data-policy=sft] .badge")[0] == "score 3.000"

@@ -19,8 +19,9 @@ import pytest
 import posttrain
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.pipeline.digests import Digests
+from posttrain.serve.loopback import listening
 from posttrain.serve.policy import Policy
-from posttrain.serve.server import _listener, _secret
+from posttrain.serve.server import _secret
 from tests.models.tiny import tiny_folder
 from tests.serve.served import Served
 from tests.workspace import ROOT, environment
@@ -164,7 +165,7 @@ def test_the_secret_is_in_a_file_for_its_owner_and_goes_with_the_server(
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, port), timeout=2)
     with pytest.raises(PipelineError, match=f"--port {port}: the port cannot be used"):
-        _listener(port)
+        listening(port)
     assert started.end(signal.SIGTERM) == 0
     assert not file.exists() and started.key not in started.output and "has ended" in started.output
 

@@ -1,0 +1,49 @@
+"""What tells flow runs apart in Prefect's lists: a name with commit and changed settings, and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.runtime import flow_run
+
+from posttrain.errors import PosttrainError
+from posttrain.measure.masking import masked
+from posttrain.pipeline.git import git_or_none
+from posttrain.report.heading import changes
+
+MOST_CHANGES = 3
+LONGEST = 150
+
+
+def label(root: Path, does: str, tags: Sequence[str] = ()) -> None:
+    """Name the current flow run, as `report @ 8ddcd27 kl.beta=0.05`; tag it with branch and trigger."""
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        given = [*run.tags, *tags, _started_by(run), *_branch(root)]
+        client.update_flow_run(run.id, name=masked(_name(root, does))[:LONGEST], tags=list(dict.fromkeys(given)))
+
+
+def _name(root: Path, does: str) -> str:
+    commit = git_or_none("rev-parse", "--short", "HEAD", root=root)
+    try:
+        changed = [f"{'.'.join(key.split('.')[-2:])}={new}" for key, _, new in changes(root)]
+    except PosttrainError:  # params.yaml cannot be read: the stages say so
+        changed = []
+    more = [f"and {len(changed) - MOST_CHANGES} more"] if len(changed) > MOST_CHANGES else []
+    return " ".join([does, "@", commit.decode().strip() if commit else "no commit", *changed[:MOST_CHANGES], *more])
+
+
+def _branch(root: Path) -> list[str]:
+    found = git_or_none("branch", "--show-current", root=root)
+    return [found.decode().strip()] if found and found.strip() else []
+
+
+def _started_by(run: FlowRun) -> str:
+    if run.deployment_id is None:
+        return "by hand"
+    if run.auto_scheduled:
+        return "schedule"
+    return "new data" if run.created_by and run.created_by.type == "AUTOMATION" else "by hand"
