@@ -137,7 +137,7 @@ distill:
         ("sft: {runs: {main: {start: ../base}}}", "'../base': expected the model it starts from: a folder under"),
         (
             "sft: {runs: {main: {data: two_step/pairs}}}",
-            "sft.runs.main.data = 'two_step/pairs': pairs is the wrong kind of table; expected the demonstrations: ",
+            "sft.runs.main.data = 'two_step/pairs': pairs is the wrong kind of table; expected the demonstrations, or",
         ),
         (
             "sft: {runs: {main: {data: other/chat}}}",
