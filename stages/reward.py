@@ -36,9 +36,7 @@ class RewardRun(TrainingParams, RowLimit, HeldoutRows):
 
     start: str = model_slot("the model whose backbone it takes")
     data: str = table_slot("pairs", description="the comparisons")
-    feedback: str = table_slot(
-        "feedback", description="judged answers, for objective.compare ranks and labels", optional=True
-    )
+    feedback: str = table_slot("feedback", description="judged answers, of compare ranks and labels", optional=True)
     demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
     epochs: float = Field(2.0, gt=0, description="times through the comparisons")
     batch: int = Field(16, ge=1, description="comparisons per step")
@@ -48,16 +46,12 @@ class RewardRun(TrainingParams, RowLimit, HeldoutRows):
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardRun:
-        if (self.objective.compare != "pairs") != (self.feedback != NONE):
-            raise ValueError(
-                "feedback is read where objective.compare is ranks or labels, and only there. "
-                "Name a table of feedback with one of these, or feedback: none"
-            )
-        if self.objective.compare == "ranks" and self.objective.margins == "column":
-            raise ValueError(
-                "objective.margins column comes with pairs, and the table of feedback that ranks are made of has none. "
-                "Use compare pairs, or margins constant"
-            )
+        compare = self.objective.compare
+        if (compare != "pairs") != (self.feedback != NONE):
+            what = f"objective.compare = {compare}, feedback = {self.feedback}: ranks and labels read feedback alone"
+            raise ValueError(f"{what}. Name a table of feedback with one of these, or feedback: none")
+        if compare == "ranks" and self.objective.margins == "column":
+            raise ValueError("objective.margins = column: feedback has no margins. Use compare pairs, or constant")
         return self
 
 
