@@ -35,7 +35,8 @@ def test_it_may_stand_before_or_after_an_action(words: list[str]) -> None:
     assert parser("show").parse_args(["show", "results"]).json is False
 
 
-def test_a_text_becomes_a_document(tmp_path: Path) -> None:
+def test_a_text_becomes_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # a document is not folded
     done = ran(tmp_path, "params", "grpo", "--json")
     document = json.loads(done.stdout)
     assert done.returncode == 0 and document["command"] == "params"

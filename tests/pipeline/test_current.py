@@ -81,6 +81,7 @@ def test_an_edit_makes_the_same_results_out_of_date_as_for_dvc(
     edit, expected = EDITS[name]
     edit(own_workspace)
     monkeypatch.chdir(own_workspace)
+    monkeypatch.setenv("COLUMNS", "1000")  # a line for each stage
     pipeline = Pipeline()
     rows = json.loads(run(own_workspace, "python", "-m", "posttrain", "show", "results", "--json").stdout)
     found = {row["policy"] for row in rows if "error" in row}
