@@ -132,7 +132,7 @@ def _during(stage: str) -> tuple[int, list[str]]:
         waiting = reasons.to_run([stage, *running_stages(reasons.pipeline)])
         reasons.keep()
         return len(reasons.pipeline.stages), waiting
-    except (PosttrainError, OSError):  # a line less; what is wrong is told by what needs it
+    except (PosttrainError, OSError):  # the line is left out; the command that needs the file names the error
         return 0, []
 
 

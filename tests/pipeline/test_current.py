@@ -85,13 +85,13 @@ def test_an_edit_makes_the_same_results_out_of_date_as_for_dvc(
     pipeline = Pipeline()
     rows = json.loads(run(own_workspace, "python", "-m", "posttrain", "show", "results", "--json").stdout)
     found = {row["policy"] for row in rows if "error" in row}
-    told = run(own_workspace, "python", "-m", "posttrain", "status").stdout
+    shown = run(own_workspace, "python", "-m", "posttrain", "status").stdout
     assert dvc(own_workspace, "repro", "--quiet", "--single-item", "code").returncode == 0
     said = dvc(own_workspace, "status", "--json").stdout
     changed = set(json.loads(said[said.index("{") :]))
     by_dvc = {row["policy"] for row in rows if changed.intersection(pipeline.above(f"evaluate@{row['policy']}"))}
     assert found == by_dvc == expected
-    lines = [line for line in told.splitlines() if " stages are done" not in line]
+    lines = [line for line in shown.splitlines() if " stages are done" not in line]
     assert {line.partition(":")[0] for line in lines} - {"nothing is stale"} <= changed
 
 
