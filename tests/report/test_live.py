@@ -80,6 +80,7 @@ def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
     row = "document.querySelector('#results-table tr[data-policy=grpo]')?.textContent"
     curves = "[...document.querySelectorAll('#curves-chart path.curve')]"
     steps = f"Math.max(0, ...{curves}.map((one) => one.getAttribute('d').split('L').length))"
+    samples = "document.getElementById('last-online@grpo')?.textContent"
     with watching(own_workspace) as address, browser.started(tmp_path / "profile") as port, Page(port) as page:
         page.visit(address)
         assert "key=" not in page.run("location.href"), "the key does not stay in the history"
@@ -91,12 +92,16 @@ def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
             page.choose("#metric", "entropy")
             before = page.run(steps)
             until(page, f"({steps}) > {before} && ({steps}) < 120")
+            until(page, f"{samples}?.length > 0")
             assert repro.poll() is None, "DVC holds its lock all the time"
             assert page.run("document.getElementById('metric').value") == "entropy", "what was chosen is chosen again"
+            texts = page.texts("[id='last-online@grpo'] :is(.asked, h3, .parts, pre)")
+            assert re.match(r"\w+ has \d+ ", texts[0]) and re.fullmatch(r"reward [\d.]+", texts[1]), texts
+            assert "correct" in texts[2] and re.search(r"\d+ tokens?$", texts[2]), texts
             assert repro.wait(timeout=600) == 0
         finally:
             repro.kill()
         until(page, idle)
-        until(page, f"{row}?.includes('running') === false")
+        until(page, f"{row}?.includes('running') === false && !{samples}")
         assert page.complaints == []
         assert all(request.startswith(address.partition("?")[0]) for request in page.requests)
