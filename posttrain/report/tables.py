@@ -67,7 +67,7 @@ def lineage_table(stages: Sequence[Mapping[str, Any]]) -> Markup:
         ]
         for stage in stages
     ]
-    titles = [Column("stage"), Column("starts from", "left"), Column("counted", TEXT), Column("settings", TEXT)]
+    titles = [Column("stage"), Column("starts from", "left whole"), Column("counted", TEXT), Column("settings", TEXT)]
     return table("Stages", titles, rows)
 
 
