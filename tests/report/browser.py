@@ -67,7 +67,7 @@ class Page:
         new = urllib.request.Request(f"http://127.0.0.1:{port}/json/new?about:blank", method="PUT")
         with urllib.request.urlopen(new) as answer:
             address = json.load(answer)["webSocketDebuggerUrl"]
-        self._socket = connect(address, max_size=None)
+        self._socket = connect(address, max_size=None, ping_interval=None)
         self._count = 0
         self.complaints: list[str] = []
         self.requests: list[str] = []
