@@ -47,7 +47,7 @@ def status(address: str, **headers: str) -> int:
         return error.code
 
 
-def until(page: Page, expression: str, seconds: float = 300) -> None:
+def until(page: Page, expression: str, seconds: float = 900) -> None:
     """Wait until an expression is true; the page may load itself meanwhile."""
     deadline = time.monotonic() + seconds
     while not page.run(expression):
@@ -70,10 +70,14 @@ def test_nobody_sees_the_page_without_its_key(finished: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
     params = own_workspace / "params.yaml"
-    longer = params.read_text().replace("kl: {beta: 0.02}", "kl: {beta: 0.05}").replace("rounds: 25", "rounds: 60")
+    longer = (
+        params.read_text()
+        .replace("kl: {beta: 0.02}", "kl: {beta: 0.05}\n      checkpoint_every: 10")
+        .replace("rounds: 25", "rounds: 60")
+    )
     params.write_text(longer)
     idle = "document.querySelector('#live')?.textContent === 'nothing runs'"
     running = r"/online@grpo: running, \d+.120 steps/.test(document.querySelector('#live')?.textContent)"
