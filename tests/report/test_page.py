@@ -264,7 +264,7 @@ def test_all_samples_of_a_prompt_are_stepped_through(page: Page) -> None:
     page.click(f"{card} .steps button:nth-child(1)")
     assert shown()[0] == "likeliest"
     assert page.texts(f"{card} h3 small") == ["1 of 2 right"]
-    assert page.texts(f"{card} .parts")[0].endswith("correct 1, 1 tokens")
+    assert page.texts(f"{card} .parts")[0].endswith("correct 1, 1 token")
 
 
 @pytest.mark.slow
