@@ -290,7 +290,7 @@ def test_reasons_and_states_are_on_the_cards(port: int, tmp_path: Path) -> None:
         page.open(built(folder))
         card = "#prompts > li:first-child article[data-policy=dpo]"
         assert page.texts(f"{card} .parts")[0] == (
-            "✗ no readable answer it does not end with `#### N`. correct 0 (unparseable), 1 tokens"
+            "✗ no readable answer it does not end with `#### N`. correct 0 (unparseable), 1 token"
         )
         page.click(f"{card} .steps button:nth-child(3)")
         assert page.texts(f"{card} .badge") == ["✗ failed", "cut"]
