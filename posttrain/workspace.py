@@ -163,6 +163,19 @@ def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
 
 
+def free_memory() -> float:
+    """Return the bytes of memory that are free, within the container's limit."""
+    import psutil
+
+    free = float(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, ValueError, KeyError):  # "max" where there is no limit
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, float(limit - used + int(parts["inactive_file"])))  # of it, cache that can be freed
+    return free
+
+
 def format_size(size: float) -> str:
     """Return a number of bytes as text, e.g. 1.5 MB."""
     for unit in ("bytes", "kB", "MB", "GB"):

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import psutil
 import torch
 from pydantic import Field
 
@@ -22,6 +21,7 @@ from posttrain.errors import ModelError
 from posttrain.measure.record import note
 from posttrain.params.params import Params
 from posttrain.params.renames import DEVICE, keys
+from posttrain.workspace import free_memory
 
 AMPERE = (8, 0)
 """The capability from which a GPU has bfloat16 and torch's FlashAttention; torch emulates bfloat16 on older ones."""
@@ -202,10 +202,4 @@ def free_bytes(device: torch.device) -> float:
     if device.type == "cuda":  # and what torch holds for later use
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(torch.cuda.mem_get_info(device)[0] + unused)
-    free = float(psutil.virtual_memory().available)
-    with suppress(OSError, ValueError, KeyError):  # "max" where there is no limit
-        group = Path("/sys/fs/cgroup")
-        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        free = min(free, float(limit - used + int(parts["inactive_file"])))  # of it, cache that can be freed
-    return free
+    return free_memory()

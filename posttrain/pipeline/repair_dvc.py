@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,14 @@ def repair_lock(root: Path) -> str:
 def follow_move(root: Path) -> None:
     """Name the site cache of this folder if the settings name that of the folder which it was copied or moved from.
 
-    DVC takes no relative path: it would begin wherever DVC is started. A copy that DVC makes for an experiment is left.
+    DVC takes no relative path: it would begin wherever DVC is started. A copy that DVC makes for an experiment is left,
+    and so is every folder by a Python without DVC, as that of trackers.
     """
     settings = root / ".dvc/config.local"
     if os.environ.get("DVC_ROOT", str(root)) != str(root):
         return
     named = SITE_SETTING.search(settings.read_text(encoding="utf-8")) if settings.is_file() else None
-    if named and str(root).isascii() and Path(named[1]) != root / SITE_CACHE:
+    if named and str(root).isascii() and Path(named[1]) != root / SITE_CACHE and find_spec("dvc"):
         _set_site_cache(root)
 
 

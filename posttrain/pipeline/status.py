@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
+
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.measure.progress import clock
 from posttrain.measure.stage_log import log_path
@@ -105,7 +107,7 @@ def status() -> str:
 
 def running_lines(running: Mapping[str, int]) -> list[str]:
     """Return a line for each stage that runs, with its progress and the process of its DVC."""
-    return [f"{name}: running{_progress(name)} (PID {pid})" for name, pid in running.items()]
+    return [f"{name}: running{_progress(name, pid)} (PID {pid})" for name, pid in running.items()]
 
 
 def place(stage: str) -> str:
@@ -136,13 +138,18 @@ def _during(stage: str) -> tuple[int, list[str]]:
         return 0, []
 
 
-def _progress(stage: str) -> str:
-    """Return the last line of progress in the log of a stage, as ', 531/1800 steps  3/s  5:18 left  reward 1.08'."""
+def _progress(stage: str, pid: int) -> str:
+    """Return the last line of progress in the log of a stage, as ', 531/1800 steps  3/s  5:18 left  reward 1.08'.
+
+    A log from before its DVC began is that of an earlier run: the stage is still loading.
+    """
     try:
+        if log_path(stage).stat().st_mtime < psutil.Process(pid).create_time():
+            return ""
         with log_path(stage).open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
             lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
+    except (OSError, psutil.Error):
         return ""
     found = (re.search(r" (\d[\d,]*/[\d,]+ \w+  .*)", line) for line in reversed(lines) if f" {stage}: " in line)
     last = next(filter(None, found), None)

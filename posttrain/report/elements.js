@@ -61,6 +61,7 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 const figure = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : isNumber(value) ? short(value) : String(value));
+const counted = (count, word) => `${figure(count)} ${word}${count === 1 ? "" : "s"}`;
 const words = (name) => name.replaceAll("_", " ");
 
 function ticks(low, high, count) {

@@ -27,6 +27,7 @@ from posttrain.pipeline.running import RWLOCK, running_stages
 from posttrain.pipeline.status import running_lines
 from posttrain.report.build import TITLE, read_report
 from posttrain.report.heading import heading
+from posttrain.report.last_rollouts import last_rollouts
 from posttrain.report.markup import Markup, element
 from posttrain.report.page import page
 from posttrain.report.stale_results import staleness
@@ -87,9 +88,10 @@ def _marks() -> dict[str, Mark]:
 
 
 def _made(version: str) -> str:
-    not_current = staleness({label: run.stage for label, run in evaluated(read()).items()})
-    report = read_report(not_current.reasons)
-    above = Markup(heading() + element("div", Markup(), id="live", class_="note", data_version=version))
+    settings = read()
+    report = read_report(staleness({label: run.stage for label, run in evaluated(settings).items()}).reasons)
+    line = element("div", Markup(), id="live", class_="note", data_version=version)
+    above = Markup(heading() + line + last_rollouts(settings, running_stages(Pipeline())))
     return page(report.data, TITLE, {"heading": above, **report.written}, live=["live.js"])
 
 

@@ -17,7 +17,7 @@ function startSamples() {
   const boxes = names.map((label) => el("input", { type: "checkbox", value: label, checked: first.includes(label) }));
   byId("who").append(...boxes.map((box, nth) => el("label", {}, box, swatch(lookOf(names[nth])), names[nth])));
   const { prompts_in_all, samples, samples_in_all } = DATA.shown, some = samples < samples_in_all;
-  byId("completions-note").textContent = `${figure(DATA.prompts.length)} of ${figure(prompts_in_all)} prompts with ${some ? `the first ${samples} of ${samples_in_all}` : samples} samples and the likeliest completion.`
+  byId("completions-note").textContent = `${figure(DATA.prompts.length)} of ${counted(prompts_in_all, "prompt")} with ${some ? `the first ${samples} of ` : ""}${counted(samples_in_all, "sample")} and the likeliest completion.`
     + " Counts and filters are over all samples of a prompt.";
 
   const choose = () => {
@@ -43,7 +43,7 @@ function startSamples() {
   };
   const show = () => {
     const query = byId("search").value.trim(), found = matches(), wanted = { of: names.indexOf(byId("of").value), kind: byId("kind").value };
-    byId("found").textContent = `${figure(found.length)} of ${figure(DATA.prompts.length)} prompts`;
+    byId("found").textContent = `${figure(found.length)} of ${counted(DATA.prompts.length, "prompt")}`;
     byId("prompts").replaceChildren(...found.slice(0, state.shown).map((row) => card(row, state.chosen, wanted, query)));
     byId("more").hidden = found.length <= state.shown;
     byId("more").textContent = `Show ${Math.min(AT_ONCE, found.length - state.shown)} more`;
@@ -93,7 +93,7 @@ function answers(label, mine, kind, query) {
       el("div", { class: "steps" }, step(-1, "‹", "previous"), el("span", {}, name), step(1, "›", "next"),
         copying("copy", sample.text, "copy the completion"), copying("why", `posttrain why ${sample.id}`, `copy: posttrain why ${sample.id}`)),
       el("p", { class: "parts" }, el("span", { class: `badge ${sample.kind === "right" ? "right" : sample.kind === "scored" ? "" : "wrong"}` }, verdict), " ",
-        sample.cut && [el("span", { class: "badge wrong" }, "cut"), " "], why && el("b", {}, `${why}. `), [...parts, `${figure(sample.tokens)} tokens`].join(", ")),
+        sample.cut && [el("span", { class: "badge wrong" }, "cut"), " "], why && el("b", {}, `${why}. `), [...parts, counted(sample.tokens, "token")].join(", ")),
       el("pre", { class: sample.text ? null : "empty" }, sample.text === "" ? "(nothing)" : marked(sample.text, query)));
     if (!moved) return;
     host.querySelectorAll(".steps button")[moved > 0 ? 1 : 0].focus();

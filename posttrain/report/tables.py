@@ -43,7 +43,7 @@ def settings_tables(settings: Mapping[str, Any]) -> Markup:
         return element("p", "params.yaml names no runs.", class_="note")
     shown = element("p", DIFFERS, class_="note") + _settings("Settings that differ", runs, settings["differ"])
     return Markup(
-        shown + (folded(f"{len(alike)} settings that are alike", _settings("alike", runs, alike)) if alike else "")
+        shown + (folded(f"Settings that are alike: {len(alike)}", _settings("alike", runs, alike)) if alike else "")
     )
 
 
@@ -67,7 +67,7 @@ def lineage_table(stages: Sequence[Mapping[str, Any]]) -> Markup:
         ]
         for stage in stages
     ]
-    titles = [Column("stage"), Column("starts from", "left"), Column("counted", TEXT), Column("settings", TEXT)]
+    titles = [Column("stage"), Column("starts from", "left whole"), Column("counted", TEXT), Column("settings", TEXT)]
     return table("Stages", titles, rows)
 
 

@@ -17,10 +17,13 @@ from posttrain.tables.layouts import NoLayoutError, convert_all, layout_names, t
 from posttrain.tables.readers import Columns, Part, Row
 from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.turns import RowError
+from posttrain.workspace import format_size, free_memory
 
 ORIGIN: Final = ("file", "line")
 """The columns that say where a row came from."""
 _BATCH: Final = 8192
+_LATER: Final = 2.0
+"""Bytes that splits, checks and writing take for each byte of the rows: 1.2 with a million rows, and some more."""
 
 
 @dataclass
@@ -68,6 +71,8 @@ class _Reading:
     row_counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     limited: bool = False
     unwanted: int = 0
+    size: int = 0
+    """Bytes of the rows that are kept."""
     has_layout: bool = False
     """Whether any row has the columns of a layout."""
 
@@ -171,3 +176,9 @@ class _Reading:
         file_columns = [pl.Series(name, [row[name] for row in rows], dtype=dtype) for name, dtype in origin.items()]
         frame = table_of(rows, self.kind).with_columns(*file_columns, source=pl.lit(source), file=pl.lit(part.place))
         self.frames.append(frame)
+        self.size += frame.estimated_size()
+        if self.size * _LATER > free_memory():
+            rows, later = sum(frame.height for frame in self.frames), format_size(self.size * _LATER)
+            what = f"the first {rows:,} rows take {format_size(self.size)} of memory, and {later} more are not free"
+            fix = "Every stage reads a table whole: keep fewer rows (`limit`, `where`), or take a larger machine"
+            raise DataError(what=what, where=self.where, fix=fix)

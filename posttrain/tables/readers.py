@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from posttrain.errors import FREE_MEMORY, DataError
 from posttrain.tables.failures import first_line, printable, short_repr
 from posttrain.tables.store import DECODE_ERRORS, check_decoded_size, ran_out_of_memory
+from posttrain.workspace import free_memory
 
 Row = dict[str, Any]
 Numbered = tuple[int, Row | str]
@@ -127,7 +127,7 @@ def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # no
 
 
 def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001
-    size, allowed = os.fstat(stream.fileno()).st_size, psutil.virtual_memory().available // _MEMORY_OF_JSON
+    size, allowed = os.fstat(stream.fileno()).st_size, free_memory() // _MEMORY_OF_JSON
     if size > allowed:
         raise ValueError(
             f"it has {size / 1e9:.1f} GB, too much to be read as a whole; write .jsonl, one object per line"

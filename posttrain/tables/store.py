@@ -24,7 +24,7 @@ from posttrain.params.formats import TABLES, UPGRADE, check_format
 from posttrain.pipeline.fsync import sync
 from posttrain.tables.columns import COLUMNS, Kind
 from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
-from posttrain.workspace import atomic_path
+from posttrain.workspace import atomic_path, free_memory
 
 _MAGIC: Final = b"PAR1"
 _OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
@@ -203,7 +203,7 @@ def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | 
     A few megabytes can decode to many gigabytes: a text that is stored once and used by every row. The footer gives
     an exact size for all but such texts; where they may be too large they are measured, without decoding them.
     """
-    allowed = psutil.virtual_memory().available // 3 if limit is None else limit
+    allowed = free_memory() // 3 if limit is None else limit
     size, unsure = 0, []
     with pq.ParquetFile(stream) as parquet:
         footer = parquet.metadata

@@ -1,4 +1,4 @@
-"""The licences of a model card: what each source of data states, and that nothing is known where none does."""
+"""The licences of a model card: what each base model and source of data states, and that nothing is known else."""
 
 from __future__ import annotations
 
@@ -43,3 +43,36 @@ def test_a_card_says_the_licence_of_each_source_or_that_it_is_unknown(
         ("`data.commands.made`", "written by `my/make.py`", "mit"),
         ("`data.filters.kept`", "rows of `mine/chat`", "that of these rows"),
     ]
+
+
+def test_a_card_says_the_licence_of_the_base_model_as_its_own_card_or_files_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "stated/README.md": "---\nlicense: apache-2.0\n---\n# A model\n",
+        "other/README.md": "---\nlicense: other\nlicense_name: qwen\nlicense_link: LICENSE\n---\n",
+        "files/LICENSE": "Do as you like",
+        "broken/README.md": "---\nlicense: [\n---\n",
+        "silent/config.json": "{}",
+    }
+    for name, text in files.items():
+        file = Path("models/base") / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    runs = [*dict.fromkeys(name.partition("/")[0] for name in files), "gone"]
+    lock = {f"base_folders@{run}": {"params": {"p": {f"base.folders.{run}": {"path": f"my/{run}"}}}} for run in runs}
+    lock["base_hub@stated"] = {"params": {"p": {"base.hub.stated": {"name": "org/stated"}}}}
+    lock["base_scratch@tiny"] = {"params": {"p": {"base.scratch.tiny": {"steps": 3}}}}
+    rows = [line.strip("| ").split(" | ") for line in licences(list(lock), lock)][2:]
+    unknown = "unknown: none is stated"
+    assert {(row[0], *row[1:]) for row in rows} == {
+        ("`base.folders.stated`", "the folder `my/stated`", "apache-2.0"),
+        ("`base.folders.other`", "the folder `my/other`", "other, qwen, LICENSE"),
+        ("`base.folders.files`", "the folder `my/files`", "see its `LICENSE`"),
+        ("`base.folders.broken`", "the folder `my/broken`", unknown),
+        ("`base.folders.silent`", "the folder `my/silent`", unknown),
+        ("`base.folders.gone`", "the folder `my/gone`", "unknown: `models/base/gone` is not here (dvc checkout)"),
+        ("`base.hub.stated`", "`org/stated` of the Hub", "apache-2.0"),
+        ("`base.scratch.tiny`", "trained here from nothing", "that of its data"),
+    }

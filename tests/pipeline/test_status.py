@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tests.workspace import dvc, stage
 
 def test_a_running_stage_has_the_last_line_of_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert _progress("online@grpo") == "", "no log yet"
+    assert _progress("online@grpo", os.getpid()) == "", "no log yet"
     log_path("online@grpo").parent.mkdir()
     with log_path("online@grpo").open("w", encoding="utf-8") as log:
         log.write("x" * 20_000 + "\n")
@@ -29,9 +30,11 @@ def test_a_running_stage_has_the_last_line_of_its_progress(tmp_path: Path, monke
             progress.advance(done)
             progress.close({"reward": 1.08})
         log.write("2026-11-26 00:04:57 a line of something else\n")
-    found = _progress("online@grpo")
+    found = _progress("online@grpo", os.getpid())
     assert found.startswith(", 531/1800 steps  ") and found.endswith("  reward 1.08")
-    assert _progress("online@grp") == ""
+    assert _progress("online@grp", os.getpid()) == ""
+    os.utime(log_path("online@grpo"), (0, 0))
+    assert _progress("online@grpo", os.getpid()) == "", "of an earlier run"
 
 
 def test_the_time_left_is_that_of_the_last_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

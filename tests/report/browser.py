@@ -67,7 +67,7 @@ class Page:
         new = urllib.request.Request(f"http://127.0.0.1:{port}/json/new?about:blank", method="PUT")
         with urllib.request.urlopen(new) as answer:
             address = json.load(answer)["webSocketDebuggerUrl"]
-        self._socket = connect(address, max_size=None)
+        self._socket = connect(address, max_size=None, ping_interval=None)
         self._count = 0
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -87,7 +87,7 @@ class Page:
         self._count += 1
         self._socket.send(json.dumps({"id": self._count, "method": method, "params": parameters}))
         while True:
-            message = json.loads(self._socket.recv(timeout=60))
+            message = json.loads(self._socket.recv(timeout=300))
             if message.get("id") == self._count:
                 assert "error" not in message, message
                 result: dict[str, Any] = message["result"]
@@ -113,7 +113,7 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, expression: str) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not self.run(expression):
             assert time.monotonic() < deadline, f"never true: {expression}; {self.complaints}"
             time.sleep(0.03)

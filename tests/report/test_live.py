@@ -47,7 +47,7 @@ def status(address: str, **headers: str) -> int:
         return error.code
 
 
-def until(page: Page, expression: str, seconds: float = 300) -> None:
+def until(page: Page, expression: str, seconds: float = 900) -> None:
     """Wait until an expression is true; the page may load itself meanwhile."""
     deadline = time.monotonic() + seconds
     while not page.run(expression):
@@ -70,16 +70,21 @@ def test_nobody_sees_the_page_without_its_key(finished: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
     params = own_workspace / "params.yaml"
-    longer = params.read_text().replace("kl: {beta: 0.02}", "kl: {beta: 0.05}").replace("rounds: 25", "rounds: 60")
+    longer = (
+        params.read_text()
+        .replace("kl: {beta: 0.02}", "kl: {beta: 0.05}\n      checkpoint_every: 10")
+        .replace("rounds: 25", "rounds: 60")
+    )
     params.write_text(longer)
     idle = "document.querySelector('#live')?.textContent === 'nothing runs'"
     running = r"/online@grpo: running, \d+.120 steps/.test(document.querySelector('#live')?.textContent)"
     row = "document.querySelector('#results-table tr[data-policy=grpo]')?.textContent"
     curves = "[...document.querySelectorAll('#curves-chart path.curve')]"
     steps = f"Math.max(0, ...{curves}.map((one) => one.getAttribute('d').split('L').length))"
+    samples = "document.getElementById('last-online@grpo')?.textContent"
     with watching(own_workspace) as address, browser.started(tmp_path / "profile") as port, Page(port) as page:
         page.visit(address)
         assert "key=" not in page.run("location.href"), "the key does not stay in the history"
@@ -91,12 +96,16 @@ def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
             page.choose("#metric", "entropy")
             before = page.run(steps)
             until(page, f"({steps}) > {before} && ({steps}) < 120")
+            until(page, f"{samples}?.length > 0")
             assert repro.poll() is None, "DVC holds its lock all the time"
             assert page.run("document.getElementById('metric').value") == "entropy", "what was chosen is chosen again"
+            texts = page.texts("[id='last-online@grpo'] :is(.asked, h3, .parts, pre)")
+            assert re.match(r"\w+ has \d+ ", texts[0]) and re.fullmatch(r"reward [\d.]+", texts[1]), texts
+            assert "correct" in texts[2] and re.search(r"\d+ tokens?$", texts[2]), texts
             assert repro.wait(timeout=600) == 0
         finally:
             repro.kill()
         until(page, idle)
-        until(page, f"{row}?.includes('running') === false")
+        until(page, f"{row}?.includes('running') === false && !{samples}")
         assert page.complaints == []
         assert all(request.startswith(address.partition("?")[0]) for request in page.requests)

@@ -264,7 +264,7 @@ def test_all_samples_of_a_prompt_are_stepped_through(page: Page) -> None:
     page.click(f"{card} .steps button:nth-child(1)")
     assert shown()[0] == "likeliest"
     assert page.texts(f"{card} h3 small") == ["1 of 2 right"]
-    assert page.texts(f"{card} .parts")[0].endswith("correct 1, 1 tokens")
+    assert page.texts(f"{card} .parts")[0].endswith("correct 1, 1 token")
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_reasons_and_states_are_on_the_cards(port: int, tmp_path: Path) -> None:
         page.open(built(folder))
         card = "#prompts > li:first-child article[data-policy=dpo]"
         assert page.texts(f"{card} .parts")[0] == (
-            "✗ no readable answer it does not end with `#### N`. correct 0 (unparseable), 1 tokens"
+            "✗ no readable answer it does not end with `#### N`. correct 0 (unparseable), 1 token"
         )
         page.click(f"{card} .steps button:nth-child(3)")
         assert page.texts(f"{card} .badge") == ["✗ failed", "cut"]

@@ -652,3 +652,15 @@ def test_variables_that_a_template_cannot_have_are_refused(value: Any) -> None:
     name = put("rows.jsonl", [{"prompt": "1?", "answer": "1", "chat_template_kwargs": value}])
     with pytest.raises(PosttrainError, match="'chat_template_kwargs' is"):
         load(name, "prompts")
+
+
+def test_a_table_that_does_not_fit_the_memory_is_refused_before_it_fills_it(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [json.dumps({"text": f"{number} {'x' * 200}"}) for number in range(20_000)]
+    (workspace / "long.jsonl").write_text("\n".join(rows))
+    source = {"path": "long.jsonl", "heldout_share": 0.0}
+    monkeypatch.setattr("posttrain.tables.conversion.free_memory", lambda: 5e6)
+    with pytest.raises(DataError, match=r"the first 16,384 rows take .* MB of memory, and .* MB more are not free"):
+        load_table(FileTable(**source), "corpus", "data.files.mine.corpus")
+    assert load_table(FileTable(**source, limit=5000), "corpus", "data.files.mine.corpus").height == 5000

@@ -30,8 +30,11 @@ pytestmark = pytest.mark.skipif(not Path(PYTHON).is_file(), reason="the trackers
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A finished workspace, of which trackers know nothing yet."""
-    return workspace.make(tmp_path / PROJECT)
+    """A finished workspace that was moved here, of which trackers know nothing yet; their Python has no DVC."""
+    made = workspace.make(tmp_path / PROJECT)
+    (made / ".dvc").mkdir()
+    (made / ".dvc/config.local").write_text("[core]\n    site_cache_dir = /elsewhere/.dvc/tmp/site\n")
+    return made
 
 
 def variables() -> dict[str, str]:

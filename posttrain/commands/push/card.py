@@ -15,7 +15,7 @@ from posttrain.params.params import read
 from posttrain.params.stage_table import evaluated, stage_of
 from posttrain.report.policies import output_digests
 from posttrain.tables.sources import USER_KINDS
-from posttrain.workspace import read_finite_json
+from posttrain.workspace import model_path, read_finite_json
 
 OWN = "Apache-2.0"
 UNKNOWN = "unknown: none is stated"
@@ -33,6 +33,7 @@ def card(label: str, model: str, title: str) -> str:
     above = [name for name in lineage.above(stage) if name in lineage.lock]
     made = [name for name in above if not name.startswith("data_")]
     data = [name for name in above if name.startswith("data_")]
+    bases = [name for name in above if name.startswith("base_")]
     digest = output_digests().get(f"models/{model}", "none")
     made_by = f"made by posttrain {__version__} (commit {lineage.commit or 'none'}, digest {digest})"
     parts = [
@@ -44,8 +45,8 @@ def card(label: str, model: str, title: str) -> str:
         "## How it was made",
         "From the last run to the first, each with the settings that are not defaults:",
         "\n".join(_runs(made, lineage.lock)),
-        "## Data",
-        "\n".join(licences(data, lineage.lock)),
+        "## Base model and data",
+        "\n".join(licences([*bases, *data], lineage.lock)),
         "\n".join(_data(data, lineage, stage)),
         "## Lineage",
         f"`posttrain why {label}.score`:",
@@ -83,12 +84,12 @@ def _runs(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
 
 
 def licences(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of where the data are from, and the licence that each source states."""
-    yield "| data | from | licence |"
+    """Yield a table of where base models and data are from, and the licence that each source states."""
+    yield "| run | from | licence |"
     yield "|---|---|---|"
     for stage in stages:
         for key, run in _settings(lock[stage]).items():
-            if key.startswith("data."):
+            if key.startswith(("base.", "data.")):
                 for source, licence in _stated(stage, run if isinstance(run, dict) else {}):
                     yield f"| `{key}` | {source} | {licence} |"
 
@@ -96,7 +97,14 @@ def licences(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
 def _stated(stage: str, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the sources of a run, each with its licence or that it is unknown."""
     stated = str(run.get("license") or UNKNOWN)
-    match stage.partition("@")[0]:
+    kind, _, base = stage.partition("@")
+    match kind:
+        case "base_hub":
+            yield f"`{run.get('name')}` of the Hub", _of_model(model_path(f"base/{base}"))
+        case "base_folders":
+            yield f"the folder `{run.get('path')}`", _of_model(model_path(f"base/{base}"))
+        case "base_scratch":
+            yield "trained here from nothing", "that of its data"
         case "data_hub":
             record = read_record(record_path(stage))
             tables = [table for kind in USER_KINDS for table in _listed(run.get(kind))]
@@ -113,6 +121,25 @@ def _stated(stage: str, run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"rows of `{run.get('data')}`", "that of these rows"
         case _:
             yield f"written by `{run.get('script')}`", stated
+
+
+def _of_model(folder: Path) -> str:
+    """Return the licence that a base model's own README.md states, or its licence files; the import copied both."""
+    if not folder.is_dir():
+        return f"unknown: `{folder}` is not here (dvc checkout)"
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
+
+    from posttrain.models.files.import_model import CARD, LICENCES
+
+    file = folder / CARD
+    try:
+        head = (metadata_load(file) if file.is_file() else None) or {}
+    except (ValueError, YAMLError):  # the head of a README that is no card
+        head = {}
+    stated = [str(head[key]) for key in ("license", "license_name", "license_link") if head.get(key)]
+    files = sorted(f"`{found.name}`" for pattern in LICENCES for found in folder.glob(pattern))
+    return ", ".join(stated) or (f"see its {', '.join(files)}" if files else UNKNOWN)
 
 
 def _listed(table: Any) -> list[Any]:
