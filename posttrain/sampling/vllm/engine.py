@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from posttrain.models.adapters import weight_counts
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.sharding import whole
@@ -44,7 +45,7 @@ def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: R
     itemsize = 2 if runtime.bf16 else 4
     token, _ = kv_bytes(kv_sizes(policy), itemsize, 1)
     cache = min(float(sampling.rows * longest * token), FREE_SHARE * free_bytes(runtime.device))
-    weights = float(itemsize * sum(part.numel() for part in policy.parameters()))
+    weights = float(itemsize * sum(weight_counts(policy)))
     return weights, cache if sampling.kv_gb is None else sampling.kv_gb * 1e9
 
 
