@@ -59,7 +59,9 @@ def main(run: str) -> None:
     reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
     progress = Progress(f"{where}: sampling", count, "completion")
     sampled = SampledModel(model, model_folder, text, runtime)
-    with frozen_sampler(params.engine, sampled, params.policy, longest, prompts, params.device, where) as sampler:
+    with frozen_sampler(
+        params.engine, sampled, params.policy, longest, prompts, params.device, where, params.engine_args
+    ) as sampler:
         drawn = generate_rollouts(
             sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
         )

@@ -60,7 +60,8 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
 
     sampled = SampledModel(models.policy, inputs[0], text, models.runtime)
     longest = longest_row(prompts, rollout.sampling, context_of(models.policy.config))
-    with ENGINES[rollout.engine].open(sampled, rollout.sampling, longest, f"{section}.rollout") as sampler:
+    opened = ENGINES[rollout.engine].open(sampled, rollout.sampling, longest, f"{section}.rollout", rollout.engine_args)
+    with opened as sampler:
         groups = PolicyGroups(
             sampler, text, models, rollout,
             seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,

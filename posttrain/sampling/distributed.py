@@ -15,7 +15,7 @@ from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.rollout import Kept
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.engines import Engine, SampledModel
+from posttrain.sampling.engines import Engine, EngineArgs, SampledModel
 from posttrain.sampling.sampler import (
     VLLM_CAN,
     Capability,
@@ -157,7 +157,9 @@ def _completions(shape: Tensor, ids: Tensor, logps: Tensor, *sets: Tensor) -> li
 
 
 @contextmanager
-def _opened(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> Iterator[Sampler]:  # noqa: ARG001
+def _opened(
+    model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,  # noqa: ARG001
+) -> Iterator[Sampler]:  # fmt: skip
     yield DistributedSampler(LocalSampler(model.policy, model.text.stops, model.runtime, section=f"{where}.sampling"))
 
 

@@ -1,4 +1,4 @@
-"""A run with an adapter samples through a server: the adapter alone is sent where vLLM takes it, else merged matrices."""
+"""Runs with an adapter sample through a server: it gets the adapter alone where vLLM takes it, else merged matrices."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from posttrain.measure.counts import COUNTS
-from posttrain.models.adapters import ADAPTER, adapted_layers
+from posttrain.models.adapters import adapted_layers
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.models.forward.forward import score_tokens
 from posttrain.params.params import check
+from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.process import EngineProcess
 from posttrain.sampling.vllm.weights import lora_rank, write_weights
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
-from posttrain.rollout import token_rows
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import DEVICE, engine, use_server
@@ -52,7 +52,7 @@ def adapter_bytes(models: ModelSet) -> int:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma3_text"])
-@pytest.mark.parametrize("options", [*ALONE[:1], *MERGED[:2]], ids=lambda options: str(options))
+@pytest.mark.parametrize("options", [*ALONE[:1], *MERGED[:2]], ids=str)
 def test_what_is_sent_is_the_model_that_is_trained(family: str, options: dict[str, Any], tmp_path: Path) -> None:
     models = adapted(hub_folder(family, tmp_path / "model"), options)
     update(models, 0)
@@ -68,7 +68,7 @@ def test_what_is_sent_is_the_model_that_is_trained(family: str, options: dict[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [*ALONE, *MERGED], ids=lambda options: str(options))
+@pytest.mark.parametrize("options", [*ALONE, *MERGED], ids=str)
 def test_completions_of_each_update_are_those_of_the_adapted_model(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +95,9 @@ def test_completions_of_each_update_are_those_of_the_adapted_model(
             if alone:
                 assert adapter_bytes(models) < sent < adapter_bytes(models) + 20_000, "names and settings come with it"
             else:
-                assert sent > sum(layer.in_features * layer.out_features for _, layer in adapted_layers(models.policy)) * 4
+                assert (
+                    sent > sum(layer.in_features * layer.out_features for _, layer in adapted_layers(models.policy)) * 4
+                )
             update(models, number)
         assert len(seen) == 4 and process.starts == 1
     finally:

@@ -14,17 +14,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import torch
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
+from posttrain.measure.counts import COUNTS
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import score_tokens
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.params.params import check
 from posttrain.rollout import TokenRow
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
@@ -36,6 +39,7 @@ from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import Recorded, grpo, models_of
+from tests.engines.test_adapters import ALONE, MERGED, adapted, adapter_bytes, update
 from tests.engines.test_faults import GONE_S, running
 from tests.models.tiny import TEXTS
 from tests.workspace import ROOT
@@ -120,6 +124,35 @@ def test_stop_strings_and_lengths(sampler: EngineSampler, folder: Path) -> None:
     assert all(len(one.ids) == 40 for one in found if one.finish == "length")
 
 
+@pytest.mark.parametrize("options", [*ALONE, MERGED[0], MERGED[1]], ids=str)
+def test_adapters_by_vllm(
+    options: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(PYTHON, VLLM)
+    models, asked, greedy = adapted(folder, options), requests(24), set()
+    text = ChatText(load_tokenizer(folder))
+    ours = LocalSampler(models.policy, text.stops, models.runtime)
+    model = SampledModel(models.policy, folder, text, models.runtime)
+    with ENGINES["vllm"].open(model, SamplingParams(max_tokens=20, rows=32), 64, "rollout") as theirs:
+        for number in range(4):
+            before = COUNTS["weight_bytes"]
+            theirs.sync(models.policy, f"v{number}")
+            sent = COUNTS["weight_bytes"] - before
+            found = theirs.generate(asked, SamplingParams(max_tokens=20), number)
+            assert gap(models, asked, found) < TOLERANCE
+            found, mine = (
+                one.generate(asked[:3], SamplingParams(max_tokens=20), 0, greedy=True) for one in (theirs, ours)
+            )
+            assert [one.ids for one in found] == [one.ids for one in mine]
+            assert gap(models, asked[:3], found) < TOLERANCE
+            greedy.add(tuple(tuple(one.ids) for one in found))
+            if options in ALONE:
+                assert adapter_bytes(models) < sent < adapter_bytes(models) + 20_000
+            update(models, number)
+    assert len(greedy) == 4, "each update changes what is likeliest"
+    assert "the adapter is merged" not in capfd.readouterr().out
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_grpo_by_vllm(
     ahead: int, sampler: EngineSampler, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +183,7 @@ def test_a_killed_server_is_started_again_with_the_present_weights(sampler: Engi
 HOLDER = """
 import sys, time
 from pathlib import Path
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.models.files.store import load_tokenizer

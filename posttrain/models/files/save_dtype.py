@@ -91,9 +91,7 @@ def saved_tensors(
     """
     own = unshared(model) if own is None else own
     copy = is_sharded(model)  # FSDP frees what it has gathered, which it cannot once numpy has seen it
-    return _hub_layout(
-        model, own, lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy)
-    )
+    return _hub_layout(model, own, lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy))
 
 
 LAYER = re.compile(r".*?\.\d+\.")

@@ -140,7 +140,8 @@ class EngineSampler:
         keys = row_keys(seed, [request.name for request in requests]).tolist()
         bodies = [
             {
-                "model": POLICY if self._rank is None else LORA, "prompt": list(request.ids), "max_tokens": params.max_tokens, "n": 1,
+                "model": POLICY if self._rank is None else LORA, "n": 1,
+                "prompt": list(request.ids), "max_tokens": params.max_tokens,
                 "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
                 "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
                 "stop_token_ids": list(self._stops.tokens), "stop": params.stop, "include_stop_str_in_output": True,

@@ -52,7 +52,9 @@ class WholeWeights(Mapping[str, Tensor]):
             if hasattr(layer, "lora_A") or (hasattr(layer, "dense_weight") and not name.endswith(".base_layer"))
         }
         self._made = layers if adapter else {}
-        named = {name.replace(".base_layer.", "."): part for name, part in unshared(model).items() if ".lora_" not in name}
+        named = {
+            name.replace(".base_layer.", "."): part for name, part in unshared(model).items() if ".lora_" not in name
+        }
         scales = {f"{name.removesuffix('weight')}scales" for name in layers}
         self._tensors = {name: part for name, part in named.items() if name not in scales}
 
