@@ -73,6 +73,7 @@ class Engine:
     """The decoder behind the server, with what vLLM's engine client has."""
 
     folder: Path
+    longest: int | None
     waiting: list[tuple[dict[str, Any], asyncio.Future[Completion]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -154,6 +155,8 @@ def application(engine: Engine) -> Starlette:
                 await asyncio.sleep(3600)
             case "text":
                 return PlainTextResponse("<html>")
+        if engine.longest is not None and len(body["prompt"]) + body["max_tokens"] > engine.longest:
+            return JSONResponse({"error": {"message": f"longer than {engine.longest}"}}, status_code=400)
         one = await engine.complete(body)
         ids = [10**6, *one.ids[1:]] if fault == "nonsense" else one.ids[:-1] if fault == "short" else one.ids
         logprobs = {"token_logprobs": one.logps[: len(ids)]}
@@ -211,10 +214,11 @@ class Outer:
 
 def main() -> None:
     """Serve until the parent ends."""
-    options, _ = arguments()
+    options, rest = arguments()
     end_with(options.parent, options.socket.parent)
     Weights.model, Weights.engine = options.model, os.environ.get("ENGINE_NAME", ENGINE)
-    engine = Engine(options.model)
+    longest = int(rest[rest.index("--max-model-len") + 1]) if "--max-model-len" in rest else None
+    engine = Engine(options.model, longest)
     app = application(engine)
     app.state.engine_client = engine
     app.add_middleware(Weights)

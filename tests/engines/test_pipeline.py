@@ -128,3 +128,5 @@ def test_an_evaluation_samples_with_an_engine(own_workspace: Path, monkeypatch: 
     assert record["engine_starts"] == 1
     greedy = [frame.filter(pl.col("greedy")).sort("prompt_id")["completion"].to_list() for frame in (before, after)]
     assert greedy[0] == greedy[1], "the likeliest tokens are the same"
+    metrics = json.loads((own_workspace / "results/grpo/metrics.json").read_text(encoding="utf-8"))
+    assert 0 <= metrics["sampler_gap"] < 1e-4

@@ -83,11 +83,12 @@ class EngineSampler:
         runtime: Runtime,
         process: EngineProcess,
         *,
+        longest: int | None = None,
         patience: Patience = Patience(),
     ) -> None:
-        """`files`: the folder with the tokenizer."""
+        """`files`: the folder with the tokenizer; `longest`: the most tokens of a request that the server takes."""
         self._model, self._files, self._stops, self._runtime = model, files, stops, runtime
-        self._process, self._patience = process, patience
+        self._process, self._patience, self._longest = process, patience, longest
         self._weights: Path | None = None
         self._frozen: Path | None = None
         self._rank = lora_rank(model)
@@ -95,8 +96,8 @@ class EngineSampler:
 
     @property
     def context(self) -> int | None:
-        """The model's context."""
-        return context_of(self._model.config)
+        """The most tokens of a request with its completion."""
+        return self._longest or context_of(self._model.config)
 
     @phase("load")
     def sync(self, model: Any, version: str) -> None:

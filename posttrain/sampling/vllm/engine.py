@@ -34,13 +34,12 @@ def opened(
     with whole(policy):  # its layers are run once, which all processes must do
         options, environment = _options(sampling, policy, longest, runtime)
     if not world.is_rank_zero():
-        yield RankZeroSampler(policy)
+        yield RankZeroSampler(longest)
         return
-    sampler = EngineSampler(
-        policy, model.folder, model.text.stops, runtime, EngineProcess([*options, *own_options(args)], environment)
-    )
+    process = EngineProcess([*options, *own_options(args)], environment)
+    sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, process, longest=longest)
     try:
-        yield sampler if world.count() == 1 else RankZeroSampler(policy, sampler)
+        yield sampler if world.count() == 1 else RankZeroSampler(longest, sampler)
     finally:
         sampler.close()
 
