@@ -23,6 +23,7 @@ import pytest
 import torch
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
+from posttrain.errors import EngineError
 from posttrain.evaluate.sampled import evaluate
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.measure.counts import COUNTS
@@ -178,6 +179,19 @@ def test_an_evaluation_by_vllm_has_our_greedy_rows(
     metrics = json.loads(Path("results/vllm/metrics.json").read_text())
     assert 0 <= metrics["sampler_gap"] <= metrics["sampler_gap_max"] < TOLERANCE
     assert "sampler_gap" not in json.loads(Path("results/builtin/metrics.json").read_text())
+
+
+def test_a_setting_that_vllm_does_not_know_ends_the_run_with_its_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, VLLM)
+    models = models_of(folder)
+    model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
+    with (
+        ENGINES["vllm"].open(model, SamplingParams(rows=8), 64, "rollout", {"max_model": 64}) as sampler,
+        pytest.raises(EngineError, match=r"(?s)ended with status 2 while it started.*unrecognized.*max-model=64"),
+    ):
+        sampler.sync(models.policy, "a")
 
 
 @pytest.mark.parametrize("options", [*ALONE[:2], MERGED[1]], ids=str)

@@ -118,6 +118,7 @@ class Weights:
         """Replace the adapter by vLLM's own routes: in place it would be read again for each step of decoding."""
         if self._adapter:
             await self._asked(scope, "/v1/unload_lora_adapter", {"lora_name": LORA})
+            self._adapter = False
         await self._asked(scope, "/v1/load_lora_adapter", {"lora_name": LORA, "lora_path": str(folder)})
         self._adapter = True
 
