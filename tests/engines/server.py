@@ -146,6 +146,7 @@ def application(engine: Engine) -> Starlette:
         expected = {"n": 1, "logprobs": 0, "return_token_ids": True, "ignore_eos": True, "top_p": 1.0, "top_k": 0}
         assert body.items() >= expected.items(), body
         assert body["model"] in engine.adapters or (body["model"] == "policy" and not engine.adapters), body
+        assert len(body["stop"]) <= 4, "vLLM refuses more"
         match fault := faults.next():
             case "500" | "400" | "409":
                 return JSONResponse({"error": {"message": "as was asked"}}, status_code=int(fault))

@@ -149,3 +149,28 @@ def test_an_evaluation_samples_with_an_engine(own_workspace: Path, monkeypatch: 
     assert greedy[0] == greedy[1], "the likeliest tokens are the same"
     metrics = json.loads((own_workspace / "results/grpo/metrics.json").read_text(encoding="utf-8"))
     assert 0 <= metrics["sampler_gap"] < 1e-4
+
+
+@pytest.mark.slow
+def test_held_out_prompts_longer_than_all_trained_ones_are_sampled(
+    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, SERVER)
+    (own_workspace / "my").mkdir(exist_ok=True)
+    rows = [
+        {"split": split, "prompt": words + f"{n}+1", "answer": str(n + 1)}
+        for split, words in (("train", ""), ("heldout", "Please add these two numbers: "))
+        for n in range(16)
+    ]
+    (own_workspace / "my/prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+    def change(params: Any) -> None:
+        params["data"]["files"] = {"mine": {"path": "my", "prompts": "prompts.jsonl"}}
+        run = {**params["online"]["runs"]["grpo"], "correction": "truncate", "data": "mine/prompts"}
+        rollout = {**ROLLOUT, "rounds": 2, "ahead": 0, "engine": "vllm"}
+        params["online"]["runs"] = {"grpo": {**run, "rollout": rollout, "watch": {"prompts": 4, "every": 2}}}
+
+    edit(own_workspace, change)
+    done = dvc(own_workspace, "repro", "--single-item", "code", "data_files@mine", "online@grpo")
+    assert done.returncode == 0, done.stdout
+    assert "heldout_reward" in pl.read_csv(own_workspace / "plots/online/grpo.csv").columns

@@ -49,6 +49,8 @@ PROBE_GAP: Final = 0.5
 """Largest mean difference of log-probs between server and trainer, in nats, of the first sample of a server."""
 FROZEN: Final = "the frozen model"
 """The version of the weights that a server with adapters is started with."""
+STOPS: Final = 4
+"""Stop strings that vLLM takes; at others a completion is cut here."""
 _LOW_63: Final = 2**63 - 1
 
 
@@ -145,7 +147,7 @@ class EngineSampler:
                 "prompt": list(request.ids), "max_tokens": params.max_tokens,
                 "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
                 "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
-                "stop_token_ids": list(self._stops.tokens), "stop": params.stop, "include_stop_str_in_output": True,
+                "stop_token_ids": list(self._stops.tokens), "stop": params.stop[:STOPS], "include_stop_str_in_output": True,
                 "user": f"{seed}:{request.name}",
             }
             for request, key in zip(requests, keys, strict=True)
