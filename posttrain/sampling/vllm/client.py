@@ -147,8 +147,8 @@ class EngineSampler:
                 "prompt": list(request.ids), "max_tokens": params.max_tokens,
                 "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
                 "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
-                "stop_token_ids": list(self._stops.tokens), "stop": params.stop[:STOPS], "include_stop_str_in_output": True,
-                "user": f"{seed}:{request.name}",
+                "stop_token_ids": list(self._stops.tokens), "stop": params.stop[:STOPS],
+                "include_stop_str_in_output": True, "user": f"{seed}:{request.name}",
             }
             for request, key in zip(requests, keys, strict=True)
         ]  # fmt: skip
@@ -297,7 +297,8 @@ class EngineSampler:
             if self._process.starts > 1:
                 raise
             print(f"engine: the adapter is merged into the model for each round, since {error.what}", flush=True)
-            shutil.rmtree(self._weights)
+            for folder in (self._weights, self._frozen):
+                shutil.rmtree(folder)
             self._rank = None
             self._write()
             self._start()
