@@ -14,8 +14,9 @@ from posttrain.models.files.text import context_of, load_text
 from posttrain.models.master_weights import frozen_on
 from posttrain.online.distill_runs import DISTILL, DistillRun
 from posttrain.online.run import Loaded, section_of
+from posttrain.online.served_teacher import ServedTeacher
 from posttrain.params.params import PARAMS_FILE
-from posttrain.params.slots import needed_model, table_of
+from posttrain.params.slots import model_of, needed_model, table_of
 from posttrain.processes.stage import run_named_stage
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
@@ -41,15 +42,17 @@ def load(name: str, params: DistillRun) -> Loaded:
     """Read the prompts, the student and the teacher."""
     section = section_of(name)
     start = needed_model(params.start, f"{section}.start")
-    teacher = needed_model(params.teacher, f"{section}.teacher")
+    teacher = model_of(params.teacher, f"{section}.teacher")
     table = table_path(params.data)
 
     text = load_text(start, params.date, params.template)
-    check_teacher(text, start, teacher, params.teacher, section)
+    if teacher is not None:
+        check_teacher(text, start, teacher, params.teacher, section)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
     seen = None if params.context is None else _in_context(text, params, params.context)
-    text.context = shared_context(text, teacher, seen or {}, section)
+    if teacher is not None:
+        text.context = shared_context(text, teacher, seen or {}, section)
 
     runtime = Runtime(params.device)
     models = ModelSet.load(
@@ -59,12 +62,13 @@ def load(name: str, params: DistillRun) -> Loaded:
         params,
         temperature=params.rollout.sampling.temperature,
         teacher=Teacher(
-            frozen_on(load_policy(teacher), runtime),
+            None if teacher is None else frozen_on(load_policy(teacher), runtime),
             params.formula(),
             seen,
+            None if params.served is None else ServedTeacher(params.served, section, text.tokenizer, params.start),
         ),
     )
-    return Loaded(text, prompts, models, [start, table, teacher])
+    return Loaded(text, prompts, models, [start, table, *([teacher] if teacher else [])])
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:

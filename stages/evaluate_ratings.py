@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from posttrain.evaluate.ratings import RatingRun, figures, pairs_of, played, rating_lines
+from posttrain.evaluate.ratings import RatingRun, figures, pairs_of, played
 from posttrain.evaluate.settings import load_policies
 from posttrain.measure.record import note
 from posttrain.params.params import load
 from posttrain.processes.stage import run_named_stage
+from posttrain.report.ratings import rating_lines
 from posttrain.tables.store import write_table
 from posttrain.workspace import metrics_path, write_json
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from posttrain.evaluate.intervals import RESAMPLES, Floats
@@ -21,6 +22,8 @@ DRAWN: Final = 1.0
 """Prompts that are added to each pair as a draw, so that a policy that always wins has a finite rating."""
 BETS: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
 """The shares of its capital that a gambler against 'equally good' stakes on each prompt, all of them side by side."""
+Pair = tuple[str, str]
+"""The labels of two policies."""
 LEVEL: Final = 0.95
 _GRID: Final = np.arange(1, 1000) / 1000
 
@@ -148,3 +151,28 @@ def always_valid(wins_P: Floats, alpha: float) -> tuple[float, float]:
 def _sigmoid(x: Floats) -> Floats:
     found: Floats = 1 / (1 + np.exp(-x))
     return found
+
+
+def with_numbers(matches: pl.DataFrame) -> pl.DataFrame:
+    """Return the matches with the number of each prompt, by the order of their ids: no draw and no label counts."""
+    return matches.with_columns(number=pl.col("prompt_id").rank("dense").cast(pl.Int64) - 1)
+
+
+def wins_by_prompt(matches: pl.DataFrame, pairs: Sequence[Pair]) -> Floats:
+    """Return the mean win of each pair on each prompt, [P, Q]; NaN without a verdict."""
+    found = np.full((matches["prompt_id"].n_unique(), len(pairs)), np.nan)
+    column = {pair: nth for nth, pair in enumerate(pairs)}
+    known = with_numbers(matches).drop_nulls("win").group_by("number", "first", "second").agg(pl.col("win").mean())
+    for number, one, other, win in known.iter_rows():
+        found[number, column[one, other]] = win
+    return found
+
+
+def rated_again(matches: pl.DataFrame) -> dict[str, float]:
+    """Return the rating of each policy, from the matches alone."""
+    pairs: list[Pair] = matches.select("first", "second").unique(maintain_order=True).rows()
+    labels = list(dict.fromkeys(label for pair in pairs for label in pair))
+    wins_PQ = wins_by_prompt(matches, pairs)
+    numbers = [(labels.index(one), labels.index(other)) for one, other in pairs]
+    found_RK = ratings(*tallies(wins_PQ, np.ones((1, len(wins_PQ))), seed=0), numbers)
+    return {label: round(float(rating), 2) for label, rating in zip(labels, found_RK[0], strict=True)}

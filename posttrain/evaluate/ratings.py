@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.evaluate.intervals import SEED, Floats
 from posttrain.evaluate.pairwise import (
+    Pair,
     always_valid,
     is_clear,
     length_controlled,
@@ -22,9 +23,10 @@ from posttrain.evaluate.pairwise import (
     resampled,
     spread,
     tallies,
+    wins_by_prompt,
+    with_numbers,
 )
 from posttrain.measure.progress import Progress
-from posttrain.measure.text_table import text_table
 from posttrain.params.params import PARAMS_FILE, Params, did_you_mean
 from posttrain.rewards.failures import LEAST, MAX_FAILED, MaxFailed
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
@@ -34,7 +36,6 @@ from posttrain.tables.store import read_table
 
 BATCH: Final = 20
 """Prompts that a judge is asked about before it is seen which pairs are clear."""
-Pair = tuple[str, str]
 
 
 class PairJudge(JudgeOptions):
@@ -225,31 +226,6 @@ def _known(wins_P: Floats) -> Floats:
     return wins_P[~np.isnan(wins_P)]
 
 
-def _numbered(matches: pl.DataFrame) -> pl.DataFrame:
-    """Return the matches with the number of each prompt, by the order of their ids: no draw and no label counts."""
-    return matches.with_columns(number=pl.col("prompt_id").rank("dense").cast(pl.Int64) - 1)
-
-
-def wins_by_prompt(matches: pl.DataFrame, pairs: Sequence[Pair]) -> Floats:
-    """Return the mean win of each pair on each prompt, [P, Q]; NaN without a verdict."""
-    found = np.full((matches["prompt_id"].n_unique(), len(pairs)), np.nan)
-    column = {pair: nth for nth, pair in enumerate(pairs)}
-    known = _numbered(matches).drop_nulls("win").group_by("number", "first", "second").agg(pl.col("win").mean())
-    for number, one, other, win in known.iter_rows():
-        found[number, column[one, other]] = win
-    return found
-
-
-def rated_again(matches: pl.DataFrame) -> dict[str, float]:
-    """Return the rating of each policy, from the matches alone."""
-    pairs: list[Pair] = matches.select("first", "second").unique(maintain_order=True).rows()
-    labels = list(dict.fromkeys(label for pair in pairs for label in pair))
-    wins_PQ = wins_by_prompt(matches, pairs)
-    numbers = [(labels.index(one), labels.index(other)) for one, other in pairs]
-    found_RK = ratings(*tallies(wins_PQ, np.ones((1, len(wins_PQ))), seed=0), numbers)
-    return {label: round(float(rating), 2) for label, rating in zip(labels, found_RK[0], strict=True)}
-
-
 def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the ratings of all policies and the win rates of all pairs, with their intervals over prompts."""
     wins_PQ = wins_by_prompt(matches, pairs)
@@ -273,7 +249,7 @@ def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequenc
         for nth in np.argsort(ranks_RK[0], kind="stable")
     ]
     rows = []
-    numbered, alpha = _numbered(matches), params.alpha and params.alpha / len(pairs)
+    numbered, alpha = with_numbers(matches), params.alpha and params.alpha / len(pairs)
     for (one, other), wins_P, rates_R in zip(pairs, wins_PQ.T, rates_RQ.T, strict=True):
         mine = numbered.filter(first=one, second=other)
         judged = mine.drop_nulls("win")
@@ -311,13 +287,3 @@ def _estimate(name: str, values_R: Floats, digits: int = 5) -> dict[str, float]:
     """Return an estimate with its interval, rounded."""
     named = zip((name, f"{name}_low", f"{name}_high"), (values_R[0], *spread(values_R)), strict=True)
     return {key: round(float(number), digits) + 0.0 for key, number in named}  # -0.0 + 0.0 is 0.0
-
-
-def rating_lines(name: str, found: Mapping[str, Any]) -> list[str]:
-    """Return the ratings as lines of text."""
-    rows = [["policy", "rating [95 % interval]", "rank"]]
-    for row in found["policies"]:
-        interval = f"{row['rating']:+.0f} [{row['rating_low']:+.0f}, {row['rating_high']:+.0f}]"
-        rank = f"{row['rank_low']}" + (f" to {row['rank_high']}" if row["rank_high"] > row["rank_low"] else "")
-        rows.append([row["policy"], interval, rank])
-    return [f"ratings {name}, by {found['decided_by']}", *text_table(rows, left=(0, 1, 2))]

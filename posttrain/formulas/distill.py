@@ -1,10 +1,12 @@
 """Divergences between a teacher's and a student's next-token distributions over the vocabulary, one number per token.
 
-Logits are computed in tiles (`tiled`), so that memory is one tile's.
+Logits are computed in tiles (`tiled`), so that memory is one tile's. Of a teacher whose likeliest K tokens alone are
+known, all others are one class: the divergence of such classes is at most that over the vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -16,6 +18,8 @@ Logits = Callable[[Tensor], Tensor]
 """Hidden states [M, D] -> logits [M, V]."""
 TILE_TOKENS = 1024
 """Tokens whose logits are in memory at a time."""
+LEAST_REST = math.log(1e-9)
+"""The least log-prob of all other tokens together: that of a teacher is what its rounded log-probs leave."""
 
 
 def forward_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:
@@ -52,3 +56,17 @@ def log_probs(logits_NV: Tensor, temperature: float) -> Tensor:
 def kl(log_a: Tensor, log_b: Tensor) -> Tensor:
     """sum_v a (log a - log b)."""
     return (log_a.exp() * (log_a - log_b)).sum(-1)
+
+
+def with_rest(logps_NK: Tensor) -> Tensor:
+    """Return the log-probs of K tokens, and of all others together: [N, K + 1]."""
+    sum_N = logps_NK.logsumexp(-1).clamp(max=math.log1p(-math.exp(LEAST_REST)))
+    return torch.cat([logps_NK, torch.log1p(-sum_N.exp())[:, None]], -1)
+
+
+def classes(logits_NV: Tensor, ids_NK: Tensor) -> Tensor:
+    """Return the log-probs of these tokens under the logits, and of all others together: [N, K + 1]."""
+    logp_NV = log_probs(logits_NV, 1.0)
+    others_NV = logp_NV.scatter(-1, ids_NK, -1e30)  # finite: where no token is left, its gradient is 0 and not NaN
+    rest_N = others_NV.logsumexp(-1).clamp(min=LEAST_REST)
+    return torch.cat([logp_NV.gather(-1, ids_NK), rest_N[:, None]], -1)

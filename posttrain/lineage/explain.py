@@ -10,7 +10,7 @@ from typing import Any, Literal
 import polars as pl
 
 from posttrain.errors import PipelineError
-from posttrain.evaluate.ratings import rated_again
+from posttrain.evaluate.pairwise import rated_again
 from posttrain.lineage.downstream import explain_place, is_place
 from posttrain.lineage.figures import Figure, Figures, is_number, shown_in
 from posttrain.lineage.lineage import Lineage, read_record

@@ -12,6 +12,7 @@ from posttrain.algorithms.distillation import DISTILL_ROWS, DistillObjective, Di
 from posttrain.algorithms.objective import Objective
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.runs import OnlineParams
+from posttrain.online.served_teacher import TeacherServer
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards
 from posttrain.tables.store import read_table
@@ -28,7 +29,8 @@ class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
 
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
-    teacher: str = model_slot("the model that is learned from")
+    teacher: str = model_slot("the model that is learned from", optional=True)
+    served: TeacherServer | None = Field(None, description="or an endpoint that has it, with teacher: none")
     demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
     reward: Rewards = Field(USUAL, description="what is watched, not learned from")
 
@@ -36,6 +38,17 @@ class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
     def _complete(self) -> DistillRun:
         if self.algorithm == "context_distill" and self.context is None:
             raise ValueError("context_distill needs context: the system turn that only the teacher sees")
+        if (self.served is None) == (self.teacher == NONE):
+            both = self.served is not None
+            raise ValueError(
+                f"{'two teachers are' if both else 'no teacher is'} named. Name a model of models/ as "
+                f"teacher, or an endpoint as served with teacher: {NONE}"
+            )
+        if self.served is not None and self.temperature != 1:
+            raise ValueError(
+                f"temperature = {self.temperature:g} needs the logits of all tokens, and served gives some "
+                "log-probs. Use 1"
+            )
         if self.context is None and self.teacher == self.start:
             raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
         if self.own < 1 and self.rollout.ahead:

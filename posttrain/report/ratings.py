@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from posttrain.measure.text_table import text_table
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.report.policies import check_recorded, output_digests, read_json
 from posttrain.workspace import metrics_path
@@ -16,3 +18,13 @@ def read_ratings(settings: Settings) -> dict[str, dict[str, Any]]:
     for file in files.values():
         check_recorded(file, digests)
     return {name: read_json(file) for name, file in files.items() if file.is_file()}
+
+
+def rating_lines(name: str, found: Mapping[str, Any]) -> list[str]:
+    """Return the ratings as lines of text."""
+    rows = [["policy", "rating [95 % interval]", "rank"]]
+    for row in found["policies"]:
+        interval = f"{row['rating']:+.0f} [{row['rating_low']:+.0f}, {row['rating_high']:+.0f}]"
+        rank = f"{row['rank_low']}" + (f" to {row['rank_high']}" if row["rank_high"] > row["rank_low"] else "")
+        rows.append([row["policy"], interval, rank])
+    return [f"ratings {name}, by {found['decided_by']}", *text_table(rows, left=(0, 1, 2))]

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from posttrain.errors import DataError
-from posttrain.evaluate.ratings import rating_lines
 from posttrain.measure.text_table import text_table
 from posttrain.params.formats import flattened
 from posttrain.params.params import read
@@ -21,7 +20,7 @@ from posttrain.report.lineage import labels
 from posttrain.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_json, read_policies
-from posttrain.report.ratings import read_ratings
+from posttrain.report.ratings import rating_lines, read_ratings
 from posttrain.report.result_cells import result_rows, result_titles
 from posttrain.report.stale_results import stale_ratings
 from posttrain.report.summary import (

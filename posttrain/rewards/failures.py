@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-import torch
 from pydantic import AfterValidator, Field
-from torch import Tensor
 
 from posttrain.errors import RewardError
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_FAILED = 0.1
 """Largest fraction of rollouts that a reward may fail to score, where params.yaml says nothing."""
@@ -93,6 +94,8 @@ class FailureLimit:
 
     def tensor(self) -> Tensor:
         """Return the counts as a tensor, for a checkpoint."""
+        import torch
+
         return torch.tensor([self.failed, self.total], dtype=torch.float64)
 
     def load(self, saved: Tensor) -> None:

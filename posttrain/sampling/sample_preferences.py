@@ -27,8 +27,7 @@ from posttrain.rollout import Rollout
 from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.step_labels import LabelledStep, StepLabels
-from posttrain.tables.columns import VARIABLES, Kind, with_ids
-from posttrain.tables.schemas import CONTROL
+from posttrain.tables.columns import CONTROL, VARIABLES, Kind, with_ids
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 MAX_LOG_ODDS = 700.0

@@ -6,15 +6,24 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import torch
 
 from posttrain.errors import DataError, ParamsError, PosttrainError
+from posttrain.formulas.distill import TILE_TOKENS, log_probs
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
+from posttrain.models.forward.forward import packed_states
+from posttrain.models.forward.logp import head_of
 from posttrain.models.master_weights import frozen_on
+from posttrain.models.memory import vocabulary
 from posttrain.pipeline.digests import Digests
+from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Finish, Request, SamplingParams
+from posttrain.text.packing import pack
 from posttrain.workspace import model_path
 
 ANSWER_TOKENS = 512
@@ -51,6 +60,15 @@ class Answers:
     answers: Sequence[Answer]
 
 
+class Scored(NamedTuple):
+    """The log-probs of a text's tokens: of the likeliest at each place, and of the token itself."""
+
+    likeliest: Sequence[Mapping[int, float]]
+    """Of each token but the first: id -> log-prob, the likeliest first."""
+    following: int
+    """The likeliest token after the text."""
+
+
 class Policy:
     """A model in memory."""
 
@@ -59,7 +77,8 @@ class Policy:
         folder, runtime = _folder(model), Runtime(DeviceParams(threads=threads))
         self.text = load_text(folder)
         self.weights = Digests().of(str(folder))
-        self._sampler = LocalSampler(frozen_on(load_policy(folder), runtime), self.text.stops, runtime, model)
+        self._model = frozen_on(load_policy(folder), runtime)
+        self._sampler = LocalSampler(self._model, self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
         """Return the answers to each job; a conversation that the model cannot read gets an error of its own."""
@@ -79,6 +98,29 @@ class Policy:
         for (key, greedy), members in together.items():
             found |= self._sampled([(place, jobs[place], ids) for place, ids in members], sampling[key], greedy=greedy)
         return [found[place] for place in range(len(jobs))]
+
+    @torch.no_grad()
+    def score(self, ids: Sequence[int], top: int) -> Scored:
+        """Return the log-probs of the likeliest tokens at each place of a text, and of its own tokens."""
+        context, size = self._sampler.context, vocabulary(self._model)
+        if context is not None and len(ids) > context:
+            what = f"{len(ids)} tokens are more than the model's context of {context}"
+            raise DataError(what=what, where=self._sampler.version, fix="Send fewer")
+        if wrong := [token for token in ids if not 0 <= token < size]:
+            raise DataError(
+                what=f"there is no token {wrong[0]}", where=self._sampler.version, fix=f"Send 0 to {size - 1}"
+            )
+        hidden_TD = packed_states(self._model, pack([TokenRow(ids[:1], ids[1:])]))
+        logits = head_of(self._model).logits
+        likeliest: list[dict[int, float]] = []
+        for start in range(0, len(ids), TILE_TOKENS):
+            logp_TV = log_probs(logits(hidden_TD[start : start + TILE_TOKENS]), 1.0)
+            best_logp_TK, best_TK = logp_TV.topk(min(top, size), dim=-1)
+            next_T = torch.tensor([*ids[1:], int(best_TK[-1, 0])])[start : start + TILE_TOKENS]
+            next_logp_T = logp_TV.gather(-1, next_T[:, None]).squeeze(-1)
+            rows = zip(best_TK.tolist(), best_logp_TK.tolist(), next_T.tolist(), next_logp_T.tolist(), strict=True)
+            likeliest += [dict(zip(best, logps, strict=True)) | {own: logp} for best, logps, own, logp in rows]
+        return Scored(likeliest[:-1], int(best_TK[-1, 0]))
 
     def token(self, token: int) -> str:
         """Return the text of one token."""

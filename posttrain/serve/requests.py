@@ -7,14 +7,14 @@ import secrets
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
 from posttrain.errors import ParamsError
 from posttrain.params.params import Params, check
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.serve.policy import Answer, Answers, Job, Policy
+from posttrain.serve.policy import Answer, Answers, Job, Policy, Scored
 
 ROWS = 64
 """Completions decoded at a time."""
@@ -76,13 +76,26 @@ class ChatRequest(Params):
         return Job(turns, params, self.n, seed, greedy=self.temperature == 0)
 
 
-def parsed(body: bytes) -> ChatRequest:
+class TokensRequest(Params):
+    """The body of POST /v1/completions: the log-probs of a text's tokens, as vLLM returns them."""
+
+    model: str = Field(description="the served model, as /v1/models names it")
+    prompt: list[int] = Field(min_length=2, description="token ids")
+    prompt_logprobs: int = Field(ge=1, le=1000, description="likeliest tokens at each place; the token itself is added")
+    max_tokens: Literal[1] = Field(1, description="only 1")
+    temperature: Literal[0] = Field(0, description="only 0")
+
+
+R = TypeVar("R", bound=Params)
+
+
+def parsed(body: bytes, kind: type[R]) -> R:
     """Return the request, or a ParamsError that names every mistake."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ParamsError(what="the body is not valid JSON", where="request", fix="Send a JSON object") from error
-    return check(ChatRequest, data, where="request", file="the request")
+    return check(kind, data, where="request", file="the request")
 
 
 def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any]:
@@ -97,6 +110,24 @@ def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any
         for nth, answer in enumerate(found.answers)
     ]
     return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(found)}
+
+
+def scores(policy: Policy, request: TokensRequest, found: Scored) -> dict[str, Any]:
+    """Return a `text_completion` object with `prompt_logprobs`."""
+    said = [
+        {
+            str(token): {"logprob": logp, "rank": rank, "decoded_token": policy.token(token)}
+            for rank, (token, logp) in enumerate(likeliest.items(), 1)
+        }
+        for likeliest in found.likeliest
+    ]
+    choice = {"index": 0, "text": policy.token(found.following), "finish_reason": "length", "logprobs": None}
+    used = {"prompt_tokens": len(request.prompt), "completion_tokens": 1, "total_tokens": len(request.prompt) + 1}
+    return {
+        **_head(request, "text_completion"),
+        "choices": [{**choice, "prompt_logprobs": [None, *said]}],
+        "usage": used,
+    }
 
 
 def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
@@ -120,7 +151,7 @@ def failure(message: str, code: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
 
 
-def _head(request: ChatRequest, kind: str) -> dict[str, Any]:
+def _head(request: ChatRequest | TokensRequest, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": request.model}
 
 

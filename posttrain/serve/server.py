@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import uvicorn
@@ -22,7 +22,7 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.pipeline.user_cache import cache_folder
 from posttrain.serve.loopback import HOST, listening
 from posttrain.serve.policy import Answers, Job, Policy
-from posttrain.serve.requests import ROWS, events, failure, parsed, reply
+from posttrain.serve.requests import ROWS, ChatRequest, TokensRequest, events, failure, parsed, reply, scores
 
 SECRET = "POSTTRAIN_SERVE_KEY"
 """The environment variable with the secret, if the user chooses it."""
@@ -85,7 +85,7 @@ class Batcher:
 
 def application(policy: Policy, name: str, secret: str) -> Starlette:
     """Return the endpoint of a policy."""
-    batcher = Batcher(policy)
+    batcher, one_text = Batcher(policy), asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -99,27 +99,47 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         served = {"id": name, "object": "model", "owned_by": "posttrain", "weights": policy.weights}
         return JSONResponse({"object": "list", "data": [served]})
 
-    async def completions(request: Request) -> Response:
-        if not _authorised(request, secret):
-            return _refusal(401, _NO_KEY, "invalid_api_key")
-        try:
-            asked = parsed(await _body(request))
-            if asked.model != name:
-                return _refusal(404, f"the model '{asked.model:.100}' is not served; this is {name}", "model_not_found")
-            found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
-            if found is None:
-                return Response(status_code=499)
-            if isinstance(found, PosttrainError):
-                raise found
-        except PosttrainError as error:
-            return _refusal(400, error.what if isinstance(error, ParamsError) else str(error), "invalid_request")
+    def checked(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            if not _authorised(request, secret):
+                return _refusal(401, _NO_KEY, "invalid_api_key")
+            try:
+                return await answer(request)
+            except PosttrainError as error:
+                return _refusal(400, error.what if isinstance(error, ParamsError) else str(error), "invalid_request")
+
+        return endpoint
+
+    def another(model: str) -> Response | None:
+        if model == name:
+            return None
+        return _refusal(404, f"the model '{model:.100}' is not served; this is {name}", "model_not_found")
+
+    async def chat(request: Request) -> Response:
+        asked = parsed(await _body(request), ChatRequest)
+        if refusal := another(asked.model):
+            return refusal
+        found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
+        if found is None:
+            return Response(status_code=499)
+        if isinstance(found, PosttrainError):
+            raise found
         if asked.stream:
             return Response(events(policy, asked, found), media_type="text/event-stream")
         return JSONResponse(reply(policy, asked, found))
 
+    async def tokens(request: Request) -> Response:
+        asked = parsed(await _body(request), TokensRequest)
+        if refusal := another(asked.model):
+            return refusal
+        async with one_text:
+            found = await asyncio.to_thread(policy.score, asked.prompt, asked.prompt_logprobs)
+        return JSONResponse(scores(policy, asked, found))
+
     routes = [
         Route("/v1/models", models, methods=["GET"]),
-        Route("/v1/chat/completions", completions, methods=["POST"]),
+        Route("/v1/chat/completions", checked(chat), methods=["POST"]),
+        Route("/v1/completions", checked(tokens), methods=["POST"]),
     ]
     return Starlette(routes=routes, lifespan=lifespan)
 

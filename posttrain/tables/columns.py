@@ -26,6 +26,8 @@ TURN: Final = pl.Struct({"role": pl.String(), "content": pl.String()})
 SCORE: Final = pl.Struct({"name": pl.String(), "value": pl.Float64(), "status": pl.String()})
 TURNS: Final = pl.List(TURN)
 
+CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
+"""Control characters, which no text may have."""
 TEXT_LIMIT: Final = 1_000_000
 """The longest text of one cell, in characters: a longer one is most likely a whole file in one cell."""
 

@@ -12,6 +12,7 @@ from posttrain.rollout import FAILED, Finish
 from posttrain.tables.columns import (
     COLUMNS,
     CONTENT,
+    CONTROL,
     KEPT,
     OPTIONAL,
     ROLES,
@@ -28,7 +29,6 @@ from posttrain.tables.columns import (
     row_ids,
 )
 
-CONTROL: Final = r"[\x00-\x08\x0e-\x1f\x7f]"
 _LOGP_TOLERANCE: Final = 1e-4
 """A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
 _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from posttrain.params.params import HALF
-from posttrain.tables.columns import ROLES, VARIABLES, canonical
+from posttrain.tables.columns import CONTROL, ROLES, VARIABLES, canonical
 from posttrain.tables.failures import short_repr
-from posttrain.tables.schemas import CONTROL
 from posttrain.text.templates import variables_fault
 
 Row = Mapping[str, Any]

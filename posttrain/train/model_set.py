@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from posttrain.errors import ModelError
-from posttrain.formulas.distill import Divergence, forward_kl, tiled
+from posttrain.formulas.distill import Divergence, classes, forward_kl, tiled, with_rest
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
@@ -26,6 +26,7 @@ from posttrain.models.master_weights import compute_in_bf16, is_trained_in_bf16,
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.processes import world
 from posttrain.processes.world import shutdown, split_across_ranks
+from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ SCORED_COLUMNS = ("ref_logp", "step_start_logp", "step_start_entropy", "old_valu
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model, and the divergence of its distribution from the policy's."""
+    """A frozen model, here or served, and the divergence of its distribution from the policy's."""
 
-    model: Any
+    model: Any | None
     divergence: Divergence
     prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
     """The prompt that the teacher gets for each prompt (context distillation); None: the same."""
+    served: Callable[[Sequence[TokenRow]], tuple[Tensor, Tensor]] | None = None
+    """Ids and log-probs [M, K] of its likeliest tokens at each trained token of some rows, where no model is here."""
 
 
 class StartModel(Protocol):
@@ -322,13 +325,22 @@ class ModelSet:
 
     def _teacher_divergence(self, teacher: Teacher, packed: PackedRows, student_MD: Tensor, micro: Batch) -> Tensor:
         """Return the divergence from the teacher over the vocabulary at each token."""
-        teacher_packed = packed
+        rows, teacher_packed = micro.rows, packed
         if teacher.prompts is not None:
-            rows = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in micro.rows]
+            rows = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in rows]
             teacher_packed = pack(rows).to(self.runtime.device)
+        student = self.head(self.policy).logits
+        if teacher.served is not None:
+            ids_MK, logps_MK = (part.to(self.runtime.device) for part in teacher.served(rows))
+            theirs_MC, index_M = with_rest(logps_MK), torch.arange(len(ids_MK), device=ids_MK.device)
+
+            def divergence(logits_TV: Tensor, index_T: Tensor) -> Tensor:
+                return teacher.divergence(classes(logits_TV, ids_MK[index_T]), theirs_MC[index_T])
+
+            return tiled(divergence, student_MD, student, index_M, lambda index_T: index_T)
         with torch.no_grad():
             teacher_MD = packed_states(teacher.model, teacher_packed)[teacher_packed.source_M]
-        student, frozen = self.head(self.policy).logits, self.head(teacher.model).logits
+        frozen = self.head(teacher.model).logits
         return tiled(teacher.divergence, student_MD, student, teacher_MD, frozen)
 
     @phase("reference")

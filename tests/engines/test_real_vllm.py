@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,9 +28,11 @@ from posttrain.errors import EngineError
 from posttrain.evaluate.sampled import evaluate
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.measure.counts import COUNTS
-from posttrain.models.files.store import load_tokenizer, new_model, save_model
-from posttrain.models.forward.forward import score_tokens
+from posttrain.models.files.store import load_policy, load_tokenizer, new_model, save_model
+from posttrain.models.forward.forward import packed_states, score_tokens
+from posttrain.models.forward.logp import head_of
 from posttrain.online.rollout_params import RolloutParams
+from posttrain.online.served_teacher import ServedTeacher, TeacherServer
 from posttrain.params.params import check
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.agreement import sampler_gap
@@ -286,3 +289,34 @@ def test_all_processes_of_vllm_are_gone_soon_after_the_stage_was_killed(
             time.sleep(0.05)
     print(f"gone after {time.monotonic() - killed:.1f} s")
     assert not Path(place).exists() and not any(map(running, family))
+
+
+def test_a_teacher_that_vllm_serves_gives_the_log_probs_of_a_forward_pass(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("TEACHER_KEY", "a-secret-of-the-test")
+    command = [
+        VLLM, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "float32",
+        "--host", "127.0.0.1", "--port", str(port), "--api-key", "a-secret-of-the-test", "--max-model-len", "256",
+    ]  # fmt: skip
+    memory = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(command, env={**os.environ, **memory}, stdout=log, stderr=log, start_new_session=True)
+    params = TeacherServer(
+        url=f"http://127.0.0.1:{port}/v1", model=str(folder), key="TEACHER_KEY", top=7, retries=20, give_up_after=600
+    )
+    rows = [TokenRow([5, 6, 7], [8, 9, 10, 11]), TokenRow([5, 6, 7], [20, 21, 22], [True, False, True])]
+    try:
+        ids, logps = ServedTeacher(params, "distill.runs.x", load_tokenizer(folder), "sft/main")(rows)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    model, packed = load_policy(folder), pack(rows)
+    with torch.no_grad():
+        logits = head_of(model).logits(packed_states(model, packed)[packed.source_M])
+    expected, best = logits.log_softmax(-1).topk(7)
+    assert ids.tolist() == best.tolist()
+    assert float((logps - expected).abs().max()) < TOLERANCE

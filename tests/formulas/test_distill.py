@@ -54,3 +54,27 @@ def test_tiles_change_neither_values_nor_gradients(tile: int) -> None:
         strict=True,
     ):
         assert_close(one, two)
+
+
+@pytest.mark.parametrize("divergence", [distill.forward_kl, reverse_kl, jensen_shannon])
+def test_classes_diverge_less_and_all_tokens_as_much(divergence: distill.Divergence) -> None:
+    draw = torch.Generator().manual_seed(2)
+    student, teacher = torch.randn(2, 9, 12, generator=draw, dtype=torch.float64)
+    known, full = teacher.log_softmax(-1), divergence(student, teacher)
+    before = torch.zeros(9, dtype=torch.float64)
+    for top in (1, 4, 8, 11, 12):
+        logps, ids = known.topk(top)
+        found = divergence(distill.classes(student, ids), distill.with_rest(logps))
+        assert bool((found >= before - 1e-7).all()) and bool((found <= full + 1e-7).all())  # finer classes differ more
+        before = found
+    assert_close(before, full, atol=1e-6, rtol=1e-6)
+
+
+def test_the_gradient_of_classes_is_that_of_their_formula() -> None:
+    draw = torch.Generator().manual_seed(3)
+    student = torch.randn(4, 6, generator=draw, dtype=torch.float64).requires_grad_()
+    ids = torch.tensor([[0, 2], [1, 5], [3, 4], [0, 1]])
+    assert torch.autograd.gradcheck(lambda logits: distill.classes(logits, ids), [student])
+    everything = torch.arange(6).expand(4, 6)
+    (gradient,) = torch.autograd.grad(distill.classes(student, everything).sum(), [student])
+    assert bool(gradient.isfinite().all())

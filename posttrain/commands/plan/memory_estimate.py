@@ -146,7 +146,9 @@ def _of_likelihood(params: EvaluateRun, policy: Any, others: list[Any]) -> Deman
 def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, scorers: list[Any], prompt: int) -> Demand:
     """Return a stage that trains, and samples in between where it is online."""
     needs, runtime = _needs(group, params), params.runtime()
-    teacher = Teacher(shape(params.teacher), params.formula()) if isinstance(params, DistillRun) else None
+    teacher = None
+    if isinstance(params, DistillRun) and params.served is None:
+        teacher = Teacher(shape(params.teacher), params.formula())
     attach = params.attach(Path())
     models = ModelSet.of(start, runtime, needs, attach, reference_moves=params.reference_moves)
     models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)

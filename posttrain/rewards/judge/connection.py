@@ -25,8 +25,6 @@ from posttrain.rollout import Status
 T = TypeVar("T")
 warnings.filterwarnings("ignore", "coroutine 'connect_tcp", RuntimeWarning)  # anyio's, where a request is cancelled
 
-LARGEST: Final = 2**20
-"""Bytes of a reply."""
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 BUSY: Final = (408, 425, 429)
 """Statuses, next to 5xx, after which it is asked again."""
@@ -90,6 +88,9 @@ class TryAgainError(Exception):
 class Connection:
     """Asks one endpoint; its counts are those of this process."""
 
+    largest = 2**20
+    """Bytes of a reply."""
+
     def __init__(self, params: ConnectionParams, where: str) -> None:
         self._params, self._where = params, where
         self._headers = {"Accept-Encoding": "identity"}
@@ -142,7 +143,7 @@ class Connection:
         self.counts["requests"] += 1
         try:
             async with asyncio.timeout(params.timeout), client.stream("POST", url, json=body) as response:
-                content = await _limited(response)
+                content = await self._limited(response)
         except TimeoutError as error:
             raise TryAgainError(f"no reply within {params.timeout:g} s") from error
         except httpx.TimeoutException as error:
@@ -152,6 +153,14 @@ class Connection:
         if response.status_code != 200:
             self._refused(response, content)
         return content
+
+    async def _limited(self, response: httpx.Response) -> bytes:
+        content = bytearray()
+        async for chunk in response.aiter_bytes(65_536):
+            content += chunk
+            if len(content) > self.largest:
+                raise TryAgainError(f"the reply is larger than {self.largest // 2**20} MiB")
+        return bytes(content)
 
     def _refused(self, response: httpx.Response, content: bytes) -> Never:
         status = response.status_code
@@ -189,15 +198,6 @@ def _secret(name: str, where: str) -> str:
         what = f"the value of the environment variable {name} cannot be a key: it has spaces or odd characters"
         raise RewardError(what=what, where=where, fix="Set it to the key alone")
     return secret
-
-
-async def _limited(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_bytes(65_536):
-        content += chunk
-        if len(content) > LARGEST:
-            raise TryAgainError(f"the reply is larger than {LARGEST // 2**20} MiB")
-    return bytes(content)
 
 
 def _backoff(number: int) -> float:

@@ -1,0 +1,123 @@
+"""A teacher behind an endpoint: the log-probs of its likeliest tokens at each token of a row."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import httpx
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from posttrain.errors import ModelError, ParamsError
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError
+from posttrain.rollout import TokenRow
+
+COMPARED = 200
+"""Tokens of the first row whose text is compared with the endpoint's."""
+Likeliest = tuple[list[list[int]], list[list[float]]]
+
+
+class TeacherServer(ConnectionParams):
+    """An endpoint with OpenAI's completions of token ids and vLLM's `prompt_logprobs`: vLLM, `posttrain serve`."""
+
+    top: int = Field(
+        20,
+        ge=1,
+        le=1000,
+        description="likeliest tokens it is asked for; all others count as one (vLLM: --max-logprobs)",
+    )
+
+
+class ServedTeacher(Connection):
+    """Asks a teacher about rows of tokens; its vocabulary must be the student's."""
+
+    largest = 2**28
+
+    def __init__(self, params: TeacherServer, where: str, tokenizer: Any, student: str) -> None:
+        super().__init__(params, where)
+        self._top, self._tokenizer, self._student = params.top, tokenizer, student
+        self._is_compared = False
+
+    def __call__(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
+        """Return ids and log-probs of the likeliest tokens at each trained token of the rows, [M, K] each."""
+        try:
+            found = asyncio.run(self._all(rows))
+        except NoReply as error:
+            what = f"the teacher at {self._params.url} gives no log-probs ({error.status}: {error.reason})"
+            fix = "Repeat the stage when it answers: it continues from the last checkpoint"
+            if error.status == "error":
+                fix = "Serve a teacher with the student's vocabulary and room for its longest row, or lower served.top"
+            raise ModelError(what=what, where=f"{self._where}.served", fix=fix) from error
+        ids = torch.tensor([token for part, _ in found for token in part], dtype=torch.long)
+        logps = torch.tensor([token for _, part in found for token in part])
+        return ids.view(-1, self._top), logps.view(-1, self._top)
+
+    async def _all(self, rows: Sequence[TokenRow]) -> list[Likeliest]:
+        async with self.opened() as client:
+            tasks = [asyncio.ensure_future(self._row(client, row)) for row in rows]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _row(self, client: httpx.AsyncClient, row: TokenRow) -> Likeliest:
+        ids = [*row.prompt, *row.rest]
+        body = {
+            "model": self._params.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": self._top
+        }  # fmt: skip
+        found = await self.post(
+            client, f"{self._params.url.rstrip('/')}/completions", body, lambda content: _read(content, len(ids))
+        )
+        self._compare(ids, found)
+        return self._likeliest([found[len(row.prompt) + place] for place in row.trained])
+
+    def _likeliest(self, tokens: Sequence[Mapping[str, Any]]) -> Likeliest:
+        """Return the K likeliest of each token; an endpoint adds the token itself where it is not among them."""
+        ids, logps = [], []
+        for token in tokens:
+            ranked = sorted((-float(said["logprob"]), int(name)) for name, said in token.items())[: self._top]
+            if len(ranked) < self._top:
+                what = f"it names {len(ranked)} tokens where served.top = {self._top} are asked for"
+                raise ParamsError(what=what, where=f"{self._where}.served", fix="Lower top, or raise its own limit")
+            ids.append([name for _, name in ranked])
+            logps.append([min(-logp, 0.0) for logp, _ in ranked])
+        return ids, logps
+
+    def _compare(self, ids: Sequence[int], found: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse an endpoint that reads most tokens as another text: it has another tokenizer."""
+        if self._is_compared:
+            return
+        self._is_compared = True
+        pairs = islice(zip(ids[1:], found[1:], strict=True), COMPARED)
+        texts = [
+            (self._tokenizer.decode([token]), said.get(str(token), {}).get("decoded_token")) for token, said in pairs
+        ]
+        known = [(mine.strip(), str(theirs).strip()) for mine, theirs in texts if theirs is not None]
+        if sum(mine == theirs for mine, theirs in known) * 2 < len(texts):
+            mine, theirs = next(((mine, theirs) for mine, theirs in known if mine != theirs), ("", "nothing"))
+            what = f"the teacher's tokenizer is not that of {self._student}: a token is {mine!r} here, {theirs!r} there"
+            fix = "Serve a teacher of the same family, or sample it and use sft"
+            raise ParamsError(what=what, where=f"{self._where}.served", fix=fix)
+
+
+def _read(content: bytes, tokens: int) -> list[Mapping[str, Any]]:
+    """Return what the endpoint says of each token: id -> its log-prob."""
+    try:
+        choice = json.loads(content)["choices"][0]
+        found = [said or {} for said in choice["prompt_logprobs"]]
+        complete = len(found) == tokens and all(
+            float(part["logprob"]) <= 1e-3 for said in found for part in said.values()
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or `posttrain serve`") from error
+    if not complete:
+        raise TryAgainError(
+            f"the reply has log-probs of {len(found)} tokens, and {tokens} were sent, or they are above 0"
+        )
+    return found

@@ -1,0 +1,188 @@
+"""A teacher behind an endpoint: with all its tokens it teaches what the model itself does, with some of them too."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+import yaml
+from torch.testing import assert_close
+
+from posttrain.errors import ModelError, ParamsError
+from posttrain.formulas.distill import log_probs
+from posttrain.models.files.store import load_policy, load_tokenizer
+from posttrain.models.forward.forward import packed_states
+from posttrain.models.forward.logp import head_of
+from posttrain.online.served_teacher import ServedTeacher, TeacherServer
+from posttrain.rollout import TokenRow
+from posttrain.tables.columns import with_ids
+from posttrain.tables.store import write_table
+from posttrain.text.bpe import BpeParams, train_tokenizer
+from posttrain.text.packing import pack
+from posttrain.workspace import library_environment
+from tests.models.tiny import tiny_folder
+from tests.serve.served import Served
+from tests.workspace import Finished, environment
+
+KEY = "a-secret-of-the-test"
+ROWS = [TokenRow([5, 6, 7], [8, 9, 10, 11]), TokenRow([5, 6, 7], [20, 21, 22], [True, False, True])]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of a student and of a teacher with other weights."""
+    return tuple(tiny_folder(tmp_path_factory.mktemp(f"seed{seed}"), seed) for seed in (0, 1))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def teacher(models: tuple[Path, Path], serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> Served:
+    """The teacher, served."""
+    monkeypatch.setenv("TEACHER_KEY", KEY)
+    return serve(models[1], POSTTRAIN_SERVE_KEY=KEY)
+
+
+def asks(served: Served, model: Path, top: int, **settings: Any) -> ServedTeacher:
+    """What asks the served teacher."""
+    params = TeacherServer(url=served.url, model=str(model), key="TEACHER_KEY", top=top, **settings)
+    return ServedTeacher(params, "distill.runs.x", load_tokenizer(model), "sft/main")
+
+
+def test_its_log_probs_are_those_of_a_forward_pass(models: tuple[Path, Path], teacher: Served) -> None:
+    ids, logps = asks(teacher, models[1], 7)(ROWS)
+    model, packed = load_policy(models[1]), pack(ROWS)
+    with torch.no_grad():
+        states = packed_states(model, packed)[packed.source_M]
+        expected, best = log_probs(head_of(model).logits(states), 1.0).topk(7)
+    assert ids.tolist() == best.tolist() and len(ids) == 6  # the masked token has no row
+    assert_close(logps, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_another_tokenizer_is_refused(models: tuple[Path, Path], teacher: Served, tmp_path: Path) -> None:
+    train_tokenizer(["zyx wvu tsr qpo nml"] * 9, BpeParams(vocabulary=290), tmp_path)
+    asked = ServedTeacher(
+        TeacherServer(url=teacher.url, model=str(models[1]), key="TEACHER_KEY", top=5), "distill.runs.x",
+        load_tokenizer(tmp_path), "sft/main",
+    )  # fmt: skip
+    rows = [TokenRow([260, 261], list(range(262, 277)))]
+    with pytest.raises(ParamsError, match="the teacher's tokenizer is not that of sft/main"):
+        asked(rows)
+
+
+@pytest.mark.parametrize("top", [0, 279])
+def test_an_endpoint_that_names_too_few_tokens_is_refused(top: int, models: tuple[Path, Path], teacher: Served) -> None:
+    if top == 0:
+        with pytest.raises(ValueError, match="greater than or equal to 1"):
+            asks(teacher, models[1], top)
+        return
+    with pytest.raises(ParamsError, match=r"where served\.top = 279 are asked for"):
+        asks(teacher, models[1], top)(ROWS)
+
+
+def test_one_that_is_down_ends_the_run_with_its_address(models: tuple[Path, Path], teacher: Served) -> None:
+    asked = asks(teacher, models[1], 5, retries=1)
+    asked(ROWS)
+    teacher.end(signal.SIGKILL)
+    with pytest.raises(ModelError, match="gives no log-probs") as error:
+        asked(ROWS)
+    assert teacher.url in str(error.value) and KEY not in str(error.value)
+
+
+def project(folder: Path, models: tuple[Path, Path], run: dict[str, Any]) -> Path:
+    """A project with one distill run."""
+    for name, model in zip(("student", "teacher"), models, strict=True):
+        shutil.copytree(model, folder / f"models/base/{name}")
+    rows = [
+        {"split": split, "problem": f"{split}{n}", "prompt": [{"role": "user", "content": f"{n}+{len(split)}="}],
+         "answer": "", "info": "{}", "task": ""}
+        for split in ("train", "heldout", "test") for n in range(12)
+    ]  # fmt: skip
+    write_table(with_ids(pl.DataFrame(rows), "prompts"), folder / "data/mine/prompts.parquet", "prompts")
+    settings = {
+        "algorithm": "reverse_kl", "start": "base/student", "data": "mine/prompts", "demonstrations": "none",
+        "reward_model": "none", "reward": {"length": {"weight": 1.0, "target": 5}}, "seed": 1,
+        "rollout": {"rounds": 6, "prompts": 4, "group_size": 2, "minibatches": 1, "sampling": {"max_tokens": 8}},
+        "optimizer": {"lr": 3e-3}, **run,
+    }  # fmt: skip
+    (folder / "params.yaml").write_text(yaml.safe_dump({"format": 2, "distill": {"runs": {"x": settings}}}))
+    return folder
+
+
+def train(folder: Path) -> Finished:
+    """Run the stage."""
+    paths = {"PYTHONPATH": library_environment()["PYTHONPATH"], "TEACHER_KEY": KEY}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "posttrain", "run", "distill", "x"], cwd=folder, text=True,
+        env={**environment(), **paths}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    return Finished(done.args, done.returncode, done.stdout)
+
+
+def curve(folder: Path) -> list[float]:
+    """The divergence at each step."""
+    return pl.read_csv(folder / "plots/distill/x.csv")["teacher_kl"].to_list()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_with_all_tokens_is_the_run_with_the_model(
+    models: tuple[Path, Path], teacher: Served, tmp_path: Path
+) -> None:
+    size = len(load_tokenizer(models[1]))
+    served = {"teacher": "none", "served": {"url": teacher.url, "model": str(models[1]), "key": "TEACHER_KEY"}}
+    found = {}
+    for name, run in {
+        "here": {"teacher": "base/teacher"},
+        "all": {**served, "served": {**served["served"], "top": size - 1}},  # type: ignore[dict-item]
+        "some": {**served, "served": {**served["served"], "top": 20}},  # type: ignore[dict-item]
+    }.items():
+        folder = project(tmp_path / name, models, run)
+        done = train(folder)
+        assert done.returncode == 0, done.stdout
+        found[name] = curve(folder)
+        assert KEY not in done.stdout + json.dumps([str(path) for path in folder.rglob("*") if KEY in path.name])
+    assert found["all"] == pytest.approx(found["here"], rel=1e-3)
+    assert found["some"][0] < found["here"][0]  # tokens that are one class cannot differ
+    assert found["some"][-1] < 0.8 * found["some"][0] and found["here"][-1] < 0.8 * found["here"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_continues_after_its_teacher_was_away(
+    models: tuple[Path, Path], tmp_path: Path, serve: Callable[..., Served]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    away = {"url": f"http://127.0.0.1:{port}/v1", "model": str(models[1]), "key": "TEACHER_KEY", "retries": 0}
+    folder = project(tmp_path / "away", models, {"teacher": "none", "served": away})
+    done = train(folder)
+    assert done.returncode != 0 and "gives no log-probs (infrastructure:" in done.stdout, done.stdout
+    assert "Traceback" not in done.stdout and not (folder / "models/distill/x").exists()
+    os.environ.pop("TEACHER_KEY", None)
+    here = serve(models[1], POSTTRAIN_SERVE_KEY=KEY)
+    text = (folder / "params.yaml").read_text()
+    (folder / "params.yaml").write_text(text.replace(away["url"], here.url))
+    done = train(folder)
+    assert done.returncode == 0, done.stdout
+
+
+def test_settings_that_name_two_teachers_or_none_are_refused(models: tuple[Path, Path], tmp_path: Path) -> None:
+    served = {"url": "http://127.0.0.1:1/v1", "model": "m"}
+    for name, run, message in (
+        ("two", {"teacher": "base/teacher", "served": served}, "two teachers are named"),
+        ("none", {"teacher": "none"}, "no teacher is named"),
+        ("warm", {"teacher": "none", "served": served, "temperature": 2.0}, "needs the logits of all tokens"),
+    ):
+        done = train(project(tmp_path / name, models, run))
+        assert done.returncode != 0 and message in done.stdout, done.stdout
