@@ -59,7 +59,7 @@ class Engine:
     check: Callable[[], object] = lambda: None
     """Raises where this machine lacks what it needs."""
     sets: Mapping[str, str] | None = None
-    """Settings of its own that posttrain decides -> by which key; None: it has no settings of its own."""
+    """Settings of its own that `engine_args` may not have -> why; None: it has no settings of its own."""
 
     def refuse(self, name: str, needs: Mapping[str, Capability]) -> None:
         """Raise where a setting needs what the engine cannot; `needs`: what asks for it -> the ability."""
