@@ -54,20 +54,14 @@ def load(name: str, params: DistillRun) -> Loaded:
     if teacher is not None:
         text.context = shared_context(text, teacher, seen or {}, section)
 
-    runtime = Runtime(params.device)
+    runtime, served = Runtime(params.device), None
+    if params.served is not None:
+        served = ServedTeacher(params.served, section, text.tokenizer, params.start)
+    frozen = None if teacher is None else frozen_on(load_policy(teacher), runtime)
     models = ModelSet.load(
-        runtime,
-        start,
-        params.needs,
-        params,
-        temperature=params.rollout.sampling.temperature,
-        teacher=Teacher(
-            None if teacher is None else frozen_on(load_policy(teacher), runtime),
-            params.formula(),
-            seen,
-            None if params.served is None else ServedTeacher(params.served, section, text.tokenizer, params.start),
-        ),
-    )
+        runtime, start, params.needs, params, temperature=params.rollout.sampling.temperature,
+        teacher=Teacher(frozen, params.formula(), seen, served),
+    )  # fmt: skip
     return Loaded(text, prompts, models, [start, table, *([teacher] if teacher else [])])
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posttrain.errors import ModelError
 from posttrain.models.decoder.kv_cache import CachedAttention, PromptAttention
+from posttrain.models.decoder.step import OwnCacheDecoder
 from posttrain.models.forward.forward import NAME, Scoring, backbone, hidden_states, packed_states, run_in_rows
 from posttrain.models.forward.logp import Head, head_of
 from posttrain.rollout import token_rows
@@ -54,7 +55,9 @@ def verify_forward(model: Any, where: str) -> None:
         )
         if again is not None:
             raise ModelError(what=f"{type(model).__name__} {again}, in padded rows too", where=where, fix=TESTED_FAMILY)
-        print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples without a cache: slow")
+        model.has_own_cache = head is not None and _decodes_from_its_own_cache(model, rows, expected)
+        how = "its own cache" if model.has_own_cache else "no cache: slow"
+        print(f"{where}: {type(model).__name__} {fault}: it runs in padded rows and samples with {how}")
     if head is not None and scaled is not None and not _close(head.logits(scaled[0]), scaled[1]):
         what = f"the logits of {type(model).__name__} are more than its states times a matrix, capped and scaled"
         raise ModelError(what=what, where=where, fix=TESTED_FAMILY)
@@ -125,6 +128,22 @@ def _packed_and_decoded(model: Any, rows: list[list[int]]) -> Tensor:
     cache.step()
     place, following = attention.lengths_P[second], torch.tensor([rows[1][-1:]], device=device)
     return torch.cat([states, hidden_states(model, following, place[:, None], cache)[0]])
+
+
+def _decodes_from_its_own_cache(model: Any, rows: list[list[int]], expected: Tensor) -> bool:
+    """Return whether its own cache gives the logits of whole rows, also when rows share a prompt and one leaves."""
+    decoder, device = OwnCacheDecoder(model), device_of(model)
+    first, second = rows
+    try:
+        decoder.admit([], [first[:-1], second[:-1]], [0, 1, 1])
+        prefilled = decoder.next_logits()
+        decoder.keep_rows(torch.tensor([1, 2], device=device))
+        decoder.append_tokens(torch.tensor([second[-1]] * 2, device=device), torch.tensor([2, 2], device=device))
+        decoded = decoder.next_logits()
+    except FAULTS:
+        return False
+    places = [len(first) - 2, len(first) + len(second) - 2, len(first) + len(second) - 2, -1, -1]
+    return _close(torch.cat([prefilled, decoded]), expected[places])
 
 
 def _reference(run: Any, rows: list[list[int]]) -> Tensor:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import polars as pl
 import psutil
 import pytest
@@ -291,6 +292,14 @@ def test_all_processes_of_vllm_are_gone_soon_after_the_stage_was_killed(
     assert not Path(place).exists() and not any(map(running, family))
 
 
+def answers(url: str) -> bool:
+    """Whether a server answers already."""
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def test_a_teacher_that_vllm_serves_gives_the_log_probs_of_a_forward_pass(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -301,15 +310,17 @@ def test_a_teacher_that_vllm_serves_gives_the_log_probs_of_a_forward_pass(
     command = [
         VLLM, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "float32",
         "--host", "127.0.0.1", "--port", str(port), "--api-key", "a-secret-of-the-test", "--max-model-len", "256",
+        "--enforce-eager",
     ]  # fmt: skip
     memory = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(command, env={**os.environ, **memory}, stdout=log, stderr=log, start_new_session=True)
-    params = TeacherServer(
-        url=f"http://127.0.0.1:{port}/v1", model=str(folder), key="TEACHER_KEY", top=7, retries=20, give_up_after=600
-    )
+    params = TeacherServer(url=f"http://127.0.0.1:{port}/v1", model=str(folder), key="TEACHER_KEY", top=7)
     rows = [TokenRow([5, 6, 7], [8, 9, 10, 11]), TokenRow([5, 6, 7], [20, 21, 22], [True, False, True])]
     try:
+        while not answers(f"http://127.0.0.1:{port}/health"):  # the test's own limit ends it
+            assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
+            time.sleep(1)
         ids, logps = ServedTeacher(params, "distill.runs.x", load_tokenizer(folder), "sft/main")(rows)
     finally:
         os.killpg(server.pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ from posttrain.models.files.store import (
     load_tokenizer,
     save_model,
 )
-from posttrain.models.forward.forward import runs_in_rows, score_rows
+from posttrain.models.forward.forward import has_own_cache, runs_in_rows, score_rows
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
@@ -68,9 +68,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
 IN_ROWS: dict[str, dict[str, Any]] = {
     "bloom": {}, "falcon": {"alibi": True}, "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 4}, "codegen": {"rotary_dim": 4}, "mpt": {}, "stablelm": {}, "nemotron": {}, "xglm": {},
-    "mamba": {}, "llama4_text": {}, "recurrent_gemma": {},
+    "mamba": {}, "llama4_text": {}, "recurrent_gemma": {"num_hidden_layers": 3},
     "qwen3_next": {
-        "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"], "head_dim": 8,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
         "linear_value_head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
         "shared_expert_intermediate_size": 16,
     },
@@ -81,6 +82,7 @@ SINGLE = {"mixtral", "deepseek_v3", "granitemoe", "gpt_oss", "qwen3_next", "xglm
 
 MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
     "head_dim": 8,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -199,10 +201,17 @@ def examine(name: str, place: Path) -> Found:
     save_model(model, trained, base)
     same(model, load_model(trained))
     return Found(
-        runs="padded rows" if runs_in_rows(model) else "packed",
+        runs=how_it_runs(model),
         head=rewarded(name, trained, reward, asked, answer.rest),
         layout=described(given),
     )
+
+
+def how_it_runs(model: Any) -> str:
+    """Packed with our cache, or in padded rows with its own cache or with none."""
+    if not runs_in_rows(model):
+        return "packed"
+    return "padded rows, own cache" if has_own_cache(model) else "padded rows, no cache"
 
 
 def descend(model: Any, prompt: list[int], completion: list[int]) -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError
+from posttrain.models.decoder.step import OwnCacheDecoder, RecomputeDecoder
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import new_model
-from posttrain.models.forward.forward import score_tokens
-from posttrain.models.self_check import verify_forward
+from posttrain.models.forward.forward import has_own_cache, score_tokens
+from posttrain.models.self_check import TOLERANCE, verify_forward
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack
@@ -27,13 +29,14 @@ DEVICE = Runtime(DeviceParams(device="cpu", threads=1))
 PROMPTS = [*random_rows(5, seed=1)[0], [7]]  # some of them are shared by neighbours
 NAMES = [str(i) for i in range(len(PROMPTS))]
 ENDS = Stops((2, 11, 50), str)
+PAGE_ROWS = PAGE.read_text(encoding="utf-8").partition(MARK)[2].strip().splitlines()
 
 
 def family(name: str, **over: Any) -> Any:
     """A small model of a family, with what starts at 0 or 1 moved from there."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    config = CONFIG_MAPPING[name](**{**SHAPE, **(FAMILIES | IN_ROWS)[name], **over})
+    config = CONFIG_MAPPING[name](**{**SHAPE, **EVERY[name], **over})
     model = new_model(config, 0)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -83,6 +86,32 @@ def test_families_generate_what_the_plain_loop_does(name: str) -> None:
     assert_same(likeliest, naive(model, prompts, None, 1, params, 0, ENDS.tokens), tolerance)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [line.split("`")[1] for line in PAGE_ROWS if "padded rows, own cache" in line])
+def test_a_models_own_cache_gives_the_logits_of_whole_rows(name: str) -> None:
+    """Prompts of several lengths, longer than chunks and windows; rows that share one, that leave and that join."""
+    model = family(name).eval()
+    verify_forward(model, name)
+    drawn = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(3, 90, (length,), generator=drawn).tolist() for length in (3, 70, 3, 131)]
+    decoders = OwnCacheDecoder(model), RecomputeDecoder(model)
+    assert has_own_cache(model)
+    with torch.inference_mode():
+        for decoder in decoders:
+            decoder.admit([], prompts, [0, 1, 1, 2, 3, 0])
+        for step in range(12):
+            logits, expected = (decoder.next_logits() for decoder in decoders)
+            assert_close(logits, expected, atol=TOLERANCE * float(expected.abs().max()), rtol=0)
+            if step == 5:
+                for decoder in decoders:
+                    decoder.keep_rows(torch.tensor([0, 2, 4]))
+                expected = expected[[0, 2, 4]]
+            for decoder in decoders:
+                decoder.append_tokens(expected.argmax(1), torch.zeros(len(expected), dtype=torch.long))
+                if step == 5:  # of the prompts that are left
+                    decoder.admit([0, 1, 3], [[9, 8, 7, 6]], [3, 2, 0])
+
+
 @pytest.mark.parametrize("name", [*FAMILIES, *IN_ROWS])
 def test_families_learn_what_plain_autograd_does(name: str) -> None:
     """One update of the fast path, the embedding's gradient by its leaf, beside the model's own code row by row."""
@@ -112,9 +141,6 @@ def test_a_head_that_does_more_is_refused() -> None:
     model.config.final_logit_softcapping = 60.0  # not what its code does
     with pytest.raises(ModelError, match="more than its states times a matrix"):
         verify_forward(model, "recurrent_gemma")
-
-
-PAGE_ROWS = PAGE.read_text(encoding="utf-8").partition(MARK)[2].strip().splitlines()
 
 
 @pytest.mark.slow

@@ -147,8 +147,8 @@ def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, sco
     """Return a stage that trains, and samples in between where it is online."""
     needs, runtime = _needs(group, params), params.runtime()
     teacher = None
-    if isinstance(params, DistillRun) and params.served is None:
-        teacher = Teacher(shape(params.teacher), params.formula())
+    if isinstance(params, DistillRun):
+        teacher = Teacher(None if params.served else shape(params.teacher), params.formula())
     attach = params.attach(Path())
     models = ModelSet.of(start, runtime, needs, attach, reference_moves=params.reference_moves)
     models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)

@@ -1,7 +1,7 @@
 """One model in the decoding loop: the rows so far, and the logits of each row's next token.
 
 A step of the common decoder families runs as plain tensor calls, since a small model's step is mostly Python; on a GPU
-it can be a CUDA graph. Other models run their own code over our cache, or over whole rows again.
+it can be a CUDA graph. Other models run their own code over our cache, over their own, or over whole rows again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from posttrain.models.adapters import is_plain, linear_of, merged_weight
 from posttrain.models.decoder.kv_cache import CachedAttention, PromptAttention
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.decoder.paged import PAGE, PagedAttention, batch_rows, own_pages
-from posttrain.models.forward.forward import Scoring, hidden_states, row_states, runs_in_rows
+from posttrain.models.forward.forward import Scoring, has_own_cache, hidden_states, own_states, row_states, runs_in_rows
 from posttrain.models.forward.logp import head_of
 from posttrain.models.forward.varlen import takes_pages
 from posttrain.rollout import token_rows
@@ -197,12 +197,73 @@ class DecoderBackend(Protocol):
 def backend_of(model: Any, longest_prompt: int, max_new_tokens: int, *, cuda_graphs: bool = False) -> DecoderBackend:
     """Return the fastest backend that runs the model; `cuda_graphs` where the model allows them."""
     if runs_in_rows(model):
-        return RecomputeDecoder(model)
+        return OwnCacheDecoder(model) if has_own_cache(model) else RecomputeDecoder(model)
     return CachedDecoder(model, longest_prompt, max_new_tokens, cuda_graphs=cuda_graphs)
 
 
+@dataclass
+class _SameLength:
+    """Rows that are equally long, in one cache of the model's own."""
+
+    cache: Any
+    slots_G: Tensor
+
+
+class OwnCacheDecoder:
+    """A model with its own cache, such as recurrent states: rows of one length share one, so that nothing is padded."""
+
+    def __init__(self, model: Any) -> None:
+        head = head_of(model)
+        self._model, self._head, self._device = model, head, head.weight_VD.device
+        self._prompts: list[list[int]] = []
+        self._groups: list[_SameLength] = []
+        self._states_R: Tensor | None = None
+
+    def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
+        self._prompts = [self._prompts[place] for place in kept] + [list(prompt) for prompt in fresh]
+        first = 0 if self._states_R is None else len(self._states_R)
+        new: dict[int, Tensor] = {}
+        for length in dict.fromkeys(len(self._prompts[place]) for place in joining):
+            slots = [slot for slot, place in enumerate(joining) if len(self._prompts[place]) == length]
+            unique = list(dict.fromkeys(joining[slot] for slot in slots))
+            ids_PT = torch.tensor([self._prompts[place] for place in unique], device=self._device)
+            states_PTD, cache = own_states(self._model, ids_PT, None)
+            rows_G = torch.tensor([unique.index(joining[slot]) for slot in slots], device=self._device)
+            cache.reorder_cache(rows_G)
+            self._groups.append(_SameLength(cache, torch.tensor(slots, device=self._device) + first))
+            new |= dict(zip(slots, states_PTD[rows_G, -1], strict=True))
+        parts = [] if self._states_R is None else [self._states_R]
+        parts += [torch.stack([new[slot] for slot in range(len(joining))])] if new else []
+        self._states_R = torch.cat(parts) if parts else None
+
+    def keep_rows(self, index_R: Tensor) -> None:
+        assert self._states_R is not None, "no row has been admitted"
+        place_R = torch.full((len(self._states_R),), -1, device=self._device)
+        place_R[index_R] = torch.arange(len(index_R), device=self._device)
+        self._states_R = self._states_R[index_R]
+        for group in self._groups:
+            place_G = place_R[group.slots_G]
+            if bool((place_G < 0).any()):
+                group.cache.reorder_cache((place_G >= 0).nonzero().squeeze(1))
+            group.slots_G = place_G[place_G >= 0]
+        self._groups = [group for group in self._groups if len(group.slots_G)]
+
+    def next_logits(self) -> Tensor:
+        assert self._states_R is not None, "no row has been admitted"
+        return self._head.logits(self._states_R.to(self._head.weight_VD.dtype))
+
+    def append_tokens(self, token_R: Tensor, position_R: Tensor) -> None:  # noqa: ARG002
+        assert self._states_R is not None, "no row has been admitted"
+        for group in self._groups:
+            states_GTD, group.cache = own_states(self._model, token_R[group.slots_G][:, None], group.cache)
+            self._states_R[group.slots_G] = states_GTD[:, -1]
+
+    def kv_bytes(self) -> tuple[int, int]:
+        return 0, 0
+
+
 class RecomputeDecoder:
-    """A model that cannot decode from our cache: every row is run again for each token."""
+    """A model that cannot decode from any cache: every row is run again for each token."""
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -218,6 +219,19 @@ def run_in_rows(model: Any) -> None:
 def runs_in_rows(model: Any) -> bool:
     """Return whether the model cannot run packed."""
     return getattr(model, "runs_in_rows", False)
+
+
+def has_own_cache(model: Any) -> bool:
+    """Return whether a model that runs in rows decodes from a cache of its own."""
+    return getattr(model, "has_own_cache", False)
+
+
+def own_states(model: Any, ids_ST: Tensor, cache: Any | None) -> tuple[Tensor, Any]:
+    """Return the last hidden states [S, T, D] of rows' next tokens, and the model's own cache with these."""
+    core = backbone(model)
+    name = "cache_params" if "cache_params" in signature(core.forward).parameters else "past_key_values"
+    output = core(input_ids=ids_ST, use_cache=True, **({} if cache is None else {name: cache}))
+    return output.last_hidden_state, output[name]
 
 
 def row_states(model: Any, ids_ST: Tensor) -> Tensor:
