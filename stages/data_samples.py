@@ -59,11 +59,18 @@ def main(run: str) -> None:
     reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
     progress = Progress(f"{where}: sampling", count, "completion")
     sampled = SampledModel(model, model_folder, text, runtime)
-    with frozen_sampler(params.engine, sampled, params.policy, longest, prompts, params.device, where) as sampler:
+    with frozen_sampler(
+        params.engine, sampled, params.policy, longest, prompts, params.device, where, params.engine_args
+    ) as sampler:
         drawn = generate_rollouts(
             sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
         )
         progress.close()
+        gap = {}
+        if "exact" not in sampler.can:
+            from posttrain.sampling.agreement import sampler_gap
+
+            gap = sampler_gap(model, drawn, params.sampling.temperature, runtime, where)
         rows, rollouts = FailureLimit(reward, params.max_failed, where).complete(rows, reward.score(drawn))
         check_scorable(params.reward, rollouts, where)
         steps = [] if params.steps is None else labelled_steps(
@@ -84,7 +91,7 @@ def main(run: str) -> None:
     }
     if "feedback" in tables:
         counts["feedback"] = tables["feedback"].height
-    write_json(metrics_path(f"data/{run}"), {**counts, **rounded(summary)})
+    write_json(metrics_path(f"data/{run}"), {**counts, **rounded({**summary, **gap})})
     print(f"{run}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
 
 

@@ -8,7 +8,7 @@ from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import context_of, load_text
 from posttrain.online.group_samplers import PolicyGroups
-from posttrain.online.heldout import heldout_watch
+from posttrain.online.heldout import heldout_prompts, heldout_watch
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.params.slots import needed_model
@@ -59,15 +59,17 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
     log = params.rollout_log(name, text, max(map(len, lengths)))
 
     sampled = SampledModel(models.policy, inputs[0], text, models.runtime)
-    longest = longest_row(prompts, rollout.sampling, context_of(models.policy.config))
-    with ENGINES[rollout.engine].open(sampled, rollout.sampling, longest, f"{section}.rollout") as sampler:
+    heldout = heldout_prompts(params, text, section)
+    longest = longest_row([*prompts, *heldout], rollout.sampling, context_of(models.policy.config))
+    opened = ENGINES[rollout.engine].open(sampled, rollout.sampling, longest, f"{section}.rollout", rollout.engine_args)
+    with opened as sampler:
         groups = PolicyGroups(
             sampler, text, models, rollout,
             seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,
             keeps=params.keeps,
         )  # fmt: skip
         training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
-        watch = heldout_watch(params, models, text, rewards, training.source.steps, section, sampler)
+        watch = heldout_watch(params, models, text, heldout, rewards, training.source.steps, section, sampler)
         metrics, watched = run_watched(training, watch)
     monitor.close()
 

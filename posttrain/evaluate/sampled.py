@@ -49,13 +49,14 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     progress = Progress(name, count + len(prompts), "completion")
     with frozen_sampler(
         params.engine, SampledModel(model, model_folder, text, runtime), policy, params.sampling, prompts,
-        params.device, section, keep=params.completions == "full",
+        params.device, section, params.engine_args, keep=params.completions == "full",
     ) as sampler:  # fmt: skip
         draw = partial(generate_rollouts, sampler, text, prompts, params.sampling, params.seed)
         drawn = [
             draw(samples=samples, greedy=greedy, advance=progress.advance)
             for samples, greedy in ((params.samples, False), (1, True))
         ]
+        agrees = "exact" in sampler.can
     progress.close()
     scorer = model_of(params.reward_model, f"{section}.reward_model")
     context = Context(runtime, section, scorer, text, params.sampling.max_tokens)
@@ -63,6 +64,10 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
     FailureLimit(reward, params.max_failed, section).check([*sampled, *greedy])
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
+    if not agrees:
+        from posttrain.sampling.agreement import sampler_gap
+
+        metrics |= sampler_gap(model, sampled, params.sampling.temperature, runtime, name)
     if reference == model_folder:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None and _comparable(text, reference, name):

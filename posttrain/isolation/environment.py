@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -29,7 +30,10 @@ class ChildError(Exception):
 
 
 def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str | None:
-    """Return why a Python cannot be used, found without importing the package; None if it can."""
+    """Return why a Python cannot be used, found without importing the package; None if it can.
+
+    `version`: how the versions begin that can be used, or the oldest of them with a +, e.g. `0.30+`.
+    """
     if shutil.which(python) is None:
         return f"there is no Python at {python}"
     probe = (
@@ -45,9 +49,15 @@ def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str
     found = asked.stdout.strip()
     if not found:
         return f"{shown} is missing in the environment of {python}"
-    if not found.startswith(version):
+    oldest = version.removesuffix("+")
+    if not (found.startswith(version) if oldest == version else _numbers(found) >= _numbers(oldest)):
         return f"{python} has {shown} {found}, and posttrain speaks with {version}"
     return None
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the first numbers of a version: `0.31.0rc1` -> [0, 31, 0]."""
+    return [int(number) for number in re.findall(r"(?:^|\.)(\d+)", version.partition("+")[0])]
 
 
 def answer_of(python: str, file: Path, request: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -41,23 +41,34 @@ if TYPE_CHECKING:
     from posttrain.train.loop import TrainingRun
 
 
-def heldout_watch(
-    params: OnlineParams, models: ModelSet, text: ChatText, proxy: RewardSum, steps: int, section: str, sampler: Sampler
-) -> HeldoutWatch | None:
-    """What evaluates the policy while it is trained, on held-out prompts of the run's table; None where none does.
-
-    `sampler`: that of the run; where it holds the samples of a round ahead, the built-in decoder samples instead.
-    """
+def heldout_prompts(params: OnlineParams, text: ChatText, section: str) -> list[Prompt]:
+    """Return the held-out prompts of the run's table that `watch` measures the policy on; none where none does."""
     watch, table = params.watch, table_path(params.data)
     if watch is None:
-        return None
-    where, sampling = f"{section}.watch", params.rollout.sampling
+        return []
+    where = f"{section}.watch"
     rows = read_table(table, "prompts").filter(split="heldout").iter_rows(named=True)
     prompts = scorable_prompts(watch.reward, encode_prompts(text, prompts_of(rows)), str(table))[: watch.prompts]
     check_enough_prompts(len(prompts), "heldout", table)
     if len(prompts) < watch.prompts:
         print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
-    check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * watch.samples, sampling, where)
+    lengths, sampling = [prompt.ids for prompt in prompts], params.rollout.sampling
+    check_capacity(text.context, lengths, len(prompts) * watch.samples, sampling, where)
+    return prompts
+
+
+def heldout_watch(
+    params: OnlineParams, models: ModelSet, text: ChatText, prompts: Sequence[Prompt], proxy: RewardSum, steps: int,
+    section: str, sampler: Sampler,
+) -> HeldoutWatch | None:  # fmt: skip
+    """What evaluates the policy while it is trained, on `heldout_prompts`; None where none does.
+
+    `sampler`: that of the run; where it holds the samples of a round ahead, the built-in decoder samples instead.
+    """
+    watch = params.watch
+    if watch is None:
+        return None
+    where, sampling = f"{section}.watch", params.rollout.sampling
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
     context = Context(models.runtime, where, reward_model, text, sampling.max_tokens)
     true = RewardSum(watch.reward, context, wait_above(params.on_failures, params.max_failed))

@@ -105,7 +105,6 @@ class OnlineParams(TrainingParams):
     def _engine_can_sample_it(self) -> OnlineParams:
         needs: dict[str, Capability] = {}
         needs |= {"samples of a mixture of two models": "mixture"} if self.mixture_share else {}
-        needs |= {f"adapter: {self.adapter.type}": "adapter"} if self.adapter.type != "none" else {}
         ENGINES[self.rollout.engine].refuse(self.rollout.engine, needs)
         return self
 

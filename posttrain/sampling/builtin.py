@@ -26,7 +26,7 @@ from posttrain.text.stops import Stops, StopStrings
 class LocalSampler:
     """Samples from a model in memory; `sync` copies nothing, since the weights are shared."""
 
-    can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings", "adapter", "exact"})
+    can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings", "exact"})
 
     def __init__(
         self, model: Any, stops: Stops, runtime: Runtime, version: str = "", section: str = "sampling"

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posttrain.models.files.text import context_of
 from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.rollout import Kept
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.engines import Engine, SampledModel
+from posttrain.sampling.engines import Engine, EngineArgs, SampledModel
 from posttrain.sampling.sampler import (
     VLLM_CAN,
     Capability,
@@ -84,16 +83,16 @@ class DistributedSampler:
 class RankZeroSampler:
     """An external engine that the first process of a run asks; each process gets all completions."""
 
-    def __init__(self, policy: Any, engine: Sampler | None = None) -> None:
-        """`engine`: of the first process."""
-        self._policy, self._engine = policy, engine
+    def __init__(self, longest: int, engine: Sampler | None = None) -> None:
+        """`longest`: the most tokens of a request; `engine`: of the first process."""
+        self._longest, self._engine = longest, engine
         self.can: frozenset[Capability] = VLLM_CAN - {"background"}  # whose threads would meet those of other ranks
         self.version = ""
 
     @property
     def context(self) -> int | None:
-        """The model's context."""
-        return context_of(self._policy.config)
+        """The most tokens of a request with its completion."""
+        return self._longest
 
     def sync(self, model: Any, version: str) -> None:
         """Give the engine these weights, gathered."""
@@ -157,7 +156,9 @@ def _completions(shape: Tensor, ids: Tensor, logps: Tensor, *sets: Tensor) -> li
 
 
 @contextmanager
-def _opened(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> Iterator[Sampler]:  # noqa: ARG001
+def _opened(
+    model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,  # noqa: ARG001
+) -> Iterator[Sampler]:  # fmt: skip
     yield DistributedSampler(LocalSampler(model.policy, model.text.stops, model.runtime, section=f"{where}.sampling"))
 
 

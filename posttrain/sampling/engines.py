@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
@@ -20,6 +21,13 @@ ENGINE: Any = Field(
     "builtin", description="what samples: the decoder of posttrain, or a server of vLLM (docs/sampling.md)"
 )
 """The setting `engine`."""
+EngineArgs = Annotated[
+    dict[str, Any],
+    Field(
+        description="vLLM's own settings, passed on unchanged, e.g. {quantization: fp8, enable_prefix_caching: false}"
+    ),
+]
+"""The setting `engine_args`."""
 
 
 class SampledModel(NamedTuple):
@@ -32,10 +40,13 @@ class SampledModel(NamedTuple):
 
 
 class Open(Protocol):
-    """Opens a sampler of a model; `longest`: the most tokens of a row, `where`: the section of its settings."""
+    """Opens a sampler of a model.
+
+    `longest`: the most tokens of a row; `where`: the section of its settings; `args`: the engine's own settings.
+    """
 
     def __call__(
-        self, model: SampledModel, sampling: SamplingParams, longest: int, where: str
+        self, model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs
     ) -> AbstractContextManager[Sampler]: ...
 
 
@@ -47,6 +58,8 @@ class Engine:
     open: Open
     check: Callable[[], object] = lambda: None
     """Raises where this machine lacks what it needs."""
+    sets: Mapping[str, str] | None = None
+    """Settings of its own that `engine_args` may not have -> why; None: it has no settings of its own."""
 
     def refuse(self, name: str, needs: Mapping[str, Capability]) -> None:
         """Raise where a setting needs what the engine cannot; `needs`: what asks for it -> the ability."""
@@ -59,8 +72,16 @@ ENGINES: Final[Listing[Engine]] = Listing("posttrain.sampling", "ENGINES")
 """Name -> engine; a run imports the file of the one that it names."""
 
 
-def refuse_sampling(name: EngineName, sampling: SamplingParams) -> None:
-    """Raise where sampling settings need what an engine cannot: its log-probs would not be those of the policy."""
+def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs) -> None:
+    """Raise where settings need what an engine cannot, or are ours to set: log-probs would not be the policy's."""
+    if args and ENGINES[name].sets is None:
+        raise ValueError(f"engine_args: engine {name} has no settings of its own. Remove them, or set engine: vllm")
+    for key, value in args.items():
+        plain = key.replace("-", "_").partition(".")[0]
+        if decided := (ENGINES[name].sets or {}).get(plain):
+            raise ValueError(f"engine_args.{key}: {decided}. Remove it")
+        if not re.fullmatch(r"[a-z][\w.-]*", key) or value is None:
+            raise ValueError(f"engine_args.{key} = {value}: expected the name of a setting of vLLM and its value")
     needs: dict[str, Capability] = {}
     needs |= {f"sampling.top_p = {sampling.top_p:g}": "top_p"} if sampling.top_p < 1 else {}
     needs |= {f"sampling.top_k = {sampling.top_k}": "top_k"} if sampling.top_k is not None else {}

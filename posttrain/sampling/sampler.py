@@ -19,7 +19,7 @@ from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables
 
-Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "adapter", "background", "exact"]
+Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "background", "exact"]
 """background: it may sample in a thread while the policy is trained. exact: its log-probs are the trainer's own, and it
 takes no memory while the policy is trained."""
 VLLM_CAN: Final[frozenset[Capability]] = frozenset({"greedy", "stop_strings", "background"})

@@ -29,12 +29,14 @@ from starlette.routing import Route  # noqa: E402
 
 from posttrain.formulas.ragged import row_keys  # noqa: E402
 from posttrain.models.device import DeviceParams, Runtime  # noqa: E402
+from posttrain.models.files.adapter_files import merge_into, read_adapter  # noqa: E402
 from posttrain.models.files.store import load_model, load_tokenizer  # noqa: E402
 from posttrain.sampling.builtin import LocalSampler  # noqa: E402
 from posttrain.sampling.sampler import Completion, Request, SamplingParams  # noqa: E402
-from posttrain.sampling.vllm.server import ENGINE, HEADER, Weights, arguments, end_with  # noqa: E402
+from posttrain.sampling.vllm.server import HEADER, Weights, arguments, end_with  # noqa: E402
 from posttrain.text.stops import Stops  # noqa: E402
 
+ENGINE = "vllm 0.30.0"
 GATHER_S = 0.005
 """Seconds in which requests come together to one batch."""
 
@@ -71,10 +73,12 @@ class Engine:
     """The decoder behind the server, with what vLLM's engine client has."""
 
     folder: Path
+    longest: int | None
     waiting: list[tuple[dict[str, Any], asyncio.Future[Completion]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.decoding = asyncio.Lock()
+        self.adapters: set[str] = set()
         self.runtime = Runtime(DeviceParams(device="cpu"))
         self.tokenizer = load_tokenizer(self.folder)
         self.load(self.folder)
@@ -85,6 +89,16 @@ class Engine:
         if by := float(os.environ.get("ENGINE_PERTURB", "0")):
             with torch.no_grad():
                 self.model.lm_head.weight.mul_(1 + by)
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Take the model of the start with an adapter merged into it, as nothing of vLLM does."""
+        if os.environ.get("ENGINE_WITHOUT_ADAPTERS"):
+            raise ValueError("vLLM cannot take this adapter")
+        if name in self.adapters:
+            raise ValueError(f"{name} is there")
+        self.adapters.add(name)
+        self.load(self.folder)
+        merge_into(self.model, *read_adapter(folder), str(folder))
 
     async def collective_rpc(self, method: str, kwargs: dict[str, str]) -> None:
         """Load weights."""
@@ -131,6 +145,8 @@ def application(engine: Engine) -> Starlette:
         body = await request.json()
         expected = {"n": 1, "logprobs": 0, "return_token_ids": True, "ignore_eos": True, "top_p": 1.0, "top_k": 0}
         assert body.items() >= expected.items(), body
+        assert body["model"] in engine.adapters or (body["model"] == "policy" and not engine.adapters), body
+        assert len(body["stop"]) <= 4, "vLLM refuses more"
         match fault := faults.next():
             case "500" | "400" | "409":
                 return JSONResponse({"error": {"message": "as was asked"}}, status_code=int(fault))
@@ -140,6 +156,8 @@ def application(engine: Engine) -> Starlette:
                 await asyncio.sleep(3600)
             case "text":
                 return PlainTextResponse("<html>")
+        if engine.longest is not None and len(body["prompt"]) + body["max_tokens"] > engine.longest:
+            return JSONResponse({"error": {"message": f"longer than {engine.longest}"}}, status_code=400)
         one = await engine.complete(body)
         ids = [10**6, *one.ids[1:]] if fault == "nonsense" else one.ids[:-1] if fault == "short" else one.ids
         logprobs = {"token_logprobs": one.logps[: len(ids)]}
@@ -150,7 +168,24 @@ def application(engine: Engine) -> Starlette:
         headers = {"fault": fault} if fault else {}
         return JSONResponse({"object": "text_completion", "model": "policy", "choices": [choice]}, headers=headers)
 
-    return Starlette(routes=[Route("/v1/completions", completions, methods=["POST"])])
+    async def load_adapter(request: HttpRequest) -> Response:
+        body = await request.json()
+        try:
+            engine.load_adapter(body["lora_name"], Path(body["lora_path"]))
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, status_code=500)
+        return PlainTextResponse("Success")
+
+    async def unload_adapter(request: HttpRequest) -> Response:
+        engine.adapters.remove((await request.json())["lora_name"])
+        return PlainTextResponse("Success")
+
+    routes = {
+        "/v1/completions": completions,
+        "/v1/load_lora_adapter": load_adapter,
+        "/v1/unload_lora_adapter": unload_adapter,
+    }
+    return Starlette(routes=[Route(path, answer, methods=["POST"]) for path, answer in routes.items()])
 
 
 class Outer:
@@ -180,10 +215,11 @@ class Outer:
 
 def main() -> None:
     """Serve until the parent ends."""
-    options, _ = arguments()
+    options, rest = arguments()
     end_with(options.parent, options.socket.parent)
     Weights.model, Weights.engine = options.model, os.environ.get("ENGINE_NAME", ENGINE)
-    engine = Engine(options.model)
+    longest = int(rest[rest.index("--max-model-len") + 1]) if "--max-model-len" in rest else None
+    engine = Engine(options.model, longest)
     app = application(engine)
     app.state.engine_client = engine
     app.add_middleware(Weights)

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import psutil
 import pytest
 
+from posttrain.params.params import merge
 from posttrain.pipeline.digests import file_digest
 from posttrain.sampling.vllm.process import PYTHON
 from tests.engines.support import SERVER
+from tests.engines.test_faults import GONE_S, running
 from tests.pipeline.test_adapters import edit
 from tests.workspace import dvc, environment
 
@@ -43,22 +46,34 @@ def kill_in_the_middle(workspace: Path) -> None:
         while not checkpoints(workspace) - before:
             assert one.poll() is None, "it ended before it was killed"
             time.sleep(0.02)
+        family = [process.pid for process in psutil.Process(one.pid).children(recursive=True)]
         os.killpg(one.pid, signal.SIGKILL)
+    gone = time.monotonic() + GONE_S
+    while time.monotonic() < gone and any(map(running, family)):
+        time.sleep(0.05)
+    assert len(family) > 1 and not any(map(running, family)), "the stage, and the server of its engine, have ended"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["builtin", "vllm"])
+@pytest.mark.parametrize(
+    ("engine", "over"),
+    [
+        ("builtin", {}),
+        ("builtin", {"rollout": {"sampling": {"top_k": 5, "top_p": 0.9}}}),
+        ("vllm", {}),
+        ("vllm", {"adapter": {"type": "lora", "rank": 4}}),
+    ],
+)
 def test_a_killed_run_one_round_ahead_resumes_to_the_same_bytes(
-    engine: str, own_workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, over: dict[str, Any], own_workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PYTHON, SERVER)
     monkeypatch.setenv("ENGINE_ALONE", "1")
 
     def change(params: Any) -> None:
         run = params["online"]["runs"]["grpo"]
-        params["online"]["runs"] = {
-            "grpo": {**run, "correction": "truncate", "checkpoint_every": 3, "rollout": {**ROLLOUT, "engine": engine}}
-        }
+        given = {"correction": "truncate", "checkpoint_every": 3, "rollout": {**ROLLOUT, "engine": engine}}
+        params["online"]["runs"] = {"grpo": merge({**run, **given}, over)}
 
     edit(own_workspace, change)
     whole = tmp_path / "whole"
@@ -72,6 +87,9 @@ def test_a_killed_run_one_round_ahead_resumes_to_the_same_bytes(
     assert outputs(own_workspace) == outputs(whole)
 
     rows = pl.read_parquet(whole / "rollouts/online/grpo/*.parquet")
+    if "rollout" in over:
+        counts = rows["kept_counts"].explode()
+        assert set(counts) <= set(range(1, 6)) and counts.n_unique() > 1, "tokens are drawn from one to five"
     versions = {f"online@grpo step {max(number - 1, 0) * 2}" for number in range(8)}
     assert set(rows["version"]) == versions
     assert (rows["version"] == [f"online@grpo step {max(number - 1, 0) * 2}" for number in rows["round"]]).all()
@@ -86,14 +104,15 @@ def test_a_killed_run_one_round_ahead_resumes_to_the_same_bytes(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("adapter", ["none", "lora"])
 def test_a_run_of_two_processes_samples_with_a_server_what_one_does(
-    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
+    adapter: str, own_workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PYTHON, SERVER)
     monkeypatch.setenv("ENGINE_ALONE", "1")
 
     def change(params: Any) -> None:
-        run = {**params["online"]["runs"]["grpo"], "correction": "truncate"}
+        run = {**params["online"]["runs"]["grpo"], "correction": "truncate", "adapter": adapter}
         rollout = {**ROLLOUT, "rounds": 4, "engine": "vllm"}
         params["online"]["runs"] = {
             "one": {**run, "rollout": rollout},
@@ -128,3 +147,30 @@ def test_an_evaluation_samples_with_an_engine(own_workspace: Path, monkeypatch: 
     assert record["engine_starts"] == 1
     greedy = [frame.filter(pl.col("greedy")).sort("prompt_id")["completion"].to_list() for frame in (before, after)]
     assert greedy[0] == greedy[1], "the likeliest tokens are the same"
+    metrics = json.loads((own_workspace / "results/grpo/metrics.json").read_text(encoding="utf-8"))
+    assert 0 <= metrics["sampler_gap"] < 1e-4
+
+
+@pytest.mark.slow
+def test_held_out_prompts_longer_than_all_trained_ones_are_sampled(
+    own_workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, SERVER)
+    (own_workspace / "my").mkdir(exist_ok=True)
+    rows = [
+        {"split": split, "prompt": words + f"{n}+1", "answer": str(n + 1)}
+        for split, words in (("train", ""), ("heldout", "Please add these two numbers: "))
+        for n in range(16)
+    ]
+    (own_workspace / "my/prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+    def change(params: Any) -> None:
+        params["data"]["files"] = {"mine": {"path": "my", "prompts": "prompts.jsonl"}}
+        run = {**params["online"]["runs"]["grpo"], "correction": "truncate", "data": "mine/prompts"}
+        rollout = {**ROLLOUT, "rounds": 2, "ahead": 0, "engine": "vllm"}
+        params["online"]["runs"] = {"grpo": {**run, "rollout": rollout, "watch": {"prompts": 4, "every": 2}}}
+
+    edit(own_workspace, change)
+    done = dvc(own_workspace, "repro", "--single-item", "code", "data_files@mine", "online@grpo")
+    assert done.returncode == 0, done.stdout
+    assert "heldout_reward" in pl.read_csv(own_workspace / "plots/online/grpo.csv").columns

@@ -6,6 +6,7 @@ build of vLLM (docs/sampling.md).
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,24 +16,34 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
+import polars as pl
 import psutil
 import pytest
 import torch
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
+from posttrain.errors import EngineError
+from posttrain.evaluate.sampled import evaluate
+from posttrain.evaluate.settings import EvaluateParams
+from posttrain.measure.counts import COUNTS
 from posttrain.models.files.store import load_policy, load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.forward.logp import head_of
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.served_teacher import ServedTeacher, TeacherServer
 from posttrain.params.params import check
-from posttrain.rollout import TokenRow
+from posttrain.rollout import Prompt, TokenRow
+from posttrain.sampling.agreement import sampler_gap
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
-from posttrain.sampling.sampler import Completion, Request, SamplingParams
+from posttrain.sampling.sampler import Completion, Request, SamplingParams, generate_rollouts
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.process import PYTHON, USUAL
+from posttrain.tables.columns import from_rows, with_ids
+from posttrain.tables.store import write_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
@@ -40,8 +51,10 @@ from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import Recorded, grpo, models_of
+from tests.engines.test_adapters import ALONE, MERGED, adapted, adapter_bytes, update
 from tests.engines.test_faults import GONE_S, running
 from tests.models.tiny import TEXTS
+from tests.sampling.test_episodes import TASKS
 from tests.workspace import ROOT
 
 VLLM = os.environ.get(PYTHON) or str(ROOT / USUAL)
@@ -81,7 +94,7 @@ def sampler(folder: Path) -> Iterator[EngineSampler]:
         text, models = ChatText(load_tokenizer(folder)), models_of(folder)
         params = check(RolloutParams, {"engine": "vllm", "sampling": {"max_tokens": 48, "rows": 64}}, where="rollout")
         model = SampledModel(models.policy, folder, text, models.runtime)
-        with ENGINES["vllm"].open(model, params.sampling, 64, "rollout") as made:
+        with ENGINES["vllm"].open(model, params.sampling, 200, "rollout", {"enable_prefix_caching": False}) as made:
             assert isinstance(made, EngineSampler)
             yield made
 
@@ -124,6 +137,96 @@ def test_stop_strings_and_lengths(sampler: EngineSampler, folder: Path) -> None:
     assert all(len(one.ids) == 40 for one in found if one.finish == "length")
 
 
+def test_episodes_of_several_turns_are_those_of_the_built_in_decoder(
+    sampler: EngineSampler, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/own_talk.py").write_text(TASKS)
+    models, text = models_of(folder), ChatText(load_tokenizer(folder), str(folder))
+    sampler.sync(models.policy, "episodes")
+    asked = [[{"role": "user", "content": f"{n}+{n}"}] for n in range(8)]
+    prompts = [Prompt(f"p{n}", turns, text.prompt(turns), task="own_talk:twice") for n, turns in enumerate(asked)]
+    params = SamplingParams(max_tokens=24, stop=["1", "2", "a", "e", " "])
+    mine, found = (
+        generate_rollouts(one, text, prompts, params, 0, greedy=True)
+        for one in (LocalSampler(models.policy, text.stops, models.runtime), sampler)
+    )
+    assert [(one.row, one.turns, one.finish) for one in found] == [(one.row, one.turns, one.finish) for one in mine]
+    assert max(len(one.turns) for one in found) == 3, "the policy, the task, the policy"
+    drawn = generate_rollouts(sampler, text, prompts, params, 0)
+    assert sampler_gap(models.policy, drawn, 1.0, models.runtime, "test")["sampler_gap_max"] < TOLERANCE
+
+
+def test_an_evaluation_by_vllm_has_our_greedy_rows(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(PYTHON, VLLM)
+    shutil.copytree(folder, "models/base/tiny")
+    shared = {"split": "test", "info": "{}", "task": ""}
+    rows = [
+        {"prompt": [{"role": "user", "content": f"{n}+1"}], "problem": f"{n}+1", "answer": str(n + 1), **shared}
+        for n in range(20)
+    ]
+    write_table(with_ids(from_rows(rows, "prompts"), "prompts"), Path("data/mine/prompts.parquet"), "prompts")
+    given = {"data": "mine/prompts", "reference": "none", "reward_model": "none", "prompts": 20, "samples": 2}
+    tables = {}
+    for engine in ("builtin", "vllm"):
+        params = check(EvaluateParams, {**given, "engine": engine, "sampling": {"max_tokens": 16}}, where="evaluate")
+        evaluate(f"evaluate@{engine}", "base/tiny", params, "evaluate.settings")
+        tables[engine] = pl.read_parquet(f"results/{engine}/rollouts.parquet").filter(pl.col("greedy"))
+    columns = ["prompt_id", "completion_ids", "completion", "reward", "truncated"]
+    one, other = (tables[name].select(columns).sort("prompt_id") for name in ("builtin", "vllm"))
+    assert one.height == 20 and one.equals(other)
+    metrics = json.loads(Path("results/vllm/metrics.json").read_text())
+    assert 0 <= metrics["sampler_gap"] <= metrics["sampler_gap_max"] < TOLERANCE
+    assert "sampler_gap" not in json.loads(Path("results/builtin/metrics.json").read_text())
+
+
+def test_a_setting_that_vllm_does_not_know_ends_the_run_with_its_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, VLLM)
+    models = models_of(folder)
+    model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
+    with (
+        ENGINES["vllm"].open(model, SamplingParams(rows=8), 64, "rollout", {"max_model": 64}) as sampler,
+        pytest.raises(EngineError, match=r"(?s)ended with status 2 while it started.*unrecognized.*max-model=64"),
+    ):
+        sampler.sync(models.policy, "a")
+
+
+@pytest.mark.parametrize("options", [*ALONE[:2], MERGED[1]], ids=str)
+def test_adapters_by_vllm(
+    options: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(PYTHON, VLLM)
+    models, asked, greedy = adapted(folder, options), requests(24), set()
+    text = ChatText(load_tokenizer(folder))
+    ours = LocalSampler(models.policy, text.stops, models.runtime)
+    model = SampledModel(models.policy, folder, text, models.runtime)
+    with ENGINES["vllm"].open(model, SamplingParams(max_tokens=20, rows=32), 64, "rollout", {}) as theirs:
+        for number in range(4):
+            before = COUNTS["weight_bytes"]
+            theirs.sync(models.policy, f"v{number}")
+            sent = COUNTS["weight_bytes"] - before
+            found = theirs.generate(asked, SamplingParams(max_tokens=20), number)
+            assert gap(models, asked, found) < TOLERANCE
+            found, mine = (
+                one.generate(asked[:3], SamplingParams(max_tokens=20), 0, greedy=True) for one in (theirs, ours)
+            )
+            assert [one.ids for one in found] == [one.ids for one in mine]
+            assert gap(models, asked[:3], found) < TOLERANCE
+            greedy.add(tuple(tuple(one.ids) for one in found))
+            if options in ALONE:
+                assert adapter_bytes(models) < sent < adapter_bytes(models) + 20_000
+            update(models, number)
+    assert len(greedy) == 4, "each update changes what is likeliest"
+    assert "the adapter is merged" not in capfd.readouterr().out
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_grpo_by_vllm(
     ahead: int, sampler: EngineSampler, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,6 +257,7 @@ def test_a_killed_server_is_started_again_with_the_present_weights(sampler: Engi
 HOLDER = """
 import sys, time
 from pathlib import Path
+from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.models.files.store import load_tokenizer
@@ -162,7 +266,7 @@ from tests.engines.support import models_of
 folder = Path(sys.argv[1])
 models = models_of(folder)
 model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
-with ENGINES["vllm"].open(model, SamplingParams(rows=8), 64, "rollout") as sampler:
+with ENGINES["vllm"].open(model, SamplingParams(rows=8), 64, "rollout", {}) as sampler:
     sampler.sync(models.policy, "a")
     print(sampler._process._process.pid, sampler._process.folder, flush=True)
     time.sleep(900)

@@ -10,6 +10,7 @@ from posttrain.errors import ParamsError
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE, PolicyRun
 from posttrain.params.params import check, merge
+from posttrain.sampling.vllm.engine import own_options
 
 BASE: dict[str, Any] = {
     "start": "sft/main", "data": "mine/prompts", "corpus": "none", "reward_model": "none",
@@ -35,6 +36,23 @@ def test_most_algorithms_take_samples_of_an_engine(algorithm: str, rollout: dict
     assert settings(algorithm, rollout=rollout).rollout.foreign
 
 
+@pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
+def test_every_adapter_is_sampled_by_an_engine(kind: str) -> None:
+    assert settings("grpo", adapter=kind).rollout.foreign
+
+
+def test_settings_of_vllm_become_its_options() -> None:
+    given = {"quantization": "fp8", "enable_prefix_caching": False, "async_scheduling": True, "block_size": 16}
+    given |= {"speculative_config": {"method": "ngram"}, "compilation_config.cudagraph_num_of_warmups": 1}
+    given |= {"cudagraph_capture_sizes": [1, 2]}
+    assert settings("grpo", rollout={"engine_args": given}).rollout.engine_args == given
+    assert own_options(given) == [
+        "--quantization=fp8", "--no-enable_prefix_caching", "--async_scheduling", "--block_size=16",
+        '--speculative_config={"method": "ngram"}', "--compilation_config.cudagraph_num_of_warmups=1",
+        "--cudagraph_capture_sizes", "1", "2",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("algorithm", "over", "said"),
     [
@@ -47,7 +65,23 @@ def test_most_algorithms_take_samples_of_an_engine(algorithm: str, rollout: dict
         ("grpo", {"correction": "none", "rollout": {"engine": "builtin", "ahead": 1}}, "Set correction"),
         ("grpo", {"rollout": {"sampling": {"top_p": 0.9}}, "allow_unsupported": True}, r"top_p = 0\.9.*engine builtin"),
         ("grpo", {"rollout": {"sampling": {"top_k": 5}}, "allow_unsupported": True}, "top_k = 5.*engine builtin"),
-        ("grpo", {"adapter": "lora"}, "adapter: lora.*engine builtin"),
+        (
+            "grpo",
+            {"rollout": {"engine_args": {"max_num_seqs": 8}}},
+            "engine_args.max_num_seqs: sampling.rows decides it",
+        ),
+        ("grpo", {"rollout": {"engine_args": {"enable-lora": True}}}, "engine_args.enable-lora: the key adapter"),
+        ("grpo", {"rollout": {"engine_args": {"-O": 3}}}, "engine_args.-O = 3: expected the name of a setting of vLLM"),
+        (
+            "grpo",
+            {"rollout": {"engine_args": {"trust_remote_code": True}}},
+            "code that comes with a model is never run",
+        ),
+        (
+            "grpo",
+            {"rollout": {"engine": "builtin", "engine_args": {"block_size": 16}}},
+            "engine builtin has no settings",
+        ),
         ("nash_md", {}, "a mixture of two models.*engine builtin"),
         ("gkd", {"own": 0.5, "rollout": {"ahead": 1}}, "skips rounds, .* Use ahead 0"),
         ("grpo", {"rollout": {"engine": "sglang"}}, "engine"),

@@ -12,7 +12,7 @@ import pytest
 from posttrain.errors import DataError, ParamsError, TrainingError
 from posttrain.evaluate.watch import HeldoutWatch, Measured
 from posttrain.models.files.store import load_model, load_tokenizer
-from posttrain.online.heldout import HeldoutRewards, heldout_watch
+from posttrain.online.heldout import HeldoutRewards, heldout_prompts, heldout_watch
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
 from posttrain.online.runs import ONLINE, WatchParams
@@ -216,10 +216,9 @@ def test_a_table_without_held_out_prompts_is_refused_by_name(
     rows = [{"prompt": asked(i), "problem": f"{i}+1", "answer": str(i + 1), **shared} for i in range(3)]
     write_table(with_ids(from_rows(rows, "prompts"), "prompts"), Path("data/mine/prompts.parquet"), "prompts")
     params = settings_of("grpo").model_copy(update={"watch": WatchParams()})
-    models, text = ModelSet(load_model(folder), DEVICE), ChatText(load_tokenizer(folder))
-    sampler = LocalSampler(models.policy, text.stops, DEVICE)
+    text = ChatText(load_tokenizer(folder))
     with pytest.raises(DataError, match="the split 'heldout' has 0 prompts") as caught:
-        heldout_watch(params, models, text, function_reward(few_numbers), 6, "online.runs.grpo", sampler)
+        heldout_prompts(params, text, "online.runs.grpo")
     assert "data/mine/prompts.parquet" in str(caught.value)
 
 
@@ -237,7 +236,8 @@ def test_few_held_out_prompts_are_noted_and_an_error_of_memory_names_its_key(
     sampler = LocalSampler(models.policy, text.stops, DEVICE, section="online.runs.grpo.rollout.sampling")
     for prompts, noted in ((3, False), (4, True)):
         more = params.model_copy(update={"watch": WatchParams(prompts=prompts)})
-        watch = heldout_watch(more, models, text, function_reward(few_numbers), 6, "online.runs.grpo", sampler)
+        found, where = heldout_prompts(more, text, "online.runs.grpo"), "online.runs.grpo"
+        watch = heldout_watch(more, models, text, found, function_reward(few_numbers), 6, where, sampler)
         said = "online.runs.grpo.watch.prompts = 4: data/mine/prompts.parquet has 3 held-out prompts"
         assert (said in capsys.readouterr().out) == noted
     assert watch is not None

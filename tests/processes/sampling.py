@@ -57,7 +57,7 @@ def main() -> None:
     assert all(one == every[0] for one in every), "all processes get the same completions"
     if world.is_rank_zero():
         Path(out).write_text(json.dumps(every[0]), encoding="utf-8")
-    first = RankZeroSampler(model, _Engine(Path(out).with_suffix("")) if world.is_rank_zero() else None)
+    first = RankZeroSampler(64, _Engine(Path(out).with_suffix("")) if world.is_rank_zero() else None)
     for version in ("one", "two"):  # twice: the model is divided again in between
         first.sync(model, version)
         assert len(first.generate(few, SamplingParams(max_tokens=4), 7)) == 1

@@ -17,6 +17,7 @@ from posttrain.errors import ModelError
 from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
 from posttrain.models.files.weights import TensorFile, digest
 from posttrain.models.master_weights import master_of
+from posttrain.models.sharding import is_sharded
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
@@ -50,14 +51,19 @@ def whole_model(folder: Path) -> Path:
 def trained_tensors(model: Any) -> dict[str, Tensor]:
     """Return the trained tensors of a model with an adapter, under the names that peft gives them in files."""
     trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
-    named = {name.replace(f".{ADAPTER}", ""): master_of(part).detach().cpu() for name, part in sorted(trained.items())}
+    named = {
+        name.replace(f".{ADAPTER}", ""): master_of(part).detach().to("cpu", copy=is_sharded(model))
+        for name, part in sorted(trained.items())
+    }
     return {name.removesuffix(".weight") if MAGNITUDE in name else name: part for name, part in named.items()}
 
 
-def write_adapter(model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype) -> None:
-    """Write the trained tensors and their config."""
+def write_adapter(
+    model: Any, adapter: TrainedAdapter, folder: Path, dtype: torch.dtype, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the trained tensors and their config; `metadata` is added to that of the file."""
     saved = {PREFIX + name: part.to(dtype).contiguous() for name, part in trained_tensors(model).items()}
-    with TensorFile(folder / ADAPTER_WEIGHTS, saved, {"format": "pt"}) as file:
+    with TensorFile(folder / ADAPTER_WEIGHTS, saved, {"format": "pt", **(metadata or {})}) as file:
         for name, part in saved.items():
             file.write(name, part)
     config = {**adapter.config, "base_model_name_or_path": adapter.base.as_posix()}

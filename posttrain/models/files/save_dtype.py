@@ -76,19 +76,22 @@ def _dtype_of(model: Any, name: str, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if keeps_float32(model, name, dtype) else dtype
 
 
-def saved_layout(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+def saved_layout(model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return every tensor that `saved_tensors` gives, without memory for its values."""
-    return dict(
-        _hub_layout(model, unshared(model), lambda name, part: part.detach().to("meta", _dtype_of(model, name, dtype)))
-    )
+    own = unshared(model) if own is None else own
+    return dict(_hub_layout(model, own, lambda name, part: part.detach().to("meta", _dtype_of(model, name, dtype))))
 
 
-def saved_tensors(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Return every tensor under the name and in the dtype that it has on disk, in host memory."""
+def saved_tensors(
+    model: Any, dtype: torch.dtype, own: Mapping[str, Tensor] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Return every tensor under the name and in the dtype that it has on disk, in host memory.
+
+    `own`: the tensors of the model, where they are not those of its modules.
+    """
+    own = unshared(model) if own is None else own
     copy = is_sharded(model)  # FSDP frees what it has gathered, which it cannot once numpy has seen it
-    return _hub_layout(
-        model, unshared(model), lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy)
-    )
+    return _hub_layout(model, own, lambda name, part: part.detach().to("cpu", _dtype_of(model, name, dtype), copy=copy))
 
 
 LAYER = re.compile(r".*?\.\d+\.")

@@ -33,8 +33,8 @@ from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import CompletionBuffer
 from posttrain.sampling.sampler import VLLM_CAN, Capability, Completion, Mixture, Request, SamplingParams
 from posttrain.sampling.vllm.process import EngineProcess
-from posttrain.sampling.vllm.server import ENGINE, HEADER
-from posttrain.sampling.vllm.weights import write_weights
+from posttrain.sampling.vllm.server import HEADER, LORA, POLICY
+from posttrain.sampling.vllm.weights import lora_rank, write_lora, write_weights
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 
@@ -47,6 +47,10 @@ HEALTH_S: Final = 30.0
 PROBE: Final = SamplingParams(max_tokens=8)
 PROBE_GAP: Final = 0.5
 """Largest mean difference of log-probs between server and trainer, in nats, of the first sample of a server."""
+FROZEN: Final = "the frozen model"
+"""The version of the weights that a server with adapters is started with."""
+STOPS: Final = 4
+"""Stop strings that vLLM takes; at others a completion is cut here."""
 _LOW_63: Final = 2**63 - 1
 
 
@@ -66,7 +70,10 @@ class Patience:
 
 
 class EngineSampler:
-    """Samples with a server that is started with the first weights; `close` ends it."""
+    """Samples with a server that is started with the first weights; `close` ends it.
+
+    Of a model with an adapter that vLLM takes alone, the server is started with the frozen model and gets adapters.
+    """
 
     can: frozenset[Capability] = VLLM_CAN
 
@@ -78,27 +85,27 @@ class EngineSampler:
         runtime: Runtime,
         process: EngineProcess,
         *,
+        longest: int | None = None,
         patience: Patience = Patience(),
     ) -> None:
-        """`files`: the folder with the tokenizer."""
+        """`files`: the folder with the tokenizer; `longest`: the most tokens of a request that the server takes."""
         self._model, self._files, self._stops, self._runtime = model, files, stops, runtime
-        self._process, self._patience = process, patience
+        self._process, self._patience, self._longest = process, patience, longest
         self._weights: Path | None = None
+        self._frozen: Path | None = None
+        self._rank = lora_rank(model)
         self.version = ""
 
     @property
     def context(self) -> int | None:
-        """The model's context."""
-        return context_of(self._model.config)
+        """The most tokens of a request with its completion."""
+        return self._longest or context_of(self._model.config)
 
     @phase("load")
     def sync(self, model: Any, version: str) -> None:
         """Give the server these weights, and start it if it does not run."""
-        before, self._model = self._weights, model
-        self._weights = Path(tempfile.mkdtemp(prefix="weights-", dir=self._process.folder))
-        dtype = torch.bfloat16 if self._runtime.bf16 else torch.float32
-        write_weights(model, self._files, self._weights, version, dtype)
-        self.version = version
+        before, self._model, self.version = self._weights, model, version
+        self._write()
         if not self._process.alive or not self._load():
             self._start()
             self._probe()
@@ -136,11 +143,12 @@ class EngineSampler:
         keys = row_keys(seed, [request.name for request in requests]).tolist()
         bodies = [
             {
-                "model": "policy", "prompt": list(request.ids), "max_tokens": params.max_tokens, "n": 1,
+                "model": POLICY if self._rank is None else LORA, "n": 1,
+                "prompt": list(request.ids), "max_tokens": params.max_tokens,
                 "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
                 "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
-                "stop_token_ids": list(self._stops.tokens), "stop": params.stop, "include_stop_str_in_output": True,
-                "user": f"{seed}:{request.name}",
+                "stop_token_ids": list(self._stops.tokens), "stop": params.stop[:STOPS],
+                "include_stop_str_in_output": True, "user": f"{seed}:{request.name}",
             }
             for request, key in zip(requests, keys, strict=True)
         ]  # fmt: skip
@@ -254,26 +262,66 @@ class EngineSampler:
         state = self._process.ask("GET", seconds=self._patience.health_s)
         return state.get("weights")
 
+    def _write(self) -> None:
+        """Write the present weights: the adapter, or the whole model with it merged; the frozen model once."""
+        self._weights = self._folder()
+        if self._rank is None:
+            size = write_weights(self._model, self._files, self._weights, self.version, self._dtype)
+        else:
+            size = write_lora(self._model, self._weights, self.version, self._dtype)
+            if self._frozen is None:
+                self._frozen = self._folder()
+                write_weights(self._model, self._files, self._frozen, FROZEN, self._dtype, adapter=False)
+        count({"weight_bytes": size})
+
+    def _folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="weights-", dir=self._process.folder))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self._runtime.bf16 else torch.float32
+
     def _start(self) -> None:
-        """Start the server with the present weights."""
+        """Start the server with the present weights; with merged ones where it does not take the adapter alone."""
         assert self._weights is not None
-        state = self._process.start(self._weights)
-        if state.get("engine") != ENGINE:
-            raise self._process.failed(f"the server is {state.get('engine')!r:.60}, and this speaks with {ENGINE}")
-        note(engine=str(state.get("engine")), engine_starts=self._process.starts)
-        self._check(state)
+        if self._rank is None:
+            self._check(self._started(self._weights, []), self.version)
+            return
+        assert self._frozen is not None
+        try:
+            lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(self._rank)]
+            self._check(self._started(self._frozen, lora), FROZEN)
+            if not self._load():
+                raise self._process.failed("the server did not answer when it was given the adapter")
+        except EngineError as error:
+            if self._process.starts > 1:
+                raise
+            print(f"engine: the adapter is merged into the model for each round, since {error.what}", flush=True)
+            for folder in (self._weights, self._frozen):
+                shutil.rmtree(folder)
+            self._rank = None
+            self._write()
+            self._start()
+
+    def _started(self, weights: Path, options: Sequence[str]) -> dict[str, Any]:
+        state = self._process.start(weights, options)
+        engine = str(state.get("engine"))
+        if not engine.startswith("vllm "):
+            raise self._process.failed(f"the server is {engine!r:.60}, and not vLLM's")
+        note(engine=engine, engine_starts=self._process.starts)
+        return state
 
     def _load(self) -> bool:
         """Let the server load the present weights; whether it has answered."""
         try:
-            self._check(self._process.ask("POST", {"folder": str(self._weights)}))
+            self._check(self._process.ask("POST", {"folder": str(self._weights)}), self.version)
         except httpx.TransportError:
             return False
         return True
 
-    def _check(self, state: Mapping[str, Any]) -> None:
-        if state.get("weights") != self.version:
-            what = f"the server holds the weights {state.get('weights')!r} after it was given {self.version!r}"
+    def _check(self, state: Mapping[str, Any], version: str) -> None:
+        if state.get("weights") != version:
+            what = f"the server holds the weights {state.get('weights')!r} after it was given {version!r}"
             raise self._process.failed(what)
 
     @torch.no_grad()

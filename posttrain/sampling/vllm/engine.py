@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from posttrain.models.adapters import weight_counts
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.sampling.distributed import RankZeroSampler
-from posttrain.sampling.engines import Engine, SampledModel
+from posttrain.sampling.engines import Engine, EngineArgs, SampledModel
 from posttrain.sampling.sampler import VLLM_CAN, Sampler, SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
@@ -24,17 +26,20 @@ OWN_BYTES = 2e9
 
 
 @contextmanager
-def opened(model: SampledModel, sampling: SamplingParams, longest: int, where: str) -> Iterator[Sampler]:  # noqa: ARG001
+def opened(
+    model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,  # noqa: ARG001
+) -> Iterator[Sampler]:  # fmt: skip
     """Yield the sampler; the server starts with the first weights that it is given and ends here."""
     policy, runtime = model.policy, model.runtime
     with whole(policy):  # its layers are run once, which all processes must do
-        options = _options(sampling, policy, longest, runtime)
+        options, environment = _options(sampling, policy, longest, runtime)
     if not world.is_rank_zero():
-        yield RankZeroSampler(policy)
+        yield RankZeroSampler(longest)
         return
-    sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, EngineProcess(*options))
+    process = EngineProcess([*options, *own_options(args)], environment)
+    sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, process, longest=longest)
     try:
-        yield sampler if world.count() == 1 else RankZeroSampler(policy, sampler)
+        yield sampler if world.count() == 1 else RankZeroSampler(longest, sampler)
     finally:
         sampler.close()
 
@@ -44,7 +49,7 @@ def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: R
     itemsize = 2 if runtime.bf16 else 4
     token, _ = kv_bytes(kv_sizes(policy), itemsize, 1)
     cache = min(float(sampling.rows * longest * token), FREE_SHARE * free_bytes(runtime.device))
-    weights = float(itemsize * sum(part.numel() for part in policy.parameters()))
+    weights = float(itemsize * sum(weight_counts(policy)))
     return weights, cache if sampling.kv_gb is None else sampling.kv_gb * 1e9
 
 
@@ -71,4 +76,34 @@ def _options(sampling: SamplingParams, policy: Any, longest: int, runtime: Runti
     return [*options, "--enforce-eager"], environment
 
 
-ENGINES = {"vllm": Engine(VLLM_CAN, opened, engine_command)}
+def own_options(args: EngineArgs) -> list[str]:
+    """Return settings of vLLM as options of its command."""
+    options: list[str] = []
+    for key, value in args.items():
+        if isinstance(value, bool):
+            options += [f"--{key}" if value else f"--no-{key}"]
+        elif isinstance(value, list):
+            options += [f"--{key}", *map(str, value)]
+        else:
+            options += [f"--{key}={json.dumps(value) if isinstance(value, dict) else value}"]
+    return options
+
+
+_OURS = "posttrain sets it"
+SETS: Final = {
+    **dict.fromkeys(
+        ("model", "tokenizer", "uds", "host", "port", "served_model_name", "middleware", "api_key", "config"), _OURS
+    ),
+    **dict.fromkeys(("logprobs_mode", "generation_config", "disable_log_stats", "disable_uvicorn_access_log"), _OURS),
+    **dict.fromkeys(
+        ("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), "the key adapter of the run decides it"
+    ),
+    **dict.fromkeys(("kv_cache_memory_bytes", "gpu_memory_utilization"), "sampling.kv_gb decides it"),
+    "dtype": "device.precision decides it",
+    "max_model_len": "the longest prompt and sampling.max_tokens decide it",
+    "max_num_seqs": "sampling.rows decides it",
+    "seed": "each completion has a seed of its own",
+    "trust_remote_code": "code that comes with a model is never run",
+}
+"""Settings of vLLM that are not in engine_args, and why."""
+ENGINES = {"vllm": Engine(VLLM_CAN, opened, engine_command, SETS)}

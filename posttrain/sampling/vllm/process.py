@@ -24,7 +24,7 @@ from posttrain.errors import EngineError
 from posttrain.isolation.environment import fault
 from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.sampling.vllm import server
-from posttrain.sampling.vllm.server import VERSION
+from posttrain.sampling.vllm.server import VERSIONS
 
 PYTHON: Final = "POSTTRAIN_VLLM"
 """The environment variable with the Python of the environment with vLLM, or a whole command that starts a server."""
@@ -47,7 +47,7 @@ def engine_command() -> list[str]:
     if len(given) > 1:
         return given
     python = given[0] if given else str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))
-    if wrong := fault(python, PACKAGES, "vLLM", VERSION):
+    if wrong := fault(python, PACKAGES, "vLLM", VERSIONS):
         fix = f"Make vLLM's own environment with `make env-vllm`, or name its Python: {PYTHON}=/path/to/bin/python"
         raise EngineError(what=wrong, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
     return [python, str(Path(server.__file__).resolve())]
@@ -95,8 +95,8 @@ class EngineProcess:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, model: Path) -> dict[str, Any]:
-        """Start it, again if need be, with the weights of a folder; returns its state."""
+    def start(self, model: Path, more: Sequence[str] = ()) -> dict[str, Any]:
+        """Start it, again if need be, with the weights of a folder and more options; returns its state."""
         if self._closed:
             raise EngineError(what="the run is over", where="rollout.engine vllm", fix="Look for the first error")
         self.end()
@@ -104,7 +104,7 @@ class EngineProcess:
         own = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*self._command, *own, *self._options],
+                [*self._command, *own, *self._options, *more],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 env={**_inherited(), **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)},
                 start_new_session=True,

@@ -5,7 +5,7 @@ Runs in vLLM's own environment, so it imports nothing of posttrain, and only the
     python engine_server.py --parent PID --model FOLDER --socket FILE [options of vLLM]
 
 GET /posttrain      the engine, its package's version and the version of the weights that it holds
-POST /posttrain     {"folder": ...}: load the weights of this folder; the answer is as above
+POST /posttrain     {"folder": ...}: load the weights, or the adapter, of this folder; the answer is as above
 POST /v1/completions     refused (409) unless the header `posttrain-weights` names the weights that it holds
 """
 
@@ -28,9 +28,10 @@ HEADER = "posttrain-weights"
 """Of requests and answers of completions: the version of the weights."""
 METADATA = "posttrain_weights"
 """The key of the version in the metadata of each safetensors file."""
-VERSION = "0.30.0"
-"""The version of vLLM whose API this was written and tested for."""
-ENGINE = f"vllm {VERSION}"
+VERSIONS = "0.30+"
+"""The versions of vLLM that have all that this asks of it."""
+POLICY, LORA = "policy", "adapter"
+"""What completions are asked of: the model, or the model with the adapter."""
 WATCH_S = 0.5
 """Seconds between two looks at the parent."""
 GRACE_S = 2.0
@@ -66,18 +67,20 @@ def version_of(folder: Path) -> str:
 class Weights:
     """ASGI middleware: completions only of the weights that were asked for, and the route that replaces them.
 
-    The app's `state.engine_client` loads them, as vLLM's does. While weights are replaced, or after that has failed, it
-    holds none, and no completion is served.
+    The app's `state.engine_client` loads them, and its routes for adapters those, as vLLM's do. While weights are
+    replaced, or after that has failed, it holds none, and no completion is served.
     """
 
     model = Path()
     """The folder that the server was started with."""
-    engine = ENGINE
+    engine = ""
+    """`vllm` and its version."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
         self._held: str | None = version_of(self.model)
         self._active = 0
+        self._adapter = False
         self._lock = asyncio.Lock()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -100,13 +103,41 @@ class Weights:
                 folder = Path(json.loads(await _body(receive))["folder"])
                 version = version_of(folder)
                 client = scope["app"].state.engine_client
-                await client.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+                if (folder / "adapter_config.json").is_file():
+                    await self._load_adapter(scope, folder)
+                else:
+                    await client.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
                 await client.reset_prefix_cache()
             except Exception as error:  # noqa: BLE001  whatever vLLM raises: the client gets it, and stops or starts anew
                 traceback.print_exc()
                 return 500, {"error": f"the weights were not loaded ({error!r:.500})"}
             self._held = version
         return 200, self._state()
+
+    async def _load_adapter(self, scope: Any, folder: Path) -> None:
+        """Replace the adapter by vLLM's own routes: in place it would be read again for each step of decoding."""
+        if self._adapter:
+            await self._asked(scope, "/v1/unload_lora_adapter", {"lora_name": LORA})
+            self._adapter = False
+        await self._asked(scope, "/v1/load_lora_adapter", {"lora_name": LORA, "lora_path": str(folder)})
+        self._adapter = True
+
+    async def _asked(self, scope: Any, path: str, body: dict[str, Any]) -> None:
+        """Ask another route of the app; raises where it does not answer 200."""
+        sent: list[dict[str, Any]] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+        answers: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return sent.pop() if sent else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            answers.append(message)
+
+        headers = [(b"content-type", b"application/json")]
+        named = {"path": path, "raw_path": path.encode(), "headers": headers}
+        await self._app({**scope, **named}, receive, send)
+        if answers[0]["status"] != 200:
+            raise RuntimeError(b"".join(answer.get("body", b"") for answer in answers).decode(errors="replace"))
 
     async def _completion(self, scope: Any, receive: Any, send: Any) -> None:
         asked = dict(scope["headers"]).get(HEADER.encode(), b"").decode()
@@ -167,14 +198,12 @@ def main() -> None:
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    found = vllm.__version__.partition("+")[0]
-    if found != VERSION:
-        sys.exit(f"this environment has vLLM {found}, and posttrain speaks with {VERSION}: make env-vllm")
-    Weights.model = options.model
+    Weights.model, Weights.engine = options.model, f"vllm {vllm.__version__.partition('+')[0]}"
+    os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     cli_env_setup()
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(
+    args = make_arg_parser(FlexibleArgumentParser(allow_abbrev=False)).parse_args(
         [
-            "--model", str(options.model), "--uds", str(options.socket), "--served-model-name", "policy",
+            "--model", str(options.model), "--uds", str(options.socket), "--served-model-name", POLICY,
             "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--seed", "0",
             "--middleware", "posttrain_engine_server.Weights", "--disable-uvicorn-access-log", *rest,
         ]
