@@ -176,9 +176,9 @@ class _Reading:
         file_columns = [pl.Series(name, [row[name] for row in rows], dtype=dtype) for name, dtype in origin.items()]
         frame = table_of(rows, self.kind).with_columns(*file_columns, source=pl.lit(source), file=pl.lit(part.place))
         self.frames.append(frame)
-        self.size += frame.estimated_size()
+        self.size += int(frame.estimated_size())
         if self.size * _LATER > free_memory():
-            rows, later = sum(frame.height for frame in self.frames), format_size(self.size * _LATER)
-            what = f"the first {rows:,} rows take {format_size(self.size)} of memory, and {later} more are not free"
+            read, later = sum(frame.height for frame in self.frames), format_size(self.size * _LATER)
+            what = f"the first {read:,} rows take {format_size(self.size)} of memory, and {later} more are not free"
             fix = "Every stage reads a table whole: keep fewer rows (`limit`, `where`), or take a larger machine"
             raise DataError(what=what, where=self.where, fix=fix)

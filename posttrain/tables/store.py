@@ -203,7 +203,7 @@ def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | 
     A few megabytes can decode to many gigabytes: a text that is stored once and used by every row. The footer gives
     an exact size for all but such texts; where they may be too large they are measured, without decoding them.
     """
-    allowed = free_memory() // 3 if limit is None else limit
+    allowed = int(free_memory() / 3) if limit is None else limit
     size, unsure = 0, []
     with pq.ParquetFile(stream) as parquet:
         footer = parquet.metadata

@@ -130,7 +130,8 @@ def _of_model(folder: Path) -> str:
     from huggingface_hub import metadata_load
     from yaml import YAMLError
 
-    from posttrain.models.files.import_model import CARD, LICENCES
+    from posttrain.models.files.import_model import CARD
+    from posttrain.models.files.store import LICENCES
 
     file = folder / CARD
     try:
