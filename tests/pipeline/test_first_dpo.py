@@ -37,8 +37,8 @@ def test_the_guide_ends_with_results_of_both_models(tmp_path: Path) -> None:
     env = environment() | LIBRARY | person
     done = subprocess.run(["bash", "-c", script()], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (table,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "" and text.startswith("policy"))
-    shown = done.stdout[done.stdout.index("policy  ") :].splitlines()
+    (table,) = (text for kind, text in BLOCK.findall(GUIDE) if kind == "" and text.startswith("setting"))
+    shown = done.stdout[done.stdout.index("setting  ") :].splitlines()
     for line, printed in zip(table.splitlines(), shown, strict=False):
         assert line.split()[0] == printed.split()[0]  # the figures are those of one kind of machine
     assert table.splitlines()[0] == shown[0]

@@ -35,7 +35,7 @@ class Reader:
                 self.replace("params.yaml", "        rewards:brief: 0.05\n", block)
             elif block.startswith("{"):
                 (self.folder / "my/data/tried.jsonl").write_text(block)
-            elif block.startswith("policy"):
+            elif block.startswith("setting"):
                 assert block.splitlines()[0] in self.printed  # the figures are those of one kind of machine
             else:
                 assert TIME.sub("", block) == TIME.sub("", self.printed)
