@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -24,6 +25,7 @@ from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.sampling.step_labels import labelled_steps
+from posttrain.tables.columns import Tables
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.workspace import metrics_path, rounded, table_path, write_json
@@ -77,7 +79,11 @@ def main(run: str) -> None:
             sampler, text, rollouts, reward, params.steps, params.sampling, params.seed, params.pass_score
         )  # fmt: skip
     tables, summary = sampled_tables(params, where, rows, rollouts, reward.totals(rollouts), steps)
+    _write(run, tables, {**summary, **gap})
 
+
+def _write(run: str, tables: Tables, figures: Mapping[str, float]) -> None:
+    """Check the tables together, and write them with their counts and figures."""
     folder = Path("data") / run
     for kind, frame in tables.items():
         check_table(frame, kind, folder / f"{kind}.parquet")
@@ -91,7 +97,7 @@ def main(run: str) -> None:
     }
     if "feedback" in tables:
         counts["feedback"] = tables["feedback"].height
-    write_json(metrics_path(f"data/{run}"), {**counts, **rounded({**summary, **gap})})
+    write_json(metrics_path(f"data/{run}"), {**counts, **rounded(figures)})
     print(f"{run}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
 
 
