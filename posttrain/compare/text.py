@@ -39,13 +39,20 @@ def conclusion(found: Comparison) -> str:
         seeds = min(mean.seeds for mean in found.means)
         fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
         return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
-    rest = [label for nth, label in enumerate(labels) if nth not in beaten]
+    one_training = {
+        pair.right if pair.finding.mean > 0 else pair.left
+        for pair in found.held_out
+        if pair.finding.significant and not pair.finding.over_seeds
+    } - beaten
+    rest = [label for nth, label in enumerate(labels) if nth not in beaten | one_training]
+    unknown = "; ".join(labels[nth] for nth in sorted(one_training))
+    also = f" Worse in one training, which says nothing of the setting: {unknown}." if unknown else ""
     if len(rest) == 1:
         weights = next(mean.weights for mean in found.means if mean.label == rest[0])
         brought = f" Its weights, of the best seed: `{weights}`." if weights else ""
-        return f"Best on the held-out prompts: {rest[0]}.{brought}"
+        return f"Best on the held-out prompts: {rest[0]}.{brought}{also}"
     worse = "; ".join(labels[nth] for nth in sorted(beaten))
-    return f"Among the best, with no clear difference: {'; '.join(rest)}. Worse than another one: {worse}."
+    return f"Among the best, with no clear difference: {'; '.join(rest)}. Worse than another one: {worse}.{also}"
 
 
 def as_data(found: Comparison) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from posttrain.checks.check_models import check_models
 from posttrain.checks.meta_models import context_length
 from posttrain.errors import EngineError, ModelError, ParamsError
 from posttrain.sampling.vllm.process import PYTHON, engine_command
-from posttrain.sampling.vllm.server import VERSION
+from posttrain.sampling.vllm.server import VERSIONS
 from tests.models.tiny import tiny_folder
 
 Check = Callable[..., None]
@@ -168,7 +168,15 @@ def test_the_version_of_vllm_is_asked_without_importing_it(
     metadata.parent.mkdir()
     monkeypatch.setenv(PYTHON, sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    for version, said in ((VERSION, ""), (f"{VERSION}+cpu", ""), ("0.1.0", f"has vLLM 0.1.0, and .* {VERSION}")):
+    oldest = VERSIONS.removesuffix("+")
+    cases = {
+        f"{oldest}.0": "",
+        f"{oldest}.0+cpu": "",
+        "0.100.1rc1": "",
+        "0.3.9": "has vLLM 0.3.9, and .* 0.30",
+        "0.1.0": "has",
+    }
+    for version, said in cases.items():
         name = package.replace("_", "-")
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
         with pytest.raises(EngineError, match=said) if said else nullcontext():
