@@ -173,4 +173,4 @@ def test_held_out_prompts_longer_than_all_trained_ones_are_sampled(
     edit(own_workspace, change)
     done = dvc(own_workspace, "repro", "--single-item", "code", "data_files@mine", "online@grpo")
     assert done.returncode == 0, done.stdout
-    assert "heldout_reward" in pl.read_csv(own_workspace / "plots/online/grpo.csv").columns
+    assert "heldout_true" in pl.read_csv(own_workspace / "plots/online/grpo.csv").columns
