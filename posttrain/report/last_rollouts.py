@@ -60,12 +60,12 @@ def _round(stage: str, rollouts: pl.DataFrame, asked: dict[str, str]) -> Markup:
 def _sample(row: dict[str, Any]) -> Markup:
     """Return one sample: its reward with the parts, how it ended, and its text."""
     parts = [f"{part['name']} {_short(part['value'])} ({part['status']})" for part in row["scores"]]
-    told = ", ".join([*parts, row["finish"], f"{row['length']} token{'s' * (row['length'] != 1)}"])
+    facts = ", ".join([*parts, row["finish"], f"{row['length']} token{'s' * (row['length'] != 1)}"])
     text = "(its text is not kept)" if row["completion"] is None else row["completion"][:LONGEST]
     return element(
         "article",
         element("h3", f"reward {_short(row['reward'])}"),
-        element("p", told, class_="parts"),
+        element("p", facts, class_="parts"),
         element("pre", text),
     )
 
