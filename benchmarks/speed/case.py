@@ -144,14 +144,15 @@ def config(shape: Shape) -> Any:
     )  # fmt: skip
 
 
-def language_model(shape: Shape) -> Any:
-    """Return the causal language model as transformers makes it, the same weights for every side."""
+def language_model(shape: Shape, device: str = "cpu") -> Any:
+    """Return the causal language model as transformers makes it on a device, the same weights for every side."""
     import torch
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
     from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    return (LlamaForCausalLM if shape.family == "llama" else Qwen3ForCausalLM)(config(shape))
+    with torch.device(device):
+        return (LlamaForCausalLM if shape.family == "llama" else Qwen3ForCausalLM)(config(shape))
 
 
 def scorer(shape: Shape) -> Any:

@@ -68,9 +68,9 @@ def _trl(case: Case, over: dict[str, Any], **parts: Any) -> Report:
         beta=0.1, **{**theirs.common(case), **over},
     )  # fmt: skip
     meter = Meter(case.warm, case.device)
-    parts = parts or {"ref_model": language_model(case.shape)}
+    parts = parts or {"ref_model": language_model(case.shape, case.device)}
     log = theirs.fit(
-        DPOTrainer, settings, meter, updates, model=language_model(case.shape), **parts,
+        DPOTrainer, settings, meter, updates, model=language_model(case.shape, case.device), **parts,
         train_dataset=Dataset.from_dict(data), processing_class=tokenizer(case.shape),
     )  # fmt: skip
     return meter.report(case.batch * case.updates, [row["loss"] for row in log])

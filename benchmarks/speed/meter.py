@@ -27,12 +27,20 @@ class Meter:
     def update(self) -> None:
         """An update begins."""
         if self._begun == self.warm:
+            self._forget_peak()
             self._start, self._system = self._now(), os.times().system
         self._begun += 1
 
     def end(self) -> None:
         """The last update is done."""
         self._spent, self._system = self._now() - self._start, os.times().system - self._system
+
+    def _forget_peak(self) -> None:
+        """Count the memory of updates, not that of making the model."""
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
 
     def _now(self) -> float:
         if self.device == "cpu":

@@ -107,9 +107,9 @@ RANK, ALPHA = 16, 32
 
 def models_of(case: Case, runtime: Runtime, *, reference: bool, lora: bool) -> ModelSet:
     """Return the policy, all of its weights trained or adapters, and its frozen start where it is needed."""
-    policy = ready(language_model(case.shape), case)
+    policy = ready(language_model(case.shape, case.device), case)
     if not lora:
-        return ModelSet(policy, runtime, ready(language_model(case.shape), case) if reference else None)
+        return ModelSet(policy, runtime, ready(language_model(case.shape, case.device), case) if reference else None)
     from posttrain.models.adapters import LoraOptions, share_tensors
     from posttrain.models.lora import add, freeze
 

@@ -111,8 +111,8 @@ def _trl(case: Case, over: dict[str, Any], size: int | None = None, **parts: Any
     )  # fmt: skip
     meter = Meter(0 if packing else case.warm, case.device)
     log = theirs.fit(
-        SFTTrainer, settings, meter, steps, model=language_model(case.shape), train_dataset=Dataset.from_dict(data),
-        processing_class=tokenizer(case.shape), **parts,
+        SFTTrainer, settings, meter, steps, model=language_model(case.shape, case.device),
+        train_dataset=Dataset.from_dict(data), processing_class=tokenizer(case.shape), **parts,
     )  # fmt: skip
     return meter.report(_tokens(case), [row["loss"] for row in log])
 

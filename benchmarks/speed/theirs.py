@@ -123,7 +123,7 @@ def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, An
 
     rows = list(repeated(given, updates))
     made = trainer(
-        model=named(language_model(case.shape)), args=settings, reward_funcs=even, processing_class=words,
+        model=named(language_model(case.shape, case.device)), args=settings, reward_funcs=even, processing_class=words,
         train_dataset=Dataset.from_dict({"prompt": rows}), callbacks=[clock(meter, updates)], **parts,
     )  # fmt: skip
     made.train()

@@ -1,4 +1,4 @@
-"""Run a stage with the second device, in the current workspace: python PATH/stage.py sft main.
+"""Run a stage in the current workspace, with the second device unless torch has CUDA: python PATH/stage.py sft main.
 
 The workspace's own code runs, and what is here is none of it: a stage takes no code of tests into its digest.
 """
@@ -11,7 +11,10 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[2])
-    import tests.second_device.device  # noqa: F401
+    from tests.second_device import build
+
+    if build.why_not() is None:
+        import tests.second_device.device  # noqa: F401
 
     sys.path[0] = str(Path.cwd())
     sys.argv = sys.argv[1:]
