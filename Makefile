@@ -243,7 +243,7 @@ gpu: env ## test and measure on a CUDA device in about 25 minutes (an estimate),
 	$(BIN)/python -m pip install --quiet -c constraints.txt 'trl==1.16.*' accelerate
 	$(BIN)/python -m benchmarks.gpu
 
-bench-gpu: env ## measure the same on a CUDA device and write docs/reports/performance-gpu.md (never run)
+bench-gpu: env ## measure the same on a CUDA device and write docs/reports/performance-gpu.md
 	$(BIN)/python -m benchmarks.speed.gpu
 
 docs: ## build the site of these pages into .site/, in an environment of its own; every link must lead somewhere

@@ -2,7 +2,7 @@
 
 python -m benchmarks.gpu [--minutes 25]  writes benchmarks/results/gpu.json as it goes, then reports/performance-gpu.md
 
-What is in the file is not done again, so a stopped run goes on. 25 minutes are an estimate: it has never run on a GPU.
+What is in the file is not done again, so a stopped run goes on. 25 minutes are an estimate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks import RESULTS, ROOT
 from benchmarks.speed.cases import GPU
 
 FILE = RESULTS / "gpu.json"
-TESTS = ("tests/models/test_cuda.py", "tests/train/test_transfers.py")
+TESTS = ("tests/models/test_cuda.py", "tests/second_device", "tests/train/test_transfers.py")
 RECIPE = "recipes/smoke.yaml"
 BEFORE = ("data_tasks two_step", "base_scratch tiny")
 """What SFT of the miniature needs."""
@@ -83,7 +83,7 @@ def _python(arguments: list[str], left: float, folder: Path = ROOT) -> str:
 
 def _tests(left: float) -> Result:
     """Return what only a GPU can show, by its tests."""
-    return {"tests": _python(["pytest", "-q", "-n", "0", *TESTS], left).strip().splitlines()[-1]}
+    return {"tests": _python(["pytest", "-q", "-n", "8", *TESTS], left).strip().splitlines()[-1]}
 
 
 def _bench(case: str, left: float) -> Result:

@@ -1,28 +1,29 @@
 """Speed on a GPU: a Qwen3-0.6B with random weights compared with TRL, and SFT's share of the device's peak.
 
 python -m benchmarks.speed.gpu [-n 5] [--peak 989]    writes docs/reports/performance-gpu.md
+python -m benchmarks.speed.gpu -n 0                   writes the page of what has been measured; needs no GPU
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import RESULTS, ROOT
-from benchmarks.machine import versions
 from benchmarks.speed.case import Row, Shape, batches
 from benchmarks.speed.cases import GPU
-from benchmarks.speed.run import Reports, alternate, median, ratios
+from benchmarks.speed.run import MACHINE_GPU, Reports, alternate, median, ratios
 
 PAGE = ROOT / "docs" / "reports" / "performance-gpu.md"
 H100_PEAK = 989.0
 """Dense bf16 teraflops that NVIDIA states for an H100 SXM; the H200's are the same."""
 SIDES = {
-    "sft/Q": ("posttrain", "posttrain_free", "posttrain_lora", "trl", "trl_packing"),
-    "dpo/Q": ("posttrain", "posttrain_lora", "trl"),
+    "sft/Q": ("posttrain", "posttrain_free", "posttrain_compiled", "posttrain_lora", "trl", "trl_lora", "trl_packing"),
+    "dpo/Q": ("posttrain", "posttrain_lora", "trl", "trl_lora"),
     "grpo/Q": ("posttrain", "posttrain_cuda_graphs", "posttrain_lora", "trl"),
     "sft/Q-32k": ("posttrain_recompute",),
     "sft/8B": ("posttrain_lora_recompute",),
@@ -32,6 +33,8 @@ TARGETS = {
     ("sft/Q", "peak"): 0.30,
     ("dpo/Q", "peak"): 0.25,
     ("sft/Q", "posttrain_free"): 1 / 1.15,
+    ("sft/Q", "trl"): 1.0,
+    ("dpo/Q", "trl"): 1.0,
     ("grpo/Q", "trl"): 2.0,
     ("grpo/Q", "trl_vllm"): 1 / 1.5,
 }
@@ -47,12 +50,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     import torch
 
-    if not torch.cuda.is_available():
+    if options.rounds and not torch.cuda.is_available():
         print("error: no CUDA device here. Run it where there is one; on a CPU: make bench", file=sys.stderr)
         return 1
     found = {case: alternate(case, sides_of(case), options.rounds, RESULTS) for case in GPU}
-    used = f"{torch.cuda.get_device_name()}; {versions('torch', 'transformers', 'trl', 'vllm')}"
-    write(found, used, options.peak, PAGE)
+    used = json.loads((RESULTS / MACHINE_GPU).read_text(encoding="utf-8"))
+    write({case: reports for case, reports in found.items() if reports}, used, options.peak, PAGE)
     return 0
 
 
@@ -89,7 +92,8 @@ def write(found: dict[str, Reports], machine: str, peak: float, page: Path) -> N
     """The page; no figure is written by hand."""
     lines = [
         "# Speed and memory on a GPU", "",
-        "Made by `make bench-gpu`. Qwen3-0.6B's shape with random weights, bf16 weights with float32 masters, fresh",
+        "[What ran and how](../gpu.md#what-ran) says what these figures are worth. Made by `make bench-gpu`.", "",
+        "Qwen3-0.6B's shape with random weights, bf16 weights with float32 masters, fresh",
         "processes in turn, time on the wall with all work done. SFT: rows of up to 2,048 tokens, padding 2.35; DPO:",
         "16 pairs of up to 1,024; GRPO: 8 prompts x 8 completions of up to 512 tokens, two updates a round.",
         "`posttrain_free`: `device.deterministic` off: what repeatable bits cost. `posttrain_cuda_graphs`:",

@@ -16,7 +16,7 @@ from benchmarks.machine import machine, run_pinned, versions
 from benchmarks.speed.cases import case_of
 from benchmarks.speed.meter import Report
 
-MACHINE = "machine.json"
+MACHINE, MACHINE_GPU = "machine.json", "machine-gpu.json"
 """What the newest report of a folder was measured on."""
 SAME_LOSS = 2e-3
 """Sides that do the same mathematics agree this closely in every update."""
@@ -100,9 +100,13 @@ def save(case: str, reports: Reports, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({side: [asdict(one) for one in many] for side, many in reports.items()}, indent=1)
     _file(case, folder).write_text(text + "\n", encoding="utf-8")
-    used = f"{machine()}, no GPU; {versions('torch', 'transformers', 'trl')}"
-    if case_of(case).device == "cpu":
-        (folder / MACHINE).write_text(json.dumps(used) + "\n", encoding="utf-8")
+    used, file = f"{machine()}, no GPU", MACHINE
+    if case_of(case).device == "cuda":
+        import torch
+
+        used, file = torch.cuda.get_device_name(), MACHINE_GPU
+    used += f"; {versions('torch', 'transformers', 'trl')}"
+    (folder / file).write_text(json.dumps(used) + "\n", encoding="utf-8")
 
 
 def _file(case: str, folder: Path) -> Path:

@@ -33,7 +33,7 @@ HEAD = """# Speed and memory
 
 The cost of a step on one CPU core, next to TRL and to loops written by hand for one model and machine (the
 *bound*). Made by `make bench` (`python -m benchmarks.speed`; `--page` writes only this page) from the reports in
-`benchmarks/results`. No figure is from a GPU: [what has never run on one](../gpu.md).
+`benchmarks/results`. Figures from a GPU are on [a page of their own](performance-gpu.md).
 
 ## How it is measured
 

@@ -86,7 +86,7 @@ class Nf4Linear(nn.Linear):
         self.scales = nn.Parameter(scales, requires_grad=False)
         self.bias = linear.bias
         self.pairs: Tensor
-        self.register_buffer("pairs", level_pairs(), persistent=False)
+        self.register_buffer("pairs", level_pairs().to(codes.device), persistent=False)
 
     def dense_weight(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the matrix [out, in]."""

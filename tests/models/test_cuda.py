@@ -1,4 +1,4 @@
-"""What only a GPU can show, skipped without one; it has never run.
+"""What only a GPU can show, skipped without one.
 
 python -m pytest tests/models/test_cuda.py -n 0
 """

@@ -29,6 +29,8 @@ from tests.models.tiny import Samples, random_rows, sample
 QUICK = {"llama", "qwen3", "gemma2", "gpt_oss", "deepseek_v3", "mamba"}
 """Grouped keys, head norms, windows and caps, sinks and experts, heads of two sizes, states in place of keys."""
 GAP = 1e-4
+GAPS = {"bitnet": 1e-3}
+"""It rounds hidden states to 8 bits, and a GPU's sums may fall on the other side."""
 ROWS = token_rows(*random_rows(6))
 
 
@@ -54,5 +56,5 @@ def test_a_step_and_samples_are_those_of_the_cpu(name: str) -> None:
     model = new_model(CONFIG_MAPPING[name](**{**SHAPE, **EVERY[name]}), 0)
     verify_forward(model, name)  # finds out which families run in padded rows
     (expected, drawn), (found, drawn_there) = (trained(copy.deepcopy(model), device) for device in ("cpu", "cuda"))
-    assert float((found - expected).abs().max()) <= GAP
+    assert float((found - expected).abs().max()) <= GAPS.get(name, GAP)
     assert drawn_there.ids == drawn.ids

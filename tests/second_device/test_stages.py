@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 import yaml
 
 from tests.conftest import SMOKE_PARAMS
@@ -97,7 +98,10 @@ def test_losses_are_those_of_the_cpu(
         with (work / "plots" / name / f"{chosen}.csv").open(encoding="utf-8") as file:
             found[device] = [float(row["loss"]) for row in csv.DictReader(file)]
         record = json.loads((work / "records" / name / f"{chosen}.json").read_text(encoding="utf-8"))
-        assert (record["device"], record["precision"]) == ({"cpu": "cpu", "cuda": "second device"}[device], precision)
+        assert (record["device"], record["precision"]) == (
+            {"cpu": "cpu", "cuda": torch.cuda.get_device_name()}[device],
+            precision,
+        )
     for expected, loss in zip(found["cpu"], found["cuda"], strict=True):
         assert abs(loss - expected) <= GAPS[precision] * max(abs(expected), 0.1)
     assert len(found["cpu"]) > 1

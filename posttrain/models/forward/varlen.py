@@ -1,4 +1,4 @@
-"""Attention of packed rows on a CUDA GPU by torch's variable-length kernel. It has never run on a GPU.
+"""Attention of packed rows on a CUDA GPU by torch's variable-length kernel.
 
 The first row of each prompt is one segment of queries, and so is the rest of each other row of that prompt. Segments
 follow each other as the tokens are packed, so queries are not copied; a segment's keys are all tokens of its row up to
