@@ -42,7 +42,7 @@ def test_the_guide_ends_with_results_of_both_models(tmp_path: Path) -> None:
     for line, printed in zip(table.splitlines(), shown, strict=False):
         assert line.split()[0] == printed.split()[0]  # the figures are those of one kind of machine
     assert table.splitlines()[0] == shown[0]
-    sft, dpo = json.loads(posttrain(tmp_path / "first", "show", "results", "--json").stdout)
+    dpo, sft = json.loads(posttrain(tmp_path / "first", "show", "results", "--json").stdout)  # the best first
     assert sft["policy"] == "sft" and dpo["policy"] == "dpo" and dpo["score"] > sft["score"]
     assert "up to date" in dvc(tmp_path / "first", "status").stdout
 

@@ -76,11 +76,11 @@ def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
     longer = (
         params.read_text()
         .replace("kl: {beta: 0.02}", "kl: {beta: 0.05}\n      checkpoint_every: 10")
-        .replace("rounds: 25", "rounds: 60")
+        .replace("rounds: 25", "rounds: 450")
     )
     params.write_text(longer)
     idle = "document.querySelector('#live')?.textContent === 'nothing runs'"
-    running = r"/online@grpo: running, \d+.120 steps/.test(document.querySelector('#live')?.textContent)"
+    running = r"/online@grpo: running, [\d,]+.900 steps/.test(document.querySelector('#live')?.textContent)"
     row = "document.querySelector('#results-table tr[data-policy=grpo]')?.textContent"
     curves = "[...document.querySelectorAll('#curves-chart path.curve')]"
     steps = f"Math.max(0, ...{curves}.map((one) => one.getAttribute('d').split('L').length))"
@@ -91,12 +91,12 @@ def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
         until(page, idle)
         repro = subprocess.Popen([sys.executable, "-m", "dvc", "repro"], cwd=own_workspace, env=environment())
         try:
-            until(page, running)
-            until(page, f"{row}?.includes('online@grpo is running')")
+            until(page, running, 200)
+            until(page, f"{row}?.includes('online@grpo is running')", 60)
             page.choose("#metric", "entropy")
             before = page.run(steps)
-            until(page, f"({steps}) > {before} && ({steps}) < 120")
-            until(page, f"{samples}?.length > 0")
+            until(page, f"({steps}) > {before} && ({steps}) < 900", 60)
+            until(page, f"{samples}?.length > 0", 60)
             assert repro.poll() is None, "DVC holds its lock all the time"
             assert page.run("document.getElementById('metric').value") == "entropy", "what was chosen is chosen again"
             texts = page.texts("[id='last-online@grpo'] :is(.asked, h3, .parts, pre)")
@@ -105,7 +105,7 @@ def test_the_page_follows_a_run(own_workspace: Path, tmp_path: Path) -> None:
             assert repro.wait(timeout=600) == 0
         finally:
             repro.kill()
-        until(page, idle)
-        until(page, f"{row}?.includes('running') === false && !{samples}")
+        until(page, idle, 60)
+        until(page, f"{row}?.includes('running') === false && !{samples}", 60)
         assert page.complaints == []
         assert all(request.startswith(address.partition("?")[0]) for request in page.requests)
