@@ -6,6 +6,8 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from posttrain.params.formats import flattened
@@ -33,7 +35,7 @@ class Mlflow:
         uri = os.environ.get("MLFLOW_TRACKING_URI", "")
         place = None if uri else (local / "artifacts").as_uri()
         local.mkdir(parents=True, exist_ok=True)
-        self._client: Any = MlflowClient(uri or f"sqlite:///{local}/mlflow.db")
+        self._client: Any = MlflowClient(uri or _database(local / "mlflow.db"))
         found = self._client.get_experiment_by_name(project)
         experiment = found.experiment_id if found else self._client.create_experiment(project, place)
         same = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'")
@@ -76,6 +78,22 @@ class Mlflow:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _database(file: Path) -> str:
+    """Return the address of a database, which has all its tables from the moment it has its name.
+
+    MLflow makes the tables one by one: whoever opens the file meanwhile, or after a kill, would fail.
+    """
+    from mlflow import MlflowClient
+
+    if not file.exists():
+        unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+        MlflowClient(f"sqlite:///{unfinished}").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another process was first
+            os.link(unfinished, file)
+        unfinished.unlink()
+    return f"sqlite:///{file}"
 
 
 TRACKERS: Final = {"mlflow": Mlflow}

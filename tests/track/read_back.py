@@ -36,6 +36,8 @@ def tensorboard(folder: Path, _: str) -> Points:
 def mlflow(folder: Path, project: str) -> Points:
     from mlflow import MlflowClient
 
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        assert (folder / "mlflow/mlflow.db").exists(), "nothing has been pushed"  # to open it would make it
     client: Any = MlflowClient(
         os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.resolve()}/mlflow/mlflow.db"
     )
