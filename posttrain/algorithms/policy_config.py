@@ -30,6 +30,16 @@ class KlOptions(Options):
         None, gt=0, description="adaptive beta: the KL per sequence to aim at; null keeps beta fixed"
     )
     horizon: int = Field(HORIZON, ge=1, description="with a target: samples over which beta may change by its own size")
+    end: float | None = Field(None, ge=0, description="the beta that a straight line reaches; null keeps beta fixed")
+    steps: int | None = Field(None, ge=1, description="with an end: the optimizer steps until beta is there")
+
+    @model_validator(mode="after")
+    def _goes_to_an_end(self) -> KlOptions:
+        if (self.end is None) != (self.steps is None):
+            raise ValueError("end and steps are read together. Set both, or neither")
+        if self.end is not None and self.target is not None:
+            raise ValueError("beta follows a target or goes to an end. Remove one of them")
+        return self
 
     @model_validator(mode="after")
     def _follows_a_target(self) -> KlOptions:

@@ -243,7 +243,7 @@ MAX_RELATIVE_ERROR = 0.2
 def initial_coefficients(knobs: PolicyConfig) -> State:
     """Return the state before the first step."""
     state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
-    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
+    if isinstance(knobs.kl, KlOptions) and (knobs.kl.target is not None or knobs.kl.end is not None):
         state["next_beta"] = knobs.kl.beta
     if isinstance(knobs.penalty, PenaltyOptions):
         state |= {"penalty": knobs.penalty.beta, "last_kl_old": 0.0}
@@ -253,7 +253,7 @@ def initial_coefficients(knobs: PolicyConfig) -> State:
 
 
 def started(state: State) -> State:
-    """Return the state with the beta that the last step's KL has led to."""
+    """Return the state with the beta that the last step has led to."""
     return {**state, "beta": state["next_beta"]} if "next_beta" in state else dict(state)
 
 
@@ -263,6 +263,9 @@ def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, 
     if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
         measured = float(step.sum_rows(k1(old_logp_N, step.tokens["ref_logp"])).mean())
         state["next_beta"] = state["beta"] * proportional_factor(measured, knobs.kl.target, len(step), knobs.kl.horizon)
+    if isinstance(knobs.kl, KlOptions) and knobs.kl.end is not None and knobs.kl.steps is not None:
+        low, high = sorted((knobs.kl.beta, knobs.kl.end))
+        state["next_beta"] = min(max(state["beta"] + (knobs.kl.end - knobs.kl.beta) / knobs.kl.steps, low), high)
     if isinstance(knobs.advantage, MovingAverageOptions):
         decay = knobs.advantage.decay
         state["baseline"] = decay * state["baseline"] + (1 - decay) * float(step.rows["penalised_reward"].mean())

@@ -21,6 +21,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         {"advantage": "outcome_value", "kl": {"type": "reward_sequence", "beta": 0.05, "reduce": "mean"}},
     ),
     "ppo, adaptive KL": ("ppo", {"kl": {"target": 3.0, "horizon": 50}}),
+    "grpo, beta to an end": ("grpo", {"kl": {"end": 0.0, "steps": 3}}),
     "ppo, ptx": ("ppo", {"ptx": 27.8}),
     "ppo, entropy, no value clip": ("ppo", {"entropy": 0.01, "advantage": {"value_clip": None, "gamma": 0.9}}),
     "ppo_penalty, exact": ("ppo_penalty", {"penalty": "exact"}),

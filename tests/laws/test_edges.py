@@ -123,6 +123,18 @@ def test_adaptive_kl_measures_the_policy_that_sampled() -> None:
     assert after["next_beta"] == pytest.approx(state["beta"] * (1 - 0.2 * 2 / 10))
 
 
+@pytest.mark.parametrize(("first", "end"), [(0.3, 0.0), (0.0, 0.3), (0.2, 0.2)])
+def test_beta_goes_to_its_end_on_a_straight_line_and_stays_there(first: float, end: float) -> None:
+    objective = PolicyObjective(POLICY_ROWS["grpo"].settings(kl={"beta": first, "end": end, "steps": 4}), 9)
+    old, state, betas = t(-1, -1), objective.initial_state(), []
+    rows = {"reward": t(1, 0), "truncated": torch.zeros(2, dtype=torch.bool), "group": torch.zeros(2).long()}
+    for _ in range(7):
+        state = objective.prepare(Ragged(torch.tensor([1, 1]), rows, {"old_logp": old, "ref_logp": old}), state).state
+        betas.append(state["beta"])
+    assert betas == pytest.approx([first + (end - first) * min(step, 4) / 4 for step in range(7)])
+    assert betas[-1] == end or betas[-1] == pytest.approx(end, abs=1e-15)
+
+
 def test_the_penalty_doubles_above_one_and_a_half_times_its_target() -> None:
     assert [doubling_factor(kl, 1.0) for kl in (1.4, 1.49, 1.5, 1.51)] == [1, 1, 1, 2]
     assert [doubling_factor(kl, 1.0) for kl in (0.7, 0.67, 0.66, 0.5)] == [1, 1, 0.5, 0.5]

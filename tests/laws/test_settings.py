@@ -83,7 +83,8 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
     inputs = {"start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none"}
     over = {"algorithm": "grpo", **inputs, "surrogate": {"high": 0.28}, "kl": {"beta": 0.01}, "rollout": {"rounds": 3}}
     params = check(ONLINE["grpo"].model, ONLINE["grpo"].row.merged(over), where=WHERE)
-    assert params.kl.model_dump() == {"type": "loss", "beta": 0.01, "estimator": "k3", "target": None, "horizon": 10000}
+    unset = {"target": None, "horizon": 10000, "end": None, "steps": None}
+    assert params.kl.model_dump() == {"type": "loss", "beta": 0.01, "estimator": "k3", **unset}
     assert params.rollout.rounds == 3
     assert params.objective().knobs is params
 
@@ -102,6 +103,8 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
         ("grpo", {"update": {"delta": 0.1}}, ".update.delta: not an option of type adamw. It belongs to type trpo"),
         ("cispo", {"surrogate": {"high": -0.2}}, "edge 1 + high at 0.8, so samples of the policy itself"),
         ("grpo", {"kl": {"horizon": 7}}, "horizon is read only with a target. Remove horizon, or set target"),
+        ("grpo", {"kl": {"end": 0.0}}, "end and steps are read together. Set both, or neither"),
+        ("grpo", {"kl": {"end": 0.0, "steps": 3, "target": 1.0}}, "follows a target or goes to an end. Remove one"),
         ("ppo", {"kl": {"beta": 0.0, "target": 1.0}}, "from 0 it never moves. Use a beta above 0"),
         ("rest", {"select": {"quantiles": [0.9, 0.5]}}, ".select: quantiles must lie in [0, 1) and must not fall"),
         (
