@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results(place: Path, size: int, dtype: str, shards: int = 0, again: str = "", chosen: tuple[str, ...] = ()) -> Path:
-    """The folder with the weights and metrics of the chosen objectives, without any of all."""
+    """The folder with the weights and metrics of the chosen objectives, or of all."""
     folder = place / f"{size}-{dtype}-{shards}{again}{'-chosen' if chosen else ''}"
     if not (folder / "metrics.json").exists():
         launch(MODULE, size, folder, str(folder), dtype, str(shards), *chosen)
