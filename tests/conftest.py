@@ -23,8 +23,12 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the finished pipeline first: while one worker of `--dist worksteal` runs it, the others do the rest."""
-    items.sort(key=lambda item: "smoke_workspace" not in getattr(item, "fixturenames", ()))
+    """Tests of the finished pipeline first: while one worker of `--dist worksteal` runs it, the others do the rest.
+
+    Those that need Prefect's server stand together, so that few workers start one.
+    """
+    for fixture in ("server", "smoke_workspace"):
+        items.sort(key=lambda item: fixture not in getattr(item, "fixturenames", ()))
     for item in items:  # one of them runs the whole pipeline before it begins
         if "smoke_workspace" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SMOKE_S))

@@ -21,7 +21,7 @@ def test_the_interval_holds_the_truth_and_shrinks_with_the_noise() -> None:
     compute, rng, wide = np.geomspace(2e3, 1e6, 20), np.random.default_rng(1), []
     for noise in (0.01, 0.06):
         runs = [(compute, 0.2 + 0.5 / (1 + (3e4 / compute) ** 1.5) + rng.normal(0, noise, 20)) for _ in range(3)]
-        _, low, high = fitted(runs, 40)["A"]
+        _, low, high = fitted(runs, 12)["A"]
         assert low - 0.02 <= 0.7 <= high + 0.02
         wide.append(high - low)
     assert wide[0] < wide[1]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain import errors
+from posttrain.__main__ import main
 from posttrain.commands.line import DOES, parser
 from posttrain.params.formats import AliasError
 from tests.commands.test_help import commands
@@ -21,6 +22,19 @@ def ran(where: Path, *words: str, **variables: str) -> subprocess.CompletedProce
     command = [sys.executable, "-m", "posttrain", *words]
     settings = {**environment(), "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run(command, cwd=where, env=settings, capture_output=True, text=True, check=False)
+
+
+def said(
+    words: list[str], where: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str, str]:
+    """The exit code, stdout and stderr of a command in this process."""
+    monkeypatch.chdir(where)
+    monkeypatch.setattr(sys, "argv", ["posttrain", *words])
+    try:
+        code = main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code, *capsys.readouterr()
 
 
 def test_every_command_and_action_takes_it() -> None:
@@ -35,12 +49,14 @@ def test_it_may_stand_before_or_after_an_action(words: list[str]) -> None:
     assert parser("show").parse_args(["show", "results"]).json is False
 
 
-def test_a_text_becomes_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_becomes_a_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "1000")  # a document is not folded
-    done = ran(tmp_path, "params", "grpo", "--json")
-    document = json.loads(done.stdout)
-    assert done.returncode == 0 and document["command"] == "params"
-    assert document["text"] + "\n" == ran(tmp_path, "params", "grpo").stdout
+    code, out, _ = said(["params", "grpo", "--json"], tmp_path, capsys, monkeypatch)
+    document = json.loads(out)
+    assert code == 0 and document["command"] == "params"
+    assert document["text"] + "\n" == said(["params", "grpo"], tmp_path, capsys, monkeypatch)[1]
 
 
 def test_an_error_is_a_document_and_what_was_printed_before_it_is_not_on_stdout(tmp_path: Path) -> None:
@@ -50,16 +66,18 @@ def test_an_error_is_a_document_and_what_was_printed_before_it_is_not_on_stdout(
         "bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n"
     )
     done = ran(tmp_path, "laws", "bad", "--json")
-    said = json.loads(done.stdout)["error"]
+    error = json.loads(done.stdout)["error"]
     assert done.returncode == 1 and "bad:bad" in done.stderr
-    assert (said["code"], said["what"], said["where"]) == ("params", "1 law fails", "bad.py")
-    assert said["fix"] in done.stderr
+    assert (error["code"], error["what"], error["where"]) == ("params", "1 law fails", "bad.py")
+    assert error["fix"] in done.stderr
 
 
-def test_arguments_that_cannot_be_read(tmp_path: Path) -> None:
-    done = ran(tmp_path, "laws", "--json")
-    assert done.returncode == 2 and json.loads(done.stdout)["error"]["code"] == "usage"
-    assert "MODULE" in json.loads(done.stdout)["error"]["what"]
+def test_arguments_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = said(["laws", "--json"], tmp_path, capsys, monkeypatch)
+    assert code == 2 and json.loads(out)["error"]["code"] == "usage"
+    assert "MODULE" in json.loads(out)["error"]["what"]
 
 
 def test_a_secret_in_an_error_is_masked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flows.hosts import push_results
 from posttrain.errors import DataError
 from posttrain.lineage.row_copies import find_copies, where
 from tests.commands.test_project import LIBRARY, command, posttrain
-from tests.lineage.guide import ADDRESS, LINE, project
+from tests.lineage.guide import ADDRESS, LINE, PARAMS, project, write_data
 from tests.workspace import ROOT, environment
 
 pytestmark = [pytest.mark.timeout(1800)]
@@ -61,7 +61,12 @@ def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
         ("params.yaml:3", "params.yaml: rows of a '.yaml' file cannot be read"),
     ],
 )
-def test_what_cannot_be_looked_for_is_refused(inside: Path, row: str, expected: str) -> None:
+def test_what_cannot_be_looked_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, expected: str
+) -> None:
+    write_data(tmp_path / "my/data")
+    (tmp_path / "params.yaml").write_text(PARAMS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=re.escape(expected)):
         where(row, "words")
 

@@ -242,8 +242,9 @@ def bits(run: TrainingRun) -> str:
 
 @pytest.mark.parametrize(
     "name",
-    ["sft", "ppo", "dpo+lora", *(pytest.param(name, marks=pytest.mark.slow) for name in (
-        "sdpo", "grpo", "gkd", "ppo_penalty", "nash_md", "ptx", "replay", "sft+dora", "sft+qlora", "sft+lora_dropout",
+    ["sft", "dpo+lora", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "ppo", "sdpo", "grpo", "gkd", "ppo_penalty", "nash_md", "ptx", "replay", "sft+dora", "sft+qlora",
+        "sft+lora_dropout",
     ))],
 )  # fmt: skip
 def test_a_cut_run_goes_on_to_the_same_masters_and_weights(

@@ -135,7 +135,7 @@ def test_every_sample_is_there_once_with_what_became_of_it(
     assert len(steps) == 6 and all(set(one) == {"loss", "grad_norm"} for one in steps)
 
 
-@pytest.mark.parametrize("resample", [0, 2])
+@pytest.mark.parametrize("resample", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_run_leaves_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resample: int
 ) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 import yaml
 from torch.testing import assert_close
 
+from benchmarks.faults.processes import Server
 from posttrain.errors import ModelError, ParamsError
 from posttrain.formulas.distill import log_probs
 from posttrain.models.files.store import load_policy, load_tokenizer
@@ -45,11 +46,28 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return tuple(tiny_folder(tmp_path_factory.mktemp(f"seed{seed}"), seed) for seed in (0, 1))  # type: ignore[return-value]
 
 
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Served]]:
+    """The servers that the tests here have started, which end with the last test."""
+    started: list[Served] = []
+    yield started
+    for served in started:
+        served.process.kill()
+        served.process.wait()
+
+
 @pytest.fixture
-def teacher(models: tuple[Path, Path], serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> Served:
-    """The teacher, served."""
+def teacher(
+    models: tuple[Path, Path],
+    servers: list[Served],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Served:
+    """The teacher, served: by the server of the test before, unless that test has killed it."""
     monkeypatch.setenv("TEACHER_KEY", KEY)
-    return serve(models[1], POSTTRAIN_SERVE_KEY=KEY)
+    if not servers or servers[-1].process.poll() is not None:
+        servers.append(Served(models[1], tmp_path_factory.mktemp("cache"), POSTTRAIN_SERVE_KEY=KEY))
+    return servers[-1]
 
 
 def asks(served: Served, model: Path, top: int, **settings: Any) -> ServedTeacher:
@@ -177,12 +195,14 @@ def test_a_run_continues_after_its_teacher_was_away(
     assert done.returncode == 0, done.stdout
 
 
-def test_settings_that_name_two_teachers_or_none_are_refused(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_settings_that_name_two_teachers_or_none_are_refused(
+    models: tuple[Path, Path], stage_server: Server, tmp_path: Path
+) -> None:
     served = {"url": "http://127.0.0.1:1/v1", "model": "m"}
     for name, run, message in (
         ("two", {"teacher": "base/teacher", "served": served}, "two teachers are named"),
         ("none", {"teacher": "none"}, "no teacher is named"),
         ("warm", {"teacher": "none", "served": served, "temperature": 2.0}, "needs the logits of all tokens"),
     ):
-        done = train(project(tmp_path / name, models, run))
-        assert done.returncode != 0 and message in done.stdout, done.stdout
+        ended = stage_server.run(project(tmp_path / name, models, run), "distill x")
+        assert ended.status != 0 and message in ended.output, ended.output

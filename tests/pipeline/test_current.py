@@ -74,7 +74,7 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_except(("a parameter", "an output deleted"), EDITS))
+@pytest.mark.parametrize("name", slow_except(("a parameter",), EDITS))
 def test_an_edit_makes_the_same_results_out_of_date_as_for_dvc(
     own_workspace: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +132,7 @@ def test_a_process_that_has_ended_runs_nothing(own_workspace: Path, monkeypatch:
         assert running_stages(Pipeline()) == expected
 
 
+@pytest.mark.slow
 def test_status_predicts_no_run_below_a_stage_that_only_lacks_an_output(own_workspace: Path) -> None:
     """DVC restores the model from its cache, and nothing runs."""
     deleted("models/sft/main")(own_workspace)
@@ -142,6 +143,7 @@ def test_status_predicts_no_run_below_a_stage_that_only_lacks_an_output(own_work
     assert "Running stage" not in dvc(own_workspace, "repro").stdout
 
 
+@pytest.mark.slow
 def test_a_tracked_file_of_the_users_is_no_stage_that_never_ran(own_workspace: Path) -> None:
     (own_workspace / "my").mkdir()
     (own_workspace / "my/support").write_text("a file")
@@ -183,7 +185,11 @@ def test_an_experiment_of_one_evaluation_has_its_score(own_workspace: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "words", [("python", "-m", "posttrain", "status"), ("dvc", "repro", "--force", "-s", "report")]
+    "words",
+    [
+        ("python", "-m", "posttrain", "status"),
+        pytest.param(("dvc", "repro", "--force", "-s", "report"), marks=pytest.mark.slow),
+    ],
 )
 def test_a_copied_project_leaves_the_site_cache_of_the_old_one(own_workspace: Path, words: tuple[str, ...]) -> None:
     settings, inside = own_workspace / ".dvc/config.local", f"{own_workspace.resolve()}/.dvc/tmp/site"

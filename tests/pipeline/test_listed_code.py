@@ -12,6 +12,7 @@ import pytest
 
 from posttrain.pipeline.code_manifest import Library, code_path
 from tests.architecture.sources import ROOT, modules, own, tree
+from tests.marks import slow_except
 
 RUN = """
 import importlib, json, sys
@@ -48,7 +49,7 @@ def deferred(imported: set[str], library: Library) -> set[str]:
     return {name for module in inside for name in library._closure([module], set())}
 
 
-@pytest.mark.parametrize("stage", ["online@grpo", "preference@dpo", "sft@main"])
+@pytest.mark.parametrize("stage", slow_except(("online@grpo",), ("online@grpo", "preference@dpo", "sft@main")))
 def test_a_run_depends_on_what_it_imports(stage: str, own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own_workspace)
     library = Library()

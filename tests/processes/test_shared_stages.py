@@ -105,9 +105,8 @@ def expected(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 VICTIMS = ("dvc", "the stage", "another process", "all")
 
 
-@pytest.mark.parametrize(
-    "victim", [pytest.param(one, marks=pytest.mark.slow if one != "another process" else ()) for one in VICTIMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", VICTIMS)
 def test_the_run_after_a_death_ends_with_the_same_bytes(
     repro: Callable[..., Repro], expected: dict[str, bytes], victim: str
 ) -> None:
