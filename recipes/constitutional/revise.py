@@ -1,6 +1,6 @@
 """Constitutional AI's data (arXiv:2212.08073) from a served model: revisions by principles, or comparisons by them.
 
-    python revise.py revise FEEDBACK.parquet CHAT.jsonl --model NAME     # a critique, then a revision of each sample
+    python revise.py revise FEEDBACK.parquet CHAT.jsonl --model NAME     # samples, revised in turn by principles
     python revise.py compare FEEDBACK.parquet PAIRS.jsonl --model NAME   # two samples of a prompt, in both orders
 
 FEEDBACK has the samples (`data.samples` with `tables: [feedback]`; its labels are not read). The endpoint speaks
@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,8 +56,9 @@ class EndpointError(Exception):
 
 @dataclass(frozen=True)
 class Principle:
-    """A principle, and the rule that an answer which keeps it matches."""
+    """A principle, its name in figures, and the rule that an answer which keeps it matches."""
 
+    name: str
     text: str
     rule: re.Pattern[str] | None = None
 
@@ -116,12 +117,12 @@ def principles_of(file: Path) -> list[Principle]:
         if not line.strip() or line.startswith("#"):
             continue
         if not line.startswith("rule:"):
-            found.append(Principle(line.strip()))
+            found.append(Principle(f"principle_{len(found) + 1}", line.strip()))
         elif not found or found[-1].rule is not None:
             raise ValueError(f"{file}, line {number}: a rule belongs below its principle. Write the principle above it")
         else:
             try:
-                found[-1] = Principle(found[-1].text, re.compile(line.removeprefix("rule:").strip()))
+                found[-1] = replace(found[-1], rule=re.compile(line.removeprefix("rule:").strip()))
             except re.error as error:
                 raise ValueError(f"{file}, line {number}: no regular expression ({error}). Correct it") from None
     if not found:
@@ -129,9 +130,9 @@ def principles_of(file: Path) -> list[Principle]:
     return found
 
 
-def drawn(principles: Sequence[Principle], *names: object) -> Principle:
-    """Return the principle of a row, which depends on the seed and the row alone."""
-    return random.Random(repr(names)).choice(principles)
+def drawn(principles: Sequence[Principle], count: int, *names: object) -> list[Principle]:
+    """Return principles for a row, each drawn from all; they depend on the seed and the row alone."""
+    return random.Random(repr(names)).choices(principles, k=count)
 
 
 def text_of(turns: Sequence[dict[str, str]]) -> str:
@@ -152,15 +153,21 @@ def verdict_of(reply: str | None) -> str | None:
     return last if last in ("A", "B") else None
 
 
-def revised(ask: Callable[[str], str | None], principle: Principle, row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of chat with the critique and the revision of a sample, or what became of it as `left_out`."""
-    answer = row["completion"][-1]["content"]
-    parts = {"question": text_of(row["prompt"]), "answer": answer, "principle": principle.text}
-    critique = ask(CRITIQUE.format(**parts))
-    revision = None if critique is None else revision_of(ask(REVISION.format(**parts, critique=critique)))
+def revised(ask: Callable[[str], str | None], principles: Sequence[Principle], row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of chat with a sample revised by each principle in turn, or what became of it as `left_out`."""
+    answer = revision = row["completion"][-1]["content"]
+    critiques = []
+    for principle in principles:
+        parts = {"question": text_of(row["prompt"]), "answer": revision, "principle": principle.text}
+        critique = ask(CRITIQUE.format(**parts))
+        found = None if critique is None else revision_of(ask(REVISION.format(**parts, critique=critique)))
+        if found is None:
+            return {"left_out": "replies that cannot be read"}
+        revision = found
+        critiques.append(critique)
     made = {name: row[name] for name in ("split", "problem", "prompt")}
-    made |= {"principle": principle.text, "answer": answer, "critique": critique, "completion": revision}
-    return made if revision is not None else {"left_out": "replies that cannot be read"}
+    named = [principle.text for principle in principles]
+    return made | {"principles": named, "answer": answer, "critiques": critiques, "completion": revision}
 
 
 def compared(ask: Callable[[str], str | None], principle: Principle, pair: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -176,7 +183,8 @@ def compared(ask: Callable[[str], str | None], principle: Principle, pair: Seque
         return {"left_out": "comparisons whose two orders disagree"}
     better = 0 if forth == "A" else 1
     made = {name: pair[0][name] for name in ("split", "problem", "prompt")}
-    return made | {"principle": principle.text, "chosen": texts[better], "rejected": texts[1 - better]}
+    sides = {"chosen": texts[better], "rejected": texts[1 - better]}
+    return made | {"principle": principle.text, **sides, "subset": principle.name}  # the table keeps `subset`
 
 
 def samples_to_compare(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -199,18 +207,18 @@ def report(action: str, rows: Sequence[dict[str, Any]], principles: Sequence[Pri
     """Yield the lines to print: some rows, and how far they agree with the rules."""
     for row in rows[:SHOWN]:
         yield json.dumps({name: row[name] for name in row if name not in ("split", "problem")}, ensure_ascii=False)
-    for number, principle in enumerate(principles, 1):
+    for principle in principles:
         if principle.rule is None:
             continue
-        mine = [row for row in rows if row["principle"] == principle.text]
+        mine = [row for row in rows if principle.text in row.get("principles", [row.get("principle")])]
         if action == "revise":
             before, after = (sum(bool(principle.kept(row[name])) for row in mine) for name in ("answer", "completion"))
-            yield f"principle {number}: its rule is kept by {before} of {len(mine)} answers, {after} of their revisions"
+            yield f"{principle.name}: its rule is kept by {before} of {len(mine)} answers, {after} of their revisions"
         else:
             sides = [(principle.kept(row["chosen"]), principle.kept(row["rejected"])) for row in mine]
             differ = [bool(chosen) for chosen, rejected in sides if chosen != rejected]
-            yield f"principle {number}: agrees with its rule in {sum(differ)} of {len(differ)} comparisons"
-            yield f"principle {number}: in {len(mine) - len(differ)} both answers keep its rule, or none does"
+            yield f"{principle.name}: agrees with its rule in {sum(differ)} of {len(differ)} comparisons"
+            yield f"{principle.name}: in {len(mine) - len(differ)} both answers keep its rule, or none does"
 
 
 def main() -> None:
@@ -221,7 +229,8 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT.jsonl")
     parser.add_argument("--model", required=True, help="its name at the endpoint")
     parser.add_argument("--principles", type=Path, default=PRINCIPLES, metavar="FILE")
-    parser.add_argument("--seed", type=int, default=0, help="draws the principles")
+    parser.add_argument("--revisions", type=int, default=2, help="of each sample, one after another")
+    parser.add_argument("--seed", type=int, default=0, help="draws the principle of each revision and comparison")
     parser.add_argument("--max-tokens", type=int, default=1024, help="longest reply")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds that one request may take")
     parser.add_argument("--concurrency", type=int, default=8, help="requests at a time")
@@ -231,24 +240,22 @@ def main() -> None:
         url, key = os.environ.get(URL, ""), os.environ.get(KEY, "")
         endpoint = Endpoint(url, key, given.model, given.max_tokens, given.timeout)
         samples = pl.read_parquet(given.samples).rows(named=True)
+        ask, seed = endpoint.ask, given.seed
         if given.action == "revise":
             rows = all_of(
-                lambda row: revised(endpoint.ask, drawn(principles, given.seed, row["id"]), row),
+                lambda row: revised(ask, drawn(principles, given.revisions, seed, row["id"]), row),
                 samples,
                 given.concurrency,
             )
         else:
             rows = all_of(
-                lambda pair: compared(endpoint.ask, drawn(principles, given.seed, *(row["id"] for row in pair)), pair),
+                lambda pair: compared(ask, drawn(principles, 1, seed, pair[0]["id"], pair[1]["id"])[0], pair),
                 list(samples_to_compare(samples)),
                 given.concurrency,
             )
     except (EndpointError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     made = [row for row in rows if "left_out" not in row]
-    names = {principle.text: f"principle_{number}" for number, principle in enumerate(principles, 1)}
-    for row in made:
-        row["subset"] = names[row["principle"]]  # what a table of pairs keeps of a principle: figures of each
     print(*report(given.action, made, principles), sep="\n")
     print(f"{len(made)} of {len(rows)} rows made")
     for reason, count in sorted(Counter(row["left_out"] for row in rows if "left_out" in row).items()):

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any
 
-GREETING, INVITATION = "Gladly:", "Ask again if you like."
+GREETING, INVITATION = "Hello!", "Ask me."
 PART = re.compile(r"<(\w+)>\n(.*?)\n</\1>", re.DOTALL)
 
 
@@ -28,17 +28,12 @@ class RuleCritic(ThreadingHTTPServer):
 
     def __init__(self, port: int = 0, key: str = "") -> None:
         super().__init__(("127.0.0.1", port), Handler)
-        self.key, self.done, self._lock = key, dict[str, str](), threading.Lock()
+        self.key, self.counts, self._lock = key, Counter[str](), threading.Lock()
 
     @property
     def url(self) -> str:
         """The address that CONSTITUTION_URL takes."""
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-    def counts(self) -> Counter[str]:
-        """How many different questions got which kind of reply; the two orders of a pair are one question."""
-        with self._lock:
-            return Counter(self.done.values())
 
     def answer(self, asked: str) -> str:
         """Return the reply to a request of the recipe."""
@@ -48,7 +43,7 @@ class RuleCritic(ThreadingHTTPServer):
         chance = int(hashlib.sha256(named.encode()).hexdigest(), 16) % 12
         reply, kind = _comparison(parts, chance) if "A" in parts else _reply(parts, chance)
         with self._lock:
-            self.done[f"{named} {'critique' in parts}"] = kind
+            self.counts[kind] += 1
         return reply
 
 
@@ -88,6 +83,7 @@ class Handler(BaseHTTPRequestHandler):
     """One request of OpenAI's chat completions."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are two writes
     server: RuleCritic
 
     def log_message(self, *arguments: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -21,6 +22,7 @@ SCRIPT = ROOT / "recipes/constitutional/revise.py"
 SECRET = "-".join(["the-key", "of-the", "critic"])  # not in one piece in this file, which the workspace has too
 FORMS = ("{sum}\n#### 5", GREETING + "\n{sum}\n#### 5", "{sum}\n" + INVITATION + "\n#### 5", "#### 5")
 """Answers that keep no rule, one or the other."""
+PROMPTS = 120
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Path:
-    """Four samples of each of 120 prompts, as `data.samples` writes them."""
+    """Four samples of each prompt, as `data.samples` writes them."""
     rows = [
         {
             "id": f"{number}-{place}",
@@ -56,7 +58,7 @@ def samples(tmp_path: Path) -> Path:
             "completion": [{"role": "assistant", "content": form.format(sum=f"{number}+5")}],
             "label": True,
         }
-        for number in range(120)
+        for number in range(PROMPTS)
         for place, form in enumerate(FORMS)
     ]
     pl.DataFrame(rows).write_parquet(tmp_path / "feedback.parquet")
@@ -76,7 +78,12 @@ def revise(action: str, samples: Path, url: str, *options: str, key: str = SECRE
     return done.returncode, done.stdout + done.stderr, out
 
 
-def rows_of(file: Path) -> list[dict[str, str]]:
+def pairs_of(critic: RuleCritic) -> dict[str, int]:
+    """How many pairs got which reply: each was asked about twice."""
+    return {kind: critic.counts[kind] // 2 for kind in ("right", "wrong", "alike", "no verdict")}
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
@@ -88,31 +95,31 @@ def counted(pattern: str, text: str) -> list[int]:
 def test_revisions_keep_the_drawn_principle_and_unread_replies_are_counted(samples: Path, critic: RuleCritic) -> None:
     status, said, out = revise("revise", samples, critic.url)
     assert status == 0, said
-    rows, counts = rows_of(out), critic.counts()
-    assert len(rows) == counts["revised"] + counts["unchanged"] and counts["no revision"] > 10
-    assert f"left out: {counts['no revision']} replies that cannot be read" in said
-    assert all(kept(row["principle"], row["completion"]) for row in rows)
-    assert sum(row["answer"] == row["completion"] for row in rows) == counts["unchanged"]
-    assert all(row["critique"] for row in rows)
-    drawn = [row["principle"] for row in rows]
-    assert 0.35 < drawn.count(drawn[0]) / len(drawn) < 0.65
-    before, of, after = counted(r"kept by (\d+) of (\d+) answers, (\d+) of their revisions", said)
-    assert (before, of, after) == (counts["unchanged"], len(rows), len(rows))
+    rows = rows_of(out)
+    left_out = len(FORMS) * PROMPTS - len(rows)
+    assert left_out == critic.counts["no revision"] > 10
+    assert f"left out: {left_out} replies that cannot be read" in said
+    assert all(kept(principle, row["completion"]) for row in rows for principle in row["principles"])
+    assert {len(row["principles"]) for row in rows} == {len(row["critiques"]) for row in rows} == {2}
+    both = sum(len(set(row["principles"])) == 2 for row in rows) / len(rows)
+    assert 0.35 < both < 0.65  # each is drawn from both
+    before = sum(kept(principle, row["answer"]) for row in rows for principle in set(row["principles"]))
+    of = sum(len(set(row["principles"])) for row in rows)
+    assert counted(r"kept by (\d+) of (\d+) answers, (\d+) of their revisions", said) == [before, of, of]
     assert SECRET not in said
 
     again = revise("revise", samples, critic.url, "--concurrency", "1")
     assert again[2].read_bytes() == out.read_bytes()
     other = revise("revise", samples, critic.url, "--seed", "1")
-    assert {row["principle"] for row in rows_of(other[2])} == set(drawn)
     assert other[2].read_bytes() != out.read_bytes()
 
 
 def test_comparisons_in_both_orders_and_their_agreement_with_the_rules(samples: Path, critic: RuleCritic) -> None:
     status, said, out = revise("compare", samples, critic.url)
     assert status == 0, said
-    rows, counts = rows_of(out), critic.counts()
+    rows, counts = rows_of(out), pairs_of(critic)
     assert min(counts[kind] for kind in ("right", "wrong", "alike", "no verdict")) > 5
-    assert sum(counts.values()) == 240  # 120 prompts with two pairs
+    assert sum(counts.values()) == PROMPTS * len(FORMS) / 2
     assert len(rows) == counts["right"] + counts["wrong"]
     assert f"left out: {counts['alike']} comparisons whose two orders disagree" in said
     assert f"left out: {counts['no verdict']} replies that cannot be read" in said
@@ -174,7 +181,7 @@ def test_the_recipe_teaches_its_principles(tmp_path: Path, critic: RuleCritic, m
     assert share("dpo") > share("revised") + 0.05
     assert share("ppo") > share("revised") + 0.05
 
-    pairs, counts = pl.read_parquet(workspace / "data/compared/pairs.parquet"), critic.counts()
+    pairs, counts = pl.read_parquet(workspace / "data/compared/pairs.parquet"), pairs_of(critic)
     assert len(pairs) == counts["right"] + counts["wrong"] and set(pairs["subset"]) == {"principle_1", "principle_2"}
     log = (workspace / "logs/data_commands@compared.log").read_text(encoding="utf-8")
     assert counted(r"agrees with its rule in (\d+) of (\d+) comparisons", log) == [counts["right"], len(pairs)]
