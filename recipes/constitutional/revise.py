@@ -73,6 +73,8 @@ class Endpoint:
     def __init__(self, url: str, key: str, model: str, max_tokens: int, timeout: float) -> None:
         if not url.startswith(("http://", "https://")):
             raise EndpointError(f"{URL} is no address. Set it to that of the endpoint, e.g. http://127.0.0.1:8000/v1")
+        if not re.fullmatch(r"[!-~]*", key):
+            raise EndpointError(f"{KEY} has a character that no header takes, such as a line's end. Set it again")
         self._url, self._key = f"{url.rstrip('/')}/chat/completions", key
         self._body = {"model": model, "max_tokens": max_tokens, "temperature": 0.0}
         # no redirect is followed, as it might take the key elsewhere
@@ -237,7 +239,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         principles = principles_of(given.principles)
-        url, key = os.environ.get(URL, ""), os.environ.get(KEY, "")
+        url, key = os.environ.get(URL, ""), os.environ.get(KEY, "").strip()
         endpoint = Endpoint(url, key, given.model, given.max_tokens, given.timeout)
         samples = pl.read_parquet(given.samples).rows(named=True)
         ask, seed = endpoint.ask, given.seed

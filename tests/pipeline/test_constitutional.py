@@ -150,6 +150,15 @@ def test_an_endpoint_that_fails_ends_it(does: str, says: str, samples: Path, end
 
 
 @pytest.mark.parametrize(
+    ("url", "key", "says"),
+    [("", SECRET, "CONSTITUTION_URL is no address"), ("http://127.0.0.1:9/v1", f"{SECRET}\nX: y", "no header takes")],
+)
+def test_a_wrong_address_or_key_is_refused(url: str, key: str, says: str, samples: Path) -> None:
+    status, said, _ = revise("revise", samples, url, key=key)
+    assert status == 1 and says in said and "Traceback" not in said and SECRET not in said
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("# nothing\n", "has no principle"),
