@@ -65,8 +65,8 @@ def _reply(parts: dict[str, str], chance: int) -> tuple[str, str]:
         return f"<revision>{answer}</revision>", "unchanged"
     if GREETING in principle:
         return f"<revision>\n{GREETING}\n{answer}\n</revision>", "revised"
-    before, mark, after = answer.rpartition("####")
-    lines = [line for line in (before.rstrip("\n"), INVITATION, f"{mark}{after}") if line]
+    *working, last = answer.split("\n")
+    lines = [*working, INVITATION, last if last.startswith("####") else f"#### {last}"]
     return "Here it is.\n<revision>{}</revision>".format("\n".join(lines)), "revised"
 
 

@@ -20,7 +20,7 @@ from tests.workspace import ROOT, dvc, environment, make_workspace
 
 SCRIPT = ROOT / "recipes/constitutional/revise.py"
 SECRET = "-".join(["the-key", "of-the", "critic"])  # not in one piece in this file, which the workspace has too
-FORMS = ("{sum}\n#### 5", GREETING + "\n{sum}\n#### 5", "{sum}\n" + INVITATION + "\n#### 5", "#### 5")
+FORMS = ("{sum}\n#### 5", GREETING + "\n{sum}\n#### 5", "{sum}\n" + INVITATION + "\n#### 5", "5")
 """Answers that keep no rule, one or the other."""
 PROMPTS = 120
 
