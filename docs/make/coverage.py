@@ -23,9 +23,9 @@ ITEMS: dict[str, dict[str, str]] = {
         "helpful and safe as two reward models": "`reward.sets` ([rewards](../rewards.md#several-reward-models))",
         "R1-Zero": "recipe `r1_zero`",
         "R1": "recipe `r1`",
-        "constitutional AI": NOT
-        + "the parts are (`data.commands` for critique and revision by a served model, the reward `judge`, "
-        "judges in both orders in `evaluate.ratings`); no recipe was run",
+        "constitutional AI": "recipe `constitutional`, `recipes/constitutional/revise.py`; "
+        + NOT
+        + "a run with a real served model",
         "iterated DPO": "recipe `iterated_dpo`",
         "offline, then online": "recipe `offline_online`",
         "distillation: samples, logits, own samples": "recipe `distill`",

@@ -74,6 +74,7 @@ def test_shipped_params_are_right(file: Path) -> None:
     shutil.copyfile(file, "params.yaml")
     Path("examples").mkdir()
     Path("examples/trl_dpo.py").write_text("")
+    Path("recipes/constitutional").mkdir(parents=True)
     write_gsm8k(Path("my/gsm8k"))
     Path("my/python.jsonl").write_text('{"text": "def", "split": "train"}\n{"text": "class", "split": "heldout"}\n')
     for model in ("my/model", "my/smollm2"):

@@ -71,7 +71,8 @@ def test_training_changes_the_weights(place: Path) -> None:
     folder = results(place, 2, "float64")
     for name, steps in json.loads((folder / "metrics.json").read_text()).items():
         assert all(math.isfinite(step["grad_norm"]) for step in steps), name
-        assert any(step["grad_norm"] > 0 for step in steps), name
+        # the groups have three samples: all that pass@4 takes, so no sample differs; "pass_at_k, pairs" learns
+        assert any(step["grad_norm"] > 0 for step in steps) or name == "pass_at_k", name
 
 
 @pytest.mark.slow
