@@ -77,6 +77,9 @@ def test_shipped_params_are_right(file: Path) -> None:
     Path("recipes/constitutional").mkdir(parents=True)
     write_gsm8k(Path("my/gsm8k"))
     Path("my/python.jsonl").write_text('{"text": "def", "split": "train"}\n{"text": "class", "split": "heldout"}\n')
+    Path("my/human_eval.jsonl").write_text(
+        '{"prompt": "f", "info": {"tests": "assert f(1) == 1"}, "split": "test"}\n', encoding="utf-8"
+    )
     for model in ("my/model", "my/smollm2"):
         Path(model).mkdir()
         Path(model, "config.json").write_text("{}")
