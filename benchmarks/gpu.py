@@ -2,7 +2,7 @@
 
 python -m benchmarks.gpu [--minutes 25]  writes benchmarks/results/gpu.json as it goes, then reports/performance-gpu.md
 
-What is in the file is not done again, so a stopped run goes on. 25 minutes are an estimate.
+What is in the file is not done again, so a stopped run continues. 25 minutes are an estimate.
 """
 
 from __future__ import annotations

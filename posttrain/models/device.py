@@ -51,7 +51,7 @@ class DeviceParams(Params):
     )
     cuda_graphs: bool = Field(
         False,
-        description="on a CUDA GPU in bf16, decode as CUDA graphs, with keys and values in pages: 2.4 times as fast",
+        description="on a CUDA GPU in bf16, decode as CUDA graphs, with keys and values in pages (docs/gpu.md)",
     )
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
 

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from tests.pipeline.rule_critic import GREETING, INVITATION, RuleCritic, kept
-from tests.rewards.judge.conftest import Endpoint
+from tests.rewards.judge.conftest import Endpoint, running
 from tests.workspace import ROOT, dvc, environment, make_workspace
 
 SCRIPT = ROOT / "recipes/constitutional/revise.py"
@@ -39,11 +39,8 @@ def critic() -> Iterator[RuleCritic]:
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
     """An endpoint that misbehaves on command."""
-    command = [sys.executable, "-m", "tests.rewards.judge.endpoint"]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield Endpoint(int(process.stdout.readline()))
-        process.kill()
+    with running() as found:
+        yield found
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,20 @@ class Endpoint:
             return found
 
 
-@pytest.fixture(scope="session")
-def _endpoint() -> Iterator[Endpoint]:
+@contextmanager
+def running() -> Iterator[Endpoint]:
+    """An endpoint in a process of its own."""
     command = [sys.executable, "-m", "tests.rewards.judge.endpoint"]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Endpoint(int(process.stdout.readline()))
         process.kill()
+
+
+@pytest.fixture(scope="session")
+def _endpoint() -> Iterator[Endpoint]:
+    with running() as found:
+        yield found
 
 
 @pytest.fixture
