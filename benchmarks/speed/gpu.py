@@ -9,22 +9,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import RESULTS, ROOT
 from benchmarks.speed.case import Row, Shape, batches
 from benchmarks.speed.cases import GPU
-from benchmarks.speed.run import MACHINE_GPU, Reports, alternate, median, ratios
+from benchmarks.speed.run import MACHINE_GPU, Reports, alternate, load, median, ratios
 
 PAGE = ROOT / "docs" / "reports" / "performance-gpu.md"
+EARLIER = (RESULTS / "torch-2.11",)
+"""What was measured with older versions: the newest of the sides that have not run again."""
+Measured = tuple[str, dict[str, Reports]]
 H100_PEAK = 989.0
 """Dense bf16 teraflops that NVIDIA states for an H100 SXM; the H200's are the same."""
 SIDES = {
     "sft/Q": ("posttrain", "posttrain_free", "posttrain_compiled", "posttrain_lora", "trl", "trl_lora", "trl_packing"),
     "dpo/Q": ("posttrain", "posttrain_lora", "trl", "trl_lora"),
-    "grpo/Q": ("posttrain", "posttrain_cuda_graphs", "posttrain_lora", "trl"),
+    "grpo/Q": ("posttrain", "posttrain_no_graphs", "posttrain_lora", "trl"),
     "sft/Q-32k": ("posttrain_recompute",),
     "sft/8B": ("posttrain_lora_recompute",),
     "dpo/8B": ("posttrain_lora_recompute",),
@@ -53,10 +56,19 @@ def main(arguments: list[str]) -> int:
     if options.rounds and not torch.cuda.is_available():
         print("error: no CUDA device here. Run it where there is one; on a CPU: make bench", file=sys.stderr)
         return 1
-    found = {case: alternate(case, sides_of(case), options.rounds, RESULTS) for case in GPU}
-    used = json.loads((RESULTS / MACHINE_GPU).read_text(encoding="utf-8"))
-    write({case: reports for case, reports in found.items() if reports}, used, options.peak, PAGE)
+    for case in GPU if options.rounds else ():
+        alternate(case, sides_of(case), options.rounds, RESULTS)
+    write(
+        [measured_in(folder) for folder in (RESULTS, *EARLIER) if (folder / MACHINE_GPU).is_file()], options.peak, PAGE
+    )
     return 0
+
+
+def measured_in(folder: Path) -> Measured:
+    """Return the machine and the reports of a folder."""
+    found = {case: load(case, folder) for case in GPU}
+    machine = json.loads((folder / MACHINE_GPU).read_text(encoding="utf-8"))
+    return machine, {case: reports for case, reports in found.items() if reports}
 
 
 def sides_of(case: str) -> tuple[str, ...]:
@@ -88,7 +100,7 @@ def share_of_peak(name: str, reports: Reports, peak: float) -> float:
     return work / median(reports["posttrain"], lambda one: one.seconds) / (peak * 1e12)
 
 
-def write(found: dict[str, Reports], machine: str, peak: float, page: Path) -> None:
+def write(measured: Sequence[Measured], peak: float, page: Path) -> None:
     """The page; no figure is written by hand."""
     lines = [
         "# Speed and memory on a GPU", "",
@@ -96,39 +108,58 @@ def write(found: dict[str, Reports], machine: str, peak: float, page: Path) -> N
         "Qwen3-0.6B's shape with random weights, bf16 weights with float32 masters, fresh",
         "processes in turn, time on the wall with all work done. SFT: rows of up to 2,048 tokens, padding 2.35; DPO:",
         "16 pairs of up to 1,024; GRPO: 8 prompts x 8 completions of up to 512 tokens, two updates a round.",
-        "`posttrain_free`: `device.deterministic` off: what repeatable bits cost. `posttrain_cuda_graphs`:",
-        "`device.cuda_graphs` on. `8B`: Qwen3-8B's shape with LoRA of rank 16. `Q-32k`: one row of 32,768 tokens.", "",
+        "`posttrain_free`: `device.deterministic` off: what repeatable bits cost. `posttrain_compiled`: `compile` on.",
+        "`posttrain_no_graphs`: `device.cuda_graphs` off. `8B`: Qwen3-8B's shape with LoRA of rank 16. `Q-32k`: one",
+        "row of 32,768 tokens.", "",
         "Peak: model flops in a second over the device's in bf16. Model flops are 6 for each weight and token (the",
         "head at scored tokens only), and 12 for each pair of tokens of which one sees the other and unit of the",
         "heads' width; DPO's reference adds a third. What is computed again is not counted.", "",
-        f"Machine: {machine}.", "",
-        "| case | side | units/s | posttrain / side | peak MB | turns |", "|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for case, reports in found.items():
-        for side, many in reports.items():
-            rate, memory = (median(many, value) for value in (lambda one: one.rate, lambda one: one.peak_mb))
-            values = sorted(ratios(reports, side)) if "posttrain" in reports else []
-            spread = f"{values[len(values) // 2]:.2f} [{values[0]:.2f}, {values[-1]:.2f}]" if values else ""
-            lines.append(f"| {case} | {side} | {rate:.4g} | {spread} | {memory:.0f} | {len(many)} |")
-    lines += ["", "| target | wanted | measured | |", "|---|---|---|---|"]
+    for machine, found in measured:
+        lines += [
+            f"Machine: {machine}.", "",
+            "| case | side | units/s | posttrain / side | peak MB | turns |", "|---|---|---|---|---|---|",
+            *(line for case, reports in found.items() for line in _sides(case, reports)), "",
+        ]  # fmt: skip
+    lines += ["| target | wanted | measured | |", "|---|---|---|---|"]
     for (case, what), target in TARGETS.items():
-        if what == "peak" and case in found:
-            value = share_of_peak(case, found[case], peak)
-        elif found.get(case, {}).get(what):
-            value = sorted(ratios(found[case], what))[len(found[case][what]) // 2]
+        for machine, found in measured:
+            if (value := _reached(found, case, what, peak)) is not None:
+                old = "" if machine == measured[0][0] else ", by the older table"
+                said = f"{'reached' if value >= target else 'missed'}{old}"
+                lines.append(f"| {case} / {what} | {target:.2f} | {value:.2f} | {said} |")
+                break
         else:
             lines.append(f"| {case} / {what} | {target:.2f} | not measured | |")
-            continue
-        lines.append(f"| {case} / {what} | {target:.2f} | {value:.2f} | {'reached' if value >= target else 'missed'} |")
     for case, most in MEMORY_GB.items():
-        if case in found:
-            value = max(one.peak_mb for many in found[case].values() for one in many) * 2**20 / 1e9
-            shown = f"{value:.0f} | {'reached' if value <= most else 'missed'}"
-        else:
-            shown = "not measured | "
+        used = [one.peak_mb for _, found in measured for many in found.get(case, {}).values() for one in many]
+        value = max(used, default=0.0) * 2**20 / 1e9
+        shown = f"{value:.0f} | {'reached' if value <= most else 'missed'}" if used else "not measured | "
         lines.append(f"| {case} / GB, at most | {most:.0f} | {shown} |")
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"written: {page}")
+
+
+def _sides(case: str, reports: Reports) -> Iterator[str]:
+    """Return a case's lines of the table."""
+    for side, many in reports.items():
+        rate, memory = (median(many, value) for value in (lambda one: one.rate, lambda one: one.peak_mb))
+        values = sorted(ratios(reports, side)) if "posttrain" in reports else []
+        spread = f"{values[len(values) // 2]:.2f} [{values[0]:.2f}, {values[-1]:.2f}]" if values else ""
+        yield f"| {case} | {side} | {rate:.4g} | {spread} | {memory:.0f} | {len(many)} |"
+
+
+def _reached(found: dict[str, Reports], case: str, what: str, peak: float) -> float | None:
+    """Return a target's value; None where its sides were not measured on one machine."""
+    reports = found.get(case, {})
+    if "posttrain" not in reports or (what != "peak" and what not in reports):
+        return None
+    return share_of_peak(case, found[case], peak) if what == "peak" else median_ratio(reports, what)
+
+
+def median_ratio(reports: Reports, side: str) -> float:
+    """Return the middle of posttrain's rate over the side's."""
+    return sorted(ratios(reports, side))[len(reports[side]) // 2]
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class _Text:
 
 
 def online(
-    case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = False, lora: bool = False
+    case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = True, lora: bool = False
 ) -> Report:
     """Return a policy row on its own samples, two updates a round."""
     meter = Meter(case.warm, case.device)

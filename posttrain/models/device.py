@@ -50,7 +50,7 @@ class DeviceParams(Params):
         True, description="on a GPU, use kernels that give the same bits every time; a CPU always does"
     )
     cuda_graphs: bool = Field(
-        False,
+        True,
         description="on a CUDA GPU in bf16, decode as CUDA graphs, with keys and values in pages (docs/gpu.md)",
     )
     threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")

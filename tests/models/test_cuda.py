@@ -48,7 +48,7 @@ def model(name: str) -> Any:
     return new_model(CONFIG_MAPPING[name](**{**SHAPE, **EVERY[name]}), 0).to(DEVICE)
 
 
-def runtime(precision: str, *, cuda_graphs: bool = False) -> Runtime:
+def runtime(precision: str, *, cuda_graphs: bool = True) -> Runtime:
     """Deterministic kernels, as by default."""
     return Runtime(DeviceParams(device=DEVICE, precision=precision, cuda_graphs=cuda_graphs))  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ def test_two_rounds_of_sampling_are_the_same(precision: str) -> None:
 
 
 def test_cuda_graphs_over_pages_sample_what_the_model_says() -> None:
-    device, policy = runtime("bf16", cuda_graphs=True), frozen_on(model("qwen3"), runtime("bf16"))
+    device, policy = runtime("bf16"), frozen_on(model("qwen3"), runtime("bf16"))
     prompts = long_prompts()
     params = SamplingParams(max_tokens=100, rows=7)
     found = sample(policy, prompts, list("abcdef"), n=3, params=params, seed=2, stop=Stops((2,), str), device=device)

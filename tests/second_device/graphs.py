@@ -16,11 +16,22 @@ class CUDAGraph:
     """What torch.cuda.CUDAGraph is to the project."""
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self.steps: list[tuple[Any, Any, Any, Any]] = []
+        self.steps: list[tuple[bool, Any, Any, Any, Any]] = []
 
     def replay(self) -> None:
-        """Run what was captured."""
-        for function, args, kwargs, out in self.steps:
+        """Run what was captured, each operator by the kernel that was chosen then."""
+        strict, warns = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+        try:
+            self._replay(warns)
+        finally:
+            torch.use_deterministic_algorithms(strict, warn_only=warns)
+
+    def _replay(self, warns: bool) -> None:
+        for strict, function, args, kwargs, out in self.steps:
+            torch.use_deterministic_algorithms(strict, warn_only=warns)
             new = function(*args, **kwargs)
             if out is None or function._overloadpacket.__name__.startswith(("empty", "new_empty")):
                 continue
@@ -50,16 +61,16 @@ class Capture(TorchDispatchMode):
         WATCH.captures -= 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs, strict = kwargs or {}, torch.are_deterministic_algorithms_enabled()
         changed = [value for value, written in _arguments(func, args, kwargs) if written]
         if changed:  # recorded, not run
-            self._graph.steps.append((func, args, kwargs, None))
+            self._graph.steps.append((strict, func, args, kwargs, None))
             return changed[0] if len(changed) == 1 else tuple(changed)
         out = func(*args, **kwargs)
         given = {one.untyped_storage()._cdata for one in _tensors((args, kwargs))}
         made = [one for one in _tensors(out) if one.untyped_storage()._cdata not in given]
         if made:  # else a view
-            self._graph.steps.append((func, args, kwargs, out))
+            self._graph.steps.append((strict, func, args, kwargs, out))
         for one in made:
             if one.is_floating_point():
                 one.fill_(float("nan"))

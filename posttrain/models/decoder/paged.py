@@ -1,7 +1,5 @@
 """Keys and values of decoding rows in pages, for one attention kernel a layer.
 
-On a GPU its pages ran with another kernel than torch 2.13's (docs/gpu.md).
-
 A prompt's full pages are stored once for all its rows; the rest of it is copied into each row's own pages, where the
 completion follows. Rows leave and join by a change of the table of pages alone: shapes and addresses stay, so a step is
 captured once for each size of a batch.

@@ -1,7 +1,7 @@
 """Decoder layers that torch compiles for training; attention stays out of the compiled code, and so does sampling.
 
-What the compiler makes may depend on the number of tokens that it sees first. So it runs once, before the first step,
-on a batch that is always the same; later nothing is compiled, and a pass that does not fit runs uncompiled. Then a
+What the compiler makes may depend on the number of tokens that it sees first. So it runs before the first step, on
+batches that are always the same; later nothing is compiled, and a pass that does not fit runs uncompiled. Then a
 run's bytes depend neither on what was cached nor on where the run was cut.
 """
 
@@ -16,6 +16,7 @@ import torch
 
 from posttrain.errors import ModelError
 from posttrain.measure.phases import phase
+from posttrain.models.device import repeatable
 from posttrain.models.forward.activations import checkpointed_layers
 from posttrain.models.forward.forward import attention_uncompiled, packed_states, runs_in_rows
 from posttrain.models.forward.routers import find_routers
@@ -24,6 +25,8 @@ from posttrain.text.packing import pack
 
 FIRST_BATCH = [TokenRow([0], [0] * 15)] * 63 + [TokenRow([0, 0], [0] * 29)]
 """What the compiler sees: 977 tokens (the prompt [0] once). A model's width, if it were equal, would fix the number."""
+LARGE_BATCH = [TokenRow([0], [0] * 15)] * 1023 + [TokenRow([0, 0], [0] * 29)]
+"""What it sees next for a GPU, whose code for few tokens refuses some thousands: 15,377 tokens."""
 OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {"deterministic": True, "fallback_random": True}
 """Of torch's compiler: it chooses nothing by timing, and dropout draws what it draws without it."""
 
@@ -79,15 +82,17 @@ def compiled_layers(model: Any) -> list[Any]:
 
 
 def _compile(model: Any) -> None:
-    """Run the first batch forward and backward; leaves gradients, random numbers and the mode as they were."""
+    """Run the first batches forward and backward; leaves gradients, random numbers and the mode as they were."""
     trained = [part for part in model.parameters() if part.requires_grad]
     device, mode = trained[0].device, model.training
-    devices = [] if device.type == "cpu" else [device]
+    devices, batches = ([], [FIRST_BATCH]) if device.type == "cpu" else ([device], [FIRST_BATCH, LARGE_BATCH])
     try:
         _check_compiler(device)
         with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"), torch.enable_grad():
-            states = packed_states(model.train(), pack(FIRST_BATCH).to(device))
-            torch.autograd.grad(states.float().sum(), trained, allow_unused=True)
+            for batch in batches:
+                states = packed_states(model.train(), pack(batch).to(device))
+                with repeatable():
+                    torch.autograd.grad(states.float().sum(), trained, allow_unused=True)
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InvalidCxxCompiler) as error:
         what = f"compile = true, and torch cannot compile {type(model).__name__} ({_first_line(error)})"
         fix = "Install a C++ compiler (Debian, Ubuntu: apt-get install g++), or set compile: false"
