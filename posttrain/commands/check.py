@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = ""
+DOING = "reading params.yaml, its files and models"
 
 
 def add_arguments(_: ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from posttrain.commands.line import Document, as_json
 
 EXAMPLE = "dpo grpo"
+DOING = "comparing prompt by prompt"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
@@ -41,11 +41,26 @@ class Document(str):
 
 def run(arguments: Namespace) -> str:
     """Run the command and return what it prints; with `--json` one document, and all else goes to stderr."""
+    module = _module(arguments.command)
     if not arguments.json:
-        return str(_module(arguments.command).run(arguments))
+        with _said_meanwhile(getattr(module, "DOING", "")):
+            return str(module.run(arguments))
     with contextlib.redirect_stdout(sys.stderr):
-        text = _module(arguments.command).run(arguments)
+        text = module.run(arguments)
     return text if isinstance(text, Document) else as_json({"command": arguments.command, "text": text})
+
+
+@contextlib.contextmanager
+def _said_meanwhile(doing: str) -> Iterator[None]:
+    """Show on a terminal what a command does until it prints: imports alone take seconds."""
+    if not doing or not sys.stderr.isatty():
+        yield
+        return
+    print(f"{doing} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[2K", end="", file=sys.stderr, flush=True)
 
 
 def as_json(data: object) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from posttrain.commands.line import Document, add_action, add_actions
 
 EXAMPLE = "results --json"
+DOING = "reading the results"
 FIGURES = """
 the figures, all measured on prompts that nothing was trained on:
   setting               policies that differ in their seeds alone

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from posttrain.commands.line import Document
 
 EXAMPLE = "my/data/chat.jsonl:17"
+DOING = "searching all tables"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

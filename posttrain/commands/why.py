@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from posttrain.commands.line import Document
 
 EXAMPLE = "grpo.score"
+DOING = "following the numbers"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

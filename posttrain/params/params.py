@@ -46,7 +46,7 @@ class Params(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         validate_default=True,
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys of earlier versions, and what takes their place."""

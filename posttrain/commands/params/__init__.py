@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = "online"
+DOING = "reading the settings"
 ALGORITHMS, METRICS = "algorithms", "metrics"
 
 

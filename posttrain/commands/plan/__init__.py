@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = "sft@main online"
+DOING = "estimating memory, disk and time"
 
 
 def add_arguments(parser: ArgumentParser) -> None:

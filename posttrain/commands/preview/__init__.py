@@ -4,6 +4,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = "mine/chat base/start --rows 5 --html preview.html"
+DOING = "reading rows"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
