@@ -296,8 +296,9 @@ class ModelSet:
         """Return the columns that are computed with the policy's hidden states and head."""
         hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
         head = self.head(self.policy)
-        logp, entropy = token_logp(hidden_MD, head, packed.target_M, self.temperature, packed.kept)
-        found = {"logp": logp, "entropy": entropy}
+        wanted = "entropy" in needs
+        logp, entropy = token_logp(hidden_MD, head, packed.target_M, self.temperature, packed.kept, entropy=wanted)
+        found = {"logp": logp, "entropy": entropy} if wanted else {"logp": logp}
         if "kl_old" in needs:
             found["kl_old"] = self._kl_old(packed, hidden_MD)
         if self.teacher is not None:
@@ -369,8 +370,11 @@ class ModelSet:
         if name == "old_value":
             return gathered(self.critic, lambda: value_tokens(self.critic, packed))
         model = self.reference if name == "ref_logp" else self.policy
-        logp, entropy = gathered(model, lambda: score_tokens(model, packed, self.temperature, self.head(model)))
-        return entropy if name == "step_start_entropy" else logp
+        wanted = name == "step_start_entropy"
+        logp, entropy = gathered(
+            model, lambda: score_tokens(model, packed, self.temperature, self.head(model), entropy=wanted)
+        )
+        return entropy if wanted else logp
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:

@@ -296,12 +296,12 @@ def add_embedding_gradient(model: Any, packed: PackedRows, embedded_ND: Tensor) 
 
 
 def score_tokens(
-    model: Any, packed: PackedRows, temperature: float = 1.0, head: AnyHead | None = None
+    model: Any, packed: PackedRows, temperature: float = 1.0, head: AnyHead | None = None, *, entropy: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob [M], entropy [M]) of the trained tokens; `head` is the model's own unless given."""
+    """(log-prob [M], entropy [M] or NaN) of the trained tokens; `head` is the model's own unless given."""
     states_ND = packed_states(model, packed)
     hidden_MD = states_ND.index_select(0, packed.source_M)
-    return token_logp(hidden_MD, head or head_of(model), packed.target_M, temperature, packed.kept)
+    return token_logp(hidden_MD, head or head_of(model), packed.target_M, temperature, packed.kept, entropy=entropy)
 
 
 def score_rows(model: Any, packed: PackedRows) -> Tensor:

@@ -230,13 +230,16 @@ class _TokenLogp(torch.autograd.Function):
         target_M: Tensor,
         temperature: float,
         kept: Kept | None,
+        entropy: bool,  # noqa: FBT001
     ) -> tuple[Tensor, Tensor]:
         products = head.for_products(hidden_MD.dtype)
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))
-        entropy_M = torch.empty_like(logp_M)
+        entropy_M = torch.full_like(logp_M, torch.nan)
         for part in _tiles(target_M, weight_VD.shape[0]):
             tile = _tile(hidden_MD[part], products, target_M[part], temperature, kept and kept.part(part))
-            logp_M[part], entropy_M[part] = tile.logp(), tile.entropy()
+            logp_M[part] = tile.logp()
+            if entropy:
+                entropy_M[part] = tile.entropy()
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(hidden_MD, weight_VD, bias_V, target_M, entropy_M)
         ctx.kind, ctx.temperature, ctx.kept = (head.scale, head.cap), temperature, kept
@@ -245,7 +248,7 @@ class _TokenLogp(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, *grads: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None, None]:
         hidden_MD, weight_VD, bias_V, target_M, entropy_M = ctx.saved_tensors
         head = Head(weight_VD, bias_V, *ctx.kind).for_products(hidden_MD.dtype)
         grad_hidden_MD = torch.empty_like(hidden_MD)
@@ -259,7 +262,7 @@ class _TokenLogp(torch.autograd.Function):
             of_part = [None if grad is None else grad[part] for grad in grads]
             grad_logits = _tile_backward(tile, head, ctx.temperature, of_part, entropy_M[part], hidden_MD.dtype)
             grad_hidden_MD[part] = _head_backward(grad_logits, hidden_MD[part], head, grad_head)
-        return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None, None
+        return grad_hidden_MD, grad_head.weight_VD, grad_head.bias_V, None, None, None, None, None
 
 
 def _sums_like(part: Tensor) -> Tensor:
@@ -276,14 +279,23 @@ class _HeadGradient:
 
 
 def token_logp(
-    hidden_MD: Tensor, head: AnyHead, target_M: Tensor, temperature: float = 1.0, kept: Kept | None = None
+    hidden_MD: Tensor,
+    head: AnyHead,
+    target_M: Tensor,
+    temperature: float = 1.0,
+    kept: Kept | None = None,
+    *,
+    entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob of each target [M], entropy [M]), both with gradient; `kept`: over these tokens alone."""
+    """(log-prob of each target [M], entropy [M]), both with gradient; `kept`: over these tokens alone.
+
+    `entropy` false: it is NaN, which saves a pass over all probabilities.
+    """
     if isinstance(head, ModuleHead):
         return plain_token_logp(hidden_MD, head, target_M, temperature, kept)
     _check(hidden_MD, head, target_M)
     logp_M, entropy_M = _TokenLogp.apply(  # type: ignore[no-untyped-call]
-        hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature, kept
+        hidden_MD, head.weight_VD, head.bias_V, head, target_M, temperature, kept, entropy
     )
     return logp_M, entropy_M
 
