@@ -1,19 +1,22 @@
-"""What breaks a table's schema: every failure with its row, column, value and fix, and the lines of an error."""
+"""What breaks a table's schema: every failure with its row, column, value and fix, and the lines of an error.
+
+pandera, which imports pandas, is imported when a table is validated: commands that read none start in a second less.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
-from pandera.config import ValidationDepth, config_context
-from pandera.errors import SchemaError, SchemaErrorReason, SchemaErrors
 
 from posttrain.errors import excerpt
 from posttrain.params.params import did_you_mean
 from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
-from posttrain.tables.schemas import schema_of
+
+if TYPE_CHECKING:
+    from pandera.errors import SchemaError
 
 LISTED: Final = 10
 
@@ -29,21 +32,26 @@ class Failure:
 
 def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
     """Missing, unknown and misplaced columns, and columns of a wrong type, one sentence each."""
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_ONLY):
-        try:
-            schema_of(kind).validate(frame.lazy(), lazy=True)
-        except SchemaErrors as errors:
-            return [_structure_sentence(error, frame, kind) for error in errors.schema_errors]
-    return []
+    return [_structure_sentence(error, frame, kind) for error in _errors(frame.lazy(), kind, "SCHEMA_ONLY")]
 
 
 def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
     """Return every rule that some row breaks; the frame must have the right columns."""
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+    return [_failure(error) for error in _errors(frame, kind, "SCHEMA_AND_DATA")]
+
+
+def _errors(frame: Any, kind: Kind, depth: Literal["SCHEMA_ONLY", "SCHEMA_AND_DATA"]) -> list[SchemaError]:
+    """Return what pandera finds."""
+    from pandera.config import ValidationDepth, config_context
+    from pandera.errors import SchemaErrors
+
+    from posttrain.tables.schemas import schema_of
+
+    with config_context(validation_enabled=True, validation_depth=ValidationDepth[depth]):
         try:
             schema_of(kind).validate(frame, lazy=True)
         except SchemaErrors as errors:
-            return [_failure(error) for error in errors.schema_errors]
+            return list(errors.schema_errors)
     return []
 
 
@@ -113,6 +121,8 @@ def _failure(error: SchemaError) -> Failure:
 
 
 def _structure_sentence(error: SchemaError, frame: pl.DataFrame, kind: Kind) -> str:
+    from pandera.errors import SchemaErrorReason
+
     expected = COLUMNS[kind] | OPTIONAL.get(kind, {})
     name = str(error.failure_cases if isinstance(error.failure_cases, str) else error.column_name)
     if error.reason_code is SchemaErrorReason.COLUMN_NOT_IN_DATAFRAME:
