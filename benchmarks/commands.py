@@ -1,11 +1,12 @@
 """What each command takes on a finished project: `python -m benchmarks.commands [PROJECT]` prints a table.
 
-Seconds until the first line, until the end, and of the processor; the least of three. Commands that compute (`laws`,
-`replay`, `accept`) or wait for somebody (`chat`, `serve`, `watch`, `track`) are not among them.
+On a terminal: seconds until the first text, until the end, and of the processor; the least of three. Commands that
+compute (`laws`, `replay`, `accept`) or wait for somebody (`chat`, `serve`, `watch`, `track`) are not among them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def main() -> None:
     """Measure every command and print the table."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = finished(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(scratch) / "project")
-        print(f"Machine: {machine()}\n\n| command | first line s | wall s | CPU s | |\n|---|---:|---:|---:|---|")
+        print(f"Machine: {machine()}\n\n| command | first text s | wall s | CPU s | |\n|---|---:|---:|---:|---|")
         for words in COMMANDS:
             turns = [measured(words, folder)]
             while len(turns) < TURNS and turns[0][2] < LEFT:
@@ -47,14 +48,18 @@ def main() -> None:
 
 
 def measured(words: str, folder: Path) -> tuple[float, float, float, int]:
-    """Seconds until the first line and the end, seconds of the processor, and the exit code of a command."""
+    """Seconds until the first text and the end, seconds of the processor, and the exit code of a command."""
     command, before = [sys.executable, "-m", "posttrain", *words.split()], time.perf_counter()
-    pipe, none, merged = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
-    child = subprocess.Popen(command, cwd=folder, env=environment(), stdin=none, stdout=pipe, stderr=merged)
-    assert child.stdout
-    child.stdout.readline()
-    first = time.perf_counter() - before
-    child.stdout.read()
+    ours, theirs = os.openpty()
+    child = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    first = 0.0
+    with contextlib.suppress(OSError):  # Linux says so when the other side has closed it
+        while os.read(ours, 65536):
+            first = first or time.perf_counter() - before
+    os.close(ours)
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     return first, time.perf_counter() - before, used.ru_utime + used.ru_stime, child.returncode

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -94,3 +97,22 @@ def test_what_a_command_prints_fits_80_columns(line: str, smoke_workspace: Path)
 def test_what_computes_nothing_imports_no_library_that_does(line: str, smoke_workspace: Path) -> None:
     done = posttrain(smoke_workspace, line, IMPORTED)
     assert done.stdout and not HEAVY & set(done.stdout.split()), done.stderr
+
+
+@pytest.mark.parametrize("line", ["check", "params nothing", "compare nothing", "plan nothing"])
+def test_a_terminal_says_at_once_what_a_command_does(line: str, smoke_workspace: Path) -> None:
+    """Before anything is computed; the text is gone once there is an answer, and is in no file or pipe."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "posttrain", *line.split()]
+    child = subprocess.Popen(command, cwd=smoke_workspace, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    chunks = []
+    with contextlib.suppress(OSError):  # Linux says so when the other side has closed it
+        while chunk := os.read(ours, 65536):
+            chunks.append(chunk.decode())
+    os.close(ours)
+    child.wait()
+    doing = import_module(f"posttrain.commands.{line.split(maxsplit=1)[0]}").DOING
+    assert chunks[0] == f"{doing} ..."
+    assert "".join(chunks[1:]).startswith("\r\033[2K") and len("".join(chunks)) > len(doing) + 20
+    assert doing not in posttrain(smoke_workspace, line).stderr
