@@ -78,6 +78,8 @@ def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[
             if knobs.penalty.type == "sampled":
                 moved = row["logp"][t] - row[sampled][t]
                 item += price * (math.exp(moved) - 1 - moved)
+            if "teacher_kl" in row:
+                item += knobs.teacher_coef * row["teacher_kl"][t]
             item -= knobs.entropy * row["entropy"][t]
             if returns:
                 item += knobs.advantage.value_coef * _critic(knobs, row, t, returns[i][t])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from posttrain.algorithms.distillation import DistillConfig, DistillObjective
+from posttrain.algorithms.distillation import DistillConfig, DistillObjective, TaughtConfig, TaughtObjective
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
@@ -91,6 +91,9 @@ def subjects() -> dict[str, Callable[[], Objective]]:
         "likelihood": lambda: LikelihoodObjective(LikelihoodConfig()),
         "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodConfig(aggregation="sequence_mean")),
         "likelihood, by probability": lambda: LikelihoodObjective(LikelihoodConfig(by_probability=True)),
+        "grpo, a teacher": lambda: TaughtObjective(
+            TaughtConfig.model_validate(POLICY_ROWS["grpo"].merged({"teacher_coef": 0.3})), LONGEST
+        ),
         "distill": lambda: DistillObjective(DistillConfig()),
         "reward": lambda: RewardObjective(RewardConfig(margin=0.1)),
         "reward, ranks": lambda: RewardObjective(RewardConfig(compare="ranks")),

@@ -232,7 +232,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("gkd", {"teacher": "reward/main", "demonstrations": "none"}, "learns from given answers too"),
         ("context_distill", {"teacher": "sft/main", "demonstrations": "none"}, "needs context"),
     ):
-        named = (DISTILL if algorithm in DISTILL else ONLINE)[algorithm]
+        named = (DISTILL if algorithm in DISTILL_ROWS else ONLINE)[algorithm]
         inputs = {"start": "sft/main", "data": "two_step/prompts", "reward_model": "none"}
         inputs |= {"corpus": "none"} if algorithm in ONLINE else {}
         with pytest.raises(ParamsError, match=because):
