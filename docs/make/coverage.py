@@ -30,7 +30,8 @@ ITEMS: dict[str, dict[str, str]] = {
         "offline, then online": "recipe `offline_online`",
         "distillation: samples, logits, own samples": "recipe `distill`",
         "a served teacher": "setting `served` of `distill.runs`",
-        "several teachers, a teacher next to a reward": NOT + "a run has one teacher, and learns from it alone",
+        "several teachers, a teacher next to a reward": "a set as `teacher`, policy rows in `distill.runs` "
+        "([models](../models.md#reward-models-and-teachers-from-elsewhere)); " + NOT + "several served ones",
         "curriculum": "recipe `curriculum`, setting `rollout.pass_rates`",
         "more pretraining": "recipe `continue`",
         "process rewards": "recipe `process`, setting `steps` of the reward `model`",

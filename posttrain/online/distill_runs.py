@@ -48,6 +48,8 @@ class TaughtParams(OnlineParams, TeacherConfig):
 
     @model_validator(mode="after")
     def _has_a_teacher(self) -> TaughtParams:
+        if self.algorithm == "context_distill" and self.context is None:
+            raise ValueError("context_distill needs context: the system turn that only the teacher sees")
         if (self.served is None) == (self.teacher == NONE):
             both = self.served is not None
             raise ValueError(
@@ -80,8 +82,6 @@ class DistillRun(TaughtParams, RowLimit, DistillRunConfig):
 
     @model_validator(mode="after")
     def _complete(self) -> DistillRun:
-        if self.algorithm == "context_distill" and self.context is None:
-            raise ValueError("context_distill needs context: the system turn that only the teacher sees")
         if self.own < 1 and self.rollout.ahead:
             raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
         if self.own < 1 and self.demonstrations == NONE:
