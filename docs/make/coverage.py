@@ -47,7 +47,7 @@ ITEMS: dict[str, dict[str, str]] = {
         "a critic from a reward model, with its own lambda, learning alone at first": "settings `critic`, "
         "`advantage.value_lam`, `optimizer.critic_first`",
         "a reward model that starts from another": "`start: reward/NAME` in `reward.runs`",
-        "schedules of beta and clip edges": NOT + "beta follows a KL (`kl.target`), edges are fixed",
+        "schedules of beta and clip edges": "`end` and `steps` of `kl`; `low_end`, `high_end` and `steps` of `surrogate`",
         "prompts drawn by pass rate": "setting `rollout.pass_rates`",
         "a table of labelled steps (PRM800K), labels by Monte-Carlo": "layout of `feedback`, "
         "setting `steps` of `data.samples`",

@@ -22,6 +22,10 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "ppo, adaptive KL": ("ppo", {"kl": {"target": 3.0, "horizon": 50}}),
     "grpo, beta to an end": ("grpo", {"kl": {"end": 0.0, "steps": 3}}),
+    "clip_cov, edges to their ends": (
+        "clip_cov",
+        {"surrogate": {"share": 0.3, "cov_low": 0.1, "low_end": 0.02, "high_end": 0.4, "steps": 3}},
+    ),
     "ppo, ptx": ("ppo", {"ptx": 27.8}),
     "ppo, entropy, no value clip": ("ppo", {"entropy": 0.01, "advantage": {"value_clip": None, "gamma": 0.9}}),
     "ppo_penalty, exact": ("ppo_penalty", {"penalty": "exact"}),
