@@ -57,7 +57,7 @@ STAGES: Final = (
     Stage("sft", "sft.runs", "model", "stages.sft:SftRun", seeded=True),
     Stage("data_samples", "data.samples", "tables", "posttrain.sampling.sample_preferences:SamplesRun", seeded=True),
     Stage("data_commands", "data.commands", "tables", "stages.data_commands:CommandRun", seeded=True),
-    Stage("data_filters", "data.filters", "tables", "posttrain.tables.filters:FilterRun"),
+    Stage("data_filters", "data.filters", "tables", "stages.data_filters:ScoredFilterRun"),
     Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
     Stage("reward_sets", "reward.sets", "model", "stages.reward_sets:SetRun"),
     Stage("preference", "preference.runs", "model", "stages.preference:PREFERENCE", seeded=True),
