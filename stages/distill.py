@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.text.chat_template import Conversation, Message, row_variables
+from posttrain.text.chat_template import Conversation, row_variables, with_system_prompt
 from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
@@ -49,21 +49,20 @@ def load(name: str, params: TaughtParams) -> Loaded:
     table = table_path(params.data)
 
     text = load_text(start, params.date, params.template)
-    for teacher in teachers.values():
-        own_name = f"{params.teacher}/{teacher.name}" if len(teachers) > 1 else params.teacher
-        check_teacher(text, start, teacher, own_name, section)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
     if isinstance(params, TaughtRun):
         prompts = scorable_prompts(params.reward, prompts, str(table))
     seen = None if params.context is None else _in_context(text, params, params.context)
-    for teacher in teachers.values():
+    for member, teacher in teachers.items():
+        own_name = f"{params.teacher}/{member}" if len(teachers) > 1 else params.teacher
+        check_teacher(text, start, teacher, own_name, section)
         text.context = shared_context(text, teacher, seen or {}, section)
 
     runtime, formula = Runtime(params.device), params.formula()
     asked = [
         Teacher(frozen_on(load_policy(teacher), runtime), formula, seen, share=share)
-        for teacher, share in zip(teachers.values(), shares(params, teachers, section), strict=True)
+        for teacher, share in zip(teachers.values(), params.shares(teachers, section), strict=True)
     ]
     if params.served is not None:
         server = ServedTeacher(params.served, section, text.tokenizer, params.start)
@@ -72,15 +71,6 @@ def load(name: str, params: TaughtParams) -> Loaded:
         runtime, start, params.needs, params, temperature=params.rollout.sampling.temperature, teachers=asked
     )
     return Loaded(text, prompts, models, [start, table, *([named] if named else [])])
-
-
-def shares(params: TaughtParams, teachers: Collection[str], section: str) -> list[float]:
-    """Return each teacher's share of the divergence, in their order."""
-    for fault in params.weights_fault(teachers, section):
-        what, fix = fault.rsplit(". ", 1)
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
-    weights = params.weights or dict.fromkeys(teachers, 1.0)
-    return [weights[name] / sum(weights.values()) for name in teachers]
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:
@@ -123,13 +113,6 @@ def _in_context(text: ChatText, params: TaughtParams, context: str) -> Mapping[t
     plain = text.prompts(asked)
     framed = text.prompts([replace(talk, messages=with_system_prompt(talk.messages, context)) for talk in asked])
     return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}
-
-
-def with_system_prompt(turns: Sequence[Message], context: str) -> list[Message]:
-    """Return a conversation whose system turn begins with the context."""
-    if turns and turns[0]["role"] == "system":
-        return [{"role": "system", "content": f"{context}\n\n{turns[0]['content']}"}, *turns[1:]]
-    return [{"role": "system", "content": context}, *turns]
 
 
 if __name__ == "__main__":

@@ -19,9 +19,11 @@ from posttrain.algorithms.distillation import (
 )
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy_config import POLICY_ROWS, TrpoOptions
+from posttrain.errors import ParamsError
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.runs import OnlineParams, PolicyRun
 from posttrain.online.served_teacher import TeacherServer
+from posttrain.params.params import PARAMS_FILE
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards
 from posttrain.tables.store import read_table
@@ -72,6 +74,14 @@ class TaughtParams(OnlineParams, TeacherConfig):
         if self.weights is not None and {*self.weights} != {*names}:
             known = f"{self.teacher} has {', '.join(names)}"
             yield f"{where}.weights name {', '.join(self.weights)}, and {known}. Give each a weight"
+
+    def shares(self, names: Collection[str], where: str) -> list[float]:
+        """Return the share of the divergence of each teacher of these names."""
+        for fault in self.weights_fault(names, where):
+            what, fix = fault.rsplit(". ", 1)
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+        weights = self.weights or dict.fromkeys(names, 1.0)
+        return [weights[name] / sum(weights.values()) for name in names]
 
 
 class DistillRun(TaughtParams, RowLimit, DistillRunConfig):

@@ -33,11 +33,16 @@ def trained(subject: Subject, folder: Path, place: Path, lr: float) -> tuple[str
     return digest(run), [float(row["clip_fraction"]) for row in log.rows]
 
 
-def test_the_mask_of_dppo_acts_where_samples_are_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("epochs", "lr", "acts"),
+    [(", two epochs", 3e-2, True), pytest.param("", 1e-3, False, marks=pytest.mark.slow)],
+)
+def test_the_mask_of_dppo_acts_where_samples_are_used_twice(
+    epochs: str, lr: float, *, acts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a mask of ones alone its weights are those of cispo, bit for bit, since both cap the ratio at 5."""
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     folder = tiny_folder(tmp_path / "tiny")
-    for epochs, lr, acts in (("", 1e-3, False), (", two epochs", 3e-2, True)):
-        plain, _ = trained(SUBJECTS[f"cispo{epochs}"], folder, tmp_path / f"cispo{acts}", lr)
-        masked, shares = trained(SUBJECTS[f"dppo_tv{epochs}"], folder, tmp_path / f"dppo{acts}", lr)
-        assert (max(shares) > 0) == (masked != plain) == acts, shares
+    plain, _ = trained(SUBJECTS[f"cispo{epochs}"], folder, tmp_path / "cispo", lr)
+    masked, shares = trained(SUBJECTS[f"dppo_tv{epochs}"], folder, tmp_path / "dppo", lr)
+    assert (max(shares) > 0) == (masked != plain) == acts, shares

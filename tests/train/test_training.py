@@ -41,6 +41,7 @@ from posttrain.sampling.distributed import DistributedSampler
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import with_system_prompt
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example
 from posttrain.train.checkpoint import CheckpointData, Checkpoints, fingerprint, run_key
@@ -53,7 +54,6 @@ from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.step import Batch, StepClosure
 from posttrain.train.tokenize_tables import rankings
 from stages import base_scratch
-from stages.distill import with_system_prompt
 from stages.preference import preference_source
 from tests.marks import slow_except
 from tests.models.tiny import function_reward, tiny_folder
