@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def consistent(rollout, options):
     steps = re.findall(r"(\\d+)([-+*])(\\d+)=(\\d+)", rollout.text)
     value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
     right = all(value[sign](int(a), int(b)) == int(c) for a, sign, b, c in steps)
-    return 0.5 if not steps else float(right and rollout.text.endswith(f"#### {steps[-1][-1]}"))
+    return 0.5 if not steps else float(right and re.findall(r"[0-9]+$", rollout.text) == [steps[-1][-1]])
 '''
 
 
@@ -35,8 +36,12 @@ def with_wrong_answers(chat: pl.DataFrame) -> list[dict[str, Any]]:
     draw, rows = random.Random(3), []
     for row in chat.sort("id").iter_rows(named=True):
         said = row["messages"][-1]["content"]
-        start, _, number = said.rpartition("#### ")
-        wrong = [f"{start}#### {int(number) + draw.randrange(1, 9)}" for _ in range(2)] if "=" in said else []
+        number = re.findall(r"\d+$", said)[0]
+        wrong = (
+            [f"{said.removesuffix(number)}{int(number) + draw.randrange(1, 9)}" for _ in range(2)]
+            if "=" in said
+            else []
+        )
         for answer in (said, *wrong):
             turns = [*row["messages"][:-1], {"role": "assistant", "content": answer}]
             rows.append({"split": row["split"], "problem": row["problem"], "messages": turns})
@@ -63,7 +68,8 @@ def test_rows_chosen_by_a_score_teach_more_than_all_rows(own_workspace: Path) ->
     done = dvc(own_workspace, "repro", "evaluate@theirs", "evaluate@good")
     assert done.returncode == 0, done.stdout
     kept = read_table(own_workspace / "data/good/chat.parquet", "chat")
-    assert kept.height < 0.6 * len(rows) and kept.group_by("problem").len()["len"].max() == 1
+    assert kept.height < 0.6 * len(rows)
+    assert kept.group_by("problem").len()["len"].max() == 1
     score = {
         name: json.loads((own_workspace / f"results/{name}/metrics.json").read_text())["score"]
         for name in ("theirs", "good")
