@@ -86,6 +86,8 @@ VARIANTS: tuple[Subject, ...] = (
     Subject("online", "ppo, adaptive KL", "ppo", {"kl": {"target": 2.0, "horizon": 200}}),
     Subject("online", "ppo, ptx", "ppo", {"ptx": 0.5, "corpus": "two_step/corpus"}),
     Subject("online", "grpo, two epochs", "grpo", {"rollout": {"epochs": 2}}),
+    Subject("online", "cispo, two epochs", "cispo", {"rollout": {"epochs": 2}}),
+    Subject("online", "dppo_tv, two epochs", "dppo_tv", {"rollout": {"epochs": 2}}),
     Subject("online", "grpo, replay", "grpo", {"rollout": {"replay": {"groups": 4, "rounds": 2}}}),
 )
 

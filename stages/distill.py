@@ -1,4 +1,4 @@
-"""distill: one run that learns a teacher's distribution, on given answers or on the student's own samples."""
+"""distill: one run that learns its teachers' distributions, on given answers or own samples, or next to a reward."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_config, load_policy, load_tokenizer
 from posttrain.models.files.text import context_of, load_text
 from posttrain.models.master_weights import frozen_on
-from posttrain.online.distill_runs import DISTILL, DistillRun
+from posttrain.online.distill_runs import DISTILL, TaughtParams, TaughtRun
 from posttrain.online.run import Loaded, section_of
 from posttrain.online.served_teacher import ServedTeacher
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.slots import model_of, needed_model, table_of
 from posttrain.processes.stage import run_named_stage
+from posttrain.rewards.learned import models_of
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.text.chat_template import Conversation, Message, row_variables
+from posttrain.text.chat_template import Conversation, row_variables, with_system_prompt
 from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
@@ -38,31 +40,37 @@ def main(run: str) -> None:
     train_on_samples(name, params, load(name, params))
 
 
-def load(name: str, params: DistillRun) -> Loaded:
-    """Read the prompts, the student and the teacher."""
+def load(name: str, params: TaughtParams) -> Loaded:
+    """Read the prompts, the student and the teachers."""
     section = section_of(name)
     start = needed_model(params.start, f"{section}.start")
-    teacher = model_of(params.teacher, f"{section}.teacher")
+    named = model_of(params.teacher, f"{section}.teacher")
+    teachers = {} if named is None else models_of(named)
     table = table_path(params.data)
 
     text = load_text(start, params.date, params.template)
-    if teacher is not None:
-        check_teacher(text, start, teacher, params.teacher, section)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = encode_prompts(text, prompts_of(rows))
+    if isinstance(params, TaughtRun):
+        prompts = scorable_prompts(params.reward, prompts, str(table))
     seen = None if params.context is None else _in_context(text, params, params.context)
-    if teacher is not None:
+    for member, teacher in teachers.items():
+        own_name = f"{params.teacher}/{member}" if len(teachers) > 1 else params.teacher
+        check_teacher(text, start, teacher, own_name, section)
         text.context = shared_context(text, teacher, seen or {}, section)
 
-    runtime, served = Runtime(params.device), None
+    runtime, formula = Runtime(params.device), params.formula()
+    asked = [
+        Teacher(frozen_on(load_policy(teacher), runtime), formula, seen, share=share)
+        for teacher, share in zip(teachers.values(), params.shares(teachers, section), strict=True)
+    ]
     if params.served is not None:
-        served = ServedTeacher(params.served, section, text.tokenizer, params.start)
-    frozen = None if teacher is None else frozen_on(load_policy(teacher), runtime)
+        server = ServedTeacher(params.served, section, text.tokenizer, params.start)
+        asked = [Teacher(None, formula, seen, server)]
     models = ModelSet.load(
-        runtime, start, params.needs, params, temperature=params.rollout.sampling.temperature,
-        teacher=Teacher(frozen, params.formula(), seen, served),
-    )  # fmt: skip
-    return Loaded(text, prompts, models, [start, table, *([teacher] if teacher else [])])
+        runtime, start, params.needs, params, temperature=params.rollout.sampling.temperature, teachers=asked
+    )
+    return Loaded(text, prompts, models, [start, table, *([named] if named else [])])
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:
@@ -94,7 +102,7 @@ def shared_context(
 
 
 @phase("load")
-def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tuple[int, ...], list[int]]:
+def _in_context(text: ChatText, params: TaughtParams, context: str) -> Mapping[tuple[int, ...], list[int]]:
     """Return the teacher's prompt for each prompt of the student: the same with the context as a system turn."""
     table = read_table(table_path(params.data), "prompts").filter(split="train").iter_rows(named=True)
     asked = [Conversation(row["prompt"], variables=row_variables(row)) for row in table]
@@ -105,13 +113,6 @@ def _in_context(text: ChatText, params: DistillRun, context: str) -> Mapping[tup
     plain = text.prompts(asked)
     framed = text.prompts([replace(talk, messages=with_system_prompt(talk.messages, context)) for talk in asked])
     return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}
-
-
-def with_system_prompt(turns: Sequence[Message], context: str) -> list[Message]:
-    """Return a conversation whose system turn begins with the context."""
-    if turns and turns[0]["role"] == "system":
-        return [{"role": "system", "content": f"{context}\n\n{turns[0]['content']}"}, *turns[1:]]
-    return [{"role": "system", "content": context}, *turns]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""reward_sets: one run of `reward.sets`, two reward models side by side, of which a run's rewards name each."""
+"""reward_sets: one run of `reward.sets`, two models side by side: reward models of one run, or teachers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from posttrain.workspace import model_path
 
 
 class SetRun(Params):
-    """One run of `reward.sets`: reward models for one run that has several."""
+    """One run of `reward.sets`: reward models or teachers for one run that has several."""
 
-    first: str = model_slot("a reward model, or a set of them", scores=True)
-    second: str = model_slot("another one", scores=True)
+    first: str = model_slot("a reward model or a teacher, or a set of them", scores=None, sets=True)
+    second: str = model_slot("another one of its kind", scores=None, sets=True)
 
 
 def main(run: str) -> None:

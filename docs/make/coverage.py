@@ -30,7 +30,8 @@ ITEMS: dict[str, dict[str, str]] = {
         "offline, then online": "recipe `offline_online`",
         "distillation: samples, logits, own samples": "recipe `distill`",
         "a served teacher": "setting `served` of `distill.runs`",
-        "several teachers, a teacher next to a reward": NOT + "a run has one teacher, and learns from it alone",
+        "several teachers, a teacher next to a reward": "a set as `teacher`, policy rows in `distill.runs` "
+        "([models](../models.md#reward-models-and-teachers-from-elsewhere)); " + NOT + "several served ones",
         "curriculum": "recipe `curriculum`, setting `rollout.pass_rates`",
         "more pretraining": "recipe `continue`",
         "process rewards": "recipe `process`, setting `steps` of the reward `model`",
@@ -38,15 +39,15 @@ ITEMS: dict[str, dict[str, str]] = {
         "rejection sampling (ReST, RAFT)": "rows `rest`, `rest_em`, `raft`; recipe `iterated`",
     },
     "Parts": {
-        "rows chosen by a reward": "`min_score` and `pass_rate` of `data.samples`; "
-        + NOT
-        + "of a table that others wrote",
+        "rows chosen by a reward": "`min_score` and `pass_rate` of `data.samples`; `reward` of `data.filters`, "
+        "for tables that others wrote; " + NOT + "there by a reward model",
         "a reference that is renewed or averaged (ProRL, TR-DPO, Nash-EMA)": "setting `renew_reference`; "
         "`parts` of preference runs",
         "a critic from a reward model, with its own lambda, learning alone at first": "settings `critic`, "
         "`advantage.value_lam`, `optimizer.critic_first`",
         "a reward model that starts from another": "`start: reward/NAME` in `reward.runs`",
-        "schedules of beta and clip edges": NOT + "beta follows a KL (`kl.target`), edges are fixed",
+        "schedules of beta and clip edges": "`end` and `steps` of `kl`; `low_end`, `high_end` and `steps` of "
+        "`surrogate`",
         "prompts drawn by pass rate": "setting `rollout.pass_rates`",
         "a table of labelled steps (PRM800K), labels by Monte-Carlo": "layout of `feedback`, "
         "setting `steps` of `data.samples`",

@@ -34,6 +34,7 @@ pass@1 to the start model, paired by prompt; its 95 % interval resamples seeds a
 interval is above 0, is *worse* if it is below; else we *cannot tell*.
 
 One SFT model, one task, few seeds: this shows that a row learns, not which row is best.
+Rows whose start has another score were run later, from another SFT model of the same recipe.
 
 Learning rates were chosen with a seed that is not in the tables, on other prompts.
 Made by `make learning` (it resumes after an interruption; remove `.learning` to start again).

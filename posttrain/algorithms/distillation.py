@@ -1,9 +1,10 @@
-"""The distillation objective, and its settings."""
+"""The distillation objective, alone or next to a policy objective, and its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import torch
@@ -12,6 +13,8 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.distill.kl import FORWARD
 from posttrain.algorithms.divergence import DIVERGENCES, Divergence
 from posttrain.algorithms.objective import AlgorithmRow, Loss, Objective, Prepared, State, typed
+from posttrain.algorithms.policy_config import PolicyConfig
+from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.supervised import Aggregation, weighted_sum, with_weights
 from posttrain.formulas import distill
 from posttrain.formulas.ragged import Ragged
@@ -23,20 +26,38 @@ from posttrain.params.renames import DISTILL, keys
 DIVERGENCE: OneOf[Divergence] = OneOf(DIVERGENCES, FORWARD)
 
 
-class DistillConfig(Params):
-    """The divergence from the teacher, and how the tokens' losses are averaged."""
+class TeacherConfig(Params):
+    """The divergence from the teacher, and what it sees."""
 
-    renamed: ClassVar[Mapping[str, str]] = keys(DISTILL)
     divergence: Annotated[Options, DIVERGENCE] = Field(
         DIVERGENCE.chosen, description="the divergence from the teacher that is minimised"
     )
     temperature: float = Field(1.0, gt=0, description="of both distributions")
-    aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
+    context: str | None = Field(None, min_length=1, description="a system turn that only the teacher gets")
+
+    @model_validator(mode="after")
+    def _context_is_text(self) -> TeacherConfig:
+        if self.context is not None and not self.context.strip():
+            raise ValueError("context is blank. Give the system turn's text, or null")
+        return self
 
     def formula(self) -> distill.Divergence:
         """Return the divergence as a function of (student logits, teacher logits): the column `teacher_kl`."""
         measure = DIVERGENCE.entry(self.divergence.type).measure
         return lambda student, teacher: measure(student, teacher, self.temperature, self.divergence)
+
+
+class DistillConfig(TeacherConfig):
+    """The divergence from the teacher, and how the tokens' losses are averaged."""
+
+    renamed: ClassVar[Mapping[str, str]] = keys(DISTILL)
+    aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
+
+
+class TaughtConfig(PolicyConfig, TeacherConfig):
+    """A policy objective, and the weight of the divergence next to it."""
+
+    teacher_coef: float = Field(0.1, gt=0, description="coefficient of the divergence in the loss of a policy row")
 
 
 @dataclass(frozen=True)
@@ -64,17 +85,28 @@ class DistillObjective(Objective):
         return Loss(weighted_sum(micro, divergence), {"teacher_kl": (mean_N * divergence.detach()).sum()})
 
 
+@dataclass(frozen=True)
+class TaughtObjective(PolicyObjective):
+    """A policy objective plus teacher_coef * divergence from a teacher, with the token weights of the policy's loss."""
+
+    knobs: TaughtConfig
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        return super().needs | {"teacher_kl"}
+
+    def loss(self, micro: Ragged, state: State) -> Loss:
+        """The policy's loss + teacher_coef * sum of weight * divergence."""
+        policy, tokens = super().loss(micro, state), micro.tokens
+        total = policy.total + self.knobs.teacher_coef * (tokens["weight"] * tokens["teacher_kl"]).sum()
+        mean = (tokens["token_mean_weight"] * tokens["teacher_kl"].detach()).sum()
+        return Loss(total, {**policy.metrics, "teacher_kl": mean})
+
+
 class DistillRunConfig(DistillConfig):
     """A divergence, and which answers it is computed on."""
 
     own: float = Field(1.0, ge=0, le=1, description="fraction of the steps on the student's own samples (GKD's lambda)")
-    context: str | None = Field(None, min_length=1, description="a system turn that only the teacher gets")
-
-    @model_validator(mode="after")
-    def _context_is_text(self) -> DistillRunConfig:
-        if self.context is not None and not self.context.strip():
-            raise ValueError("context is blank. Give the system turn's text, or null")
-        return self
 
 
 DISTILL_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.distill", "ROWS", typed(DistillRunConfig))

@@ -35,13 +35,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.formulas.ragged import Ragged
-from posttrain.params.choices import merge_settings
+from posttrain.params.choices import Options, merge_settings
 from posttrain.params.params import Params
 
 REWARD_PARTS = "reward_parts"
@@ -49,6 +50,36 @@ REWARD_PARTS = "reward_parts"
 
 State = dict[str, float]
 """The state of an objective between optimizer steps (adaptive coefficients, baselines), saved in checkpoints."""
+
+
+class Moving(Options):
+    """Options of which some numbers may go to an end, on a straight line of optimizer steps."""
+
+    moves: ClassVar[Mapping[str, str]] = {}
+    """Number -> the option that is its end."""
+    steps: int | None = Field(None, ge=1, description="with an end: the optimizer steps until it is reached")
+
+    @property
+    def ends(self) -> dict[str, float]:
+        """The numbers that move, each with its end."""
+        return {name: end for name, field in self.moves.items() if (end := getattr(self, field)) is not None}
+
+    @model_validator(mode="after")
+    def _goes_to_an_end(self) -> Self:
+        if bool(self.ends) != (self.steps is not None):
+            ends = " or ".join(self.moves.values())
+            raise ValueError(f"{ends} and steps are read together. Set both, or neither")
+        if still := [name for name in self.ends if getattr(self, name) is None]:
+            raise ValueError(f"{self.moves[still[0]]} is set, and {still[0]} is null, where no line begins. Set both")
+        return self
+
+    def at(self, step: float) -> Self:
+        """Return the options as they are at this optimizer step, counted from 0."""
+        done = min(step / self.steps, 1.0) if self.steps else 0.0
+        return self.model_copy(
+            update={name: (1 - done) * getattr(self, name) + done * end for name, end in self.ends.items()}
+        )
+
 
 GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "kl_old", "teacher_kl"})
 """Columns of each micro-batch's forward pass; all others exist before `prepare`."""

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from posttrain.algorithms.advantages import ADVANTAGES, Advantage
 from posttrain.algorithms.corrections import CORRECTION
-from posttrain.algorithms.objective import AlgorithmRow, typed
+from posttrain.algorithms.objective import AlgorithmRow, Moving, typed
 from posttrain.algorithms.policy.grpo import ZSCORE
 from posttrain.algorithms.policy.ppo import CLIP
 from posttrain.algorithms.surrogate import SURROGATES, Surrogate
@@ -21,9 +21,10 @@ from posttrain.params.renames import POLICY, inside, keys
 HORIZON = 10_000
 
 
-class KlOptions(Options):
+class KlOptions(Moving):
     """A penalty on the KL to the reference."""
 
+    moves: ClassVar[Mapping[str, str]] = {"beta": "end"}
     beta: float = Field(ge=0, description="the coefficient of the KL, e.g. 0.05")
     estimator: Literal["k1", "k2", "k3"] = Field("k1", description="estimator of the KL (docs/algorithms.md)")
     target: float | None = Field(
@@ -31,20 +32,13 @@ class KlOptions(Options):
     )
     horizon: int = Field(HORIZON, ge=1, description="with a target: samples over which beta may change by its own size")
     end: float | None = Field(None, ge=0, description="the beta that a straight line reaches; null keeps beta fixed")
-    steps: int | None = Field(None, ge=1, description="with an end: the optimizer steps until beta is there")
-
-    @model_validator(mode="after")
-    def _goes_to_an_end(self) -> KlOptions:
-        if (self.end is None) != (self.steps is None):
-            raise ValueError("end and steps are read together. Set both, or neither")
-        if self.end is not None and self.target is not None:
-            raise ValueError("beta follows a target or goes to an end. Remove one of them")
-        return self
 
     @model_validator(mode="after")
     def _follows_a_target(self) -> KlOptions:
         if self.target is None and self.horizon != HORIZON:
             raise ValueError("horizon is read only with a target. Remove horizon, or set target")
+        if self.target is not None and self.end is not None:
+            raise ValueError("beta follows a target or goes to an end. Remove one of them")
         if self.target is not None and self.beta == 0:
             raise ValueError("target multiplies beta, so from 0 it never moves. Use a beta above 0, or target null")
         return self

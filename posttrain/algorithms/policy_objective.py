@@ -15,6 +15,7 @@ from posttrain.algorithms.objective import (
     GRADIENT_COLUMNS,
     REWARD_PARTS,
     Loss,
+    Moving,
     Prepared,
     State,
     columns_before_prepare,
@@ -24,6 +25,7 @@ from posttrain.algorithms.policy_config import KlOptions, PenaltyOptions, Policy
 from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1
 from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, sequence_mean, sequence_sum, token_mean
+from posttrain.params.choices import Options
 
 AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sequence_sum": sequence_sum,
@@ -93,8 +95,8 @@ class PolicyObjective:
         """sum of weight * (-surrogate + beta KL + penalty KL(old || new) - entropy bonus), plus critic and text."""
         knobs, tokens = self.knobs, micro.tokens
         logp, weight_N = tokens["logp"], tokens["weight"]
-        inputs = self._surrogate_inputs(micro, logp)
-        loss_N = -self._surrogate_terms(inputs)
+        inputs, options = self._surrogate_inputs(micro, logp), self._options(state)
+        loss_N = -self._surrogate_terms(inputs, options)
         if self.corrected:
             loss_N = loss_N * tokens["correction"]
         if isinstance(knobs.kl, KlOptions) and knobs.kl.type == "loss":
@@ -104,7 +106,7 @@ class PolicyObjective:
         if knobs.entropy:
             loss_N = loss_N - knobs.entropy * tokens["entropy"]
         total = (weight_N * loss_N).sum()
-        metrics = self._token_metrics(micro, inputs)
+        metrics = self._token_metrics(micro, inputs, options)
         metrics["policy_loss"] = total.detach()
         if isinstance(knobs.advantage, CriticOptions):
             clip = knobs.advantage.value_clip
@@ -138,7 +140,7 @@ class PolicyObjective:
         step = step.with_tokens(
             weight=self._weight(step.lengths_B, kept_B), token_mean_weight=token_mean(step.lengths_B, kept_B)
         )
-        return step, updated_penalty(self.knobs, step, old_logp_N, started(state))
+        return step, updated_penalty(self.knobs, step, old_logp_N, started(self.knobs, state))
 
     def _ready(self, step: Ragged, state: State) -> Prepared:
         """A step with advantages, ready for its losses: whitened, with the surrogate's columns."""
@@ -148,7 +150,7 @@ class PolicyObjective:
         if self.corrected:
             step = step.with_tokens(correction=correction_weights(step, knobs.correction))
         if self.surrogate.prepare is not None:
-            step = step.with_tokens(**self.surrogate.prepare(step, knobs.surrogate))
+            step = step.with_tokens(**self.surrogate.prepare(step, self._options(state)))
         return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:
@@ -183,9 +185,14 @@ class PolicyObjective:
             logp, old_logp_N, log_ratio, log_ratio.exp(), step.tokens["advantage"], step.lengths_B, step.tokens
         )
 
-    def _surrogate_terms(self, tokens: Tokens) -> Tensor:
+    def _options(self, state: State) -> Options:
+        """Return the surrogate's options at the step of a state."""
+        options = self.knobs.surrogate
+        return options.at(state["step"]) if isinstance(options, Moving) and options.ends else options
+
+    def _surrogate_terms(self, tokens: Tokens, options: Options) -> Tensor:
         """Return the surrogate of each token; 0 for those that `prepare` dropped."""
-        terms_N = self.surrogate.term(tokens, self.knobs.surrogate)
+        terms_N = self.surrogate.term(tokens, options)
         return terms_N.masked_fill(tokens.columns["dropped"], 0.0) if "dropped" in tokens.columns else terms_N
 
     def _kl_to_old(self, micro: Ragged) -> Tensor:
@@ -194,7 +201,7 @@ class PolicyObjective:
         return forward_k3(micro.tokens["logp"], self._sampling_logp(micro))
 
     @torch.no_grad()
-    def _token_metrics(self, micro: Ragged, inputs: Tokens) -> dict[str, Tensor]:
+    def _token_metrics(self, micro: Ragged, inputs: Tokens, options: Options) -> dict[str, Tensor]:
         """Means over the step's tokens, as sums that add up over micro-batches."""
         mean_N, tokens, ratio = micro.tokens["token_mean_weight"], micro.tokens, inputs.ratio
         # 1 is among the ratios of the extremes, so that a part without counted tokens has some
@@ -202,7 +209,7 @@ class PolicyObjective:
         metrics = {"entropy": (mean_N * tokens["entropy"]).sum(), **_moments("ratio", ratio, mean_N)}
         metrics |= {"ratio_min": extremes_N.amin(), "ratio_max": extremes_N.amax()}
         if self.surrogate.clipped is not None:
-            clipped_N = mean_N * self.surrogate.clipped(inputs, self.knobs.surrogate)
+            clipped_N = mean_N * self.surrogate.clipped(inputs, options)
             metrics["clip_fraction"] = clipped_N.sum()
             metrics |= {"clip_low": (clipped_N * (ratio < 1)).sum(), "clip_high": (clipped_N * (ratio > 1)).sum()}
         if self.corrected:
@@ -243,8 +250,10 @@ MAX_RELATIVE_ERROR = 0.2
 def initial_coefficients(knobs: PolicyConfig) -> State:
     """Return the state before the first step."""
     state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
-    if isinstance(knobs.kl, KlOptions) and (knobs.kl.target is not None or knobs.kl.end is not None):
+    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
         state["next_beta"] = knobs.kl.beta
+    if any(isinstance(options, Moving) and options.ends for options in (knobs.kl, knobs.surrogate)):
+        state |= {"step": 0.0, "next_step": 0.0}
     if isinstance(knobs.penalty, PenaltyOptions):
         state |= {"penalty": knobs.penalty.beta, "last_kl_old": 0.0}
     if isinstance(knobs.advantage, MovingAverageOptions):
@@ -252,9 +261,14 @@ def initial_coefficients(knobs: PolicyConfig) -> State:
     return state
 
 
-def started(state: State) -> State:
-    """Return the state with the beta that the last step has led to."""
-    return {**state, "beta": state["next_beta"]} if "next_beta" in state else dict(state)
+def started(knobs: PolicyConfig, state: State) -> State:
+    """Return the state with the number of this step, and the beta that the last step or the number has led to."""
+    state = {**state, "beta": state.get("next_beta", state["beta"])}
+    if "next_step" in state:
+        state["step"] = state["next_step"]
+    if isinstance(knobs.kl, KlOptions) and knobs.kl.end is not None:
+        state["beta"] = knobs.kl.at(state["step"]).beta
+    return state
 
 
 def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
@@ -263,9 +277,8 @@ def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, 
     if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
         measured = float(step.sum_rows(k1(old_logp_N, step.tokens["ref_logp"])).mean())
         state["next_beta"] = state["beta"] * proportional_factor(measured, knobs.kl.target, len(step), knobs.kl.horizon)
-    if isinstance(knobs.kl, KlOptions) and knobs.kl.end is not None and knobs.kl.steps is not None:
-        low, high = sorted((knobs.kl.beta, knobs.kl.end))
-        state["next_beta"] = min(max(state["beta"] + (knobs.kl.end - knobs.kl.beta) / knobs.kl.steps, low), high)
+    if "step" in state:
+        state["next_step"] = state["step"] + 1
     if isinstance(knobs.advantage, MovingAverageOptions):
         decay = knobs.advantage.decay
         state["baseline"] = decay * state["baseline"] + (1 - decay) * float(step.rows["penalised_reward"].mean())

@@ -52,7 +52,8 @@ class RunOutputs:
 
     def unknown(self, where: str, params: Any) -> Iterator[str]:
         """Yield a line for each slot of the run that names what no run makes."""
-        for slot, extra in slots(type(params)).items():
+        named = slots(type(params))
+        for slot, extra in named.items():
             name = getattr(params, slot)
             if name == NONE and extra["optional"]:
                 continue
@@ -62,34 +63,59 @@ class RunOutputs:
                 fix = did_you_mean(name, list(self.rollouts))
                 yield f"{where}.{slot} = '{name}': no run samples these rollouts. {fix or 'Add a run of online.runs'}"
                 continue
-            yield from self.fault(f"{where}.{slot}", name, extra.get("kinds"), scores=extra.get("scores", False))
-        if "reward_model" in slots(type(params)) and params.reward_model != NONE:
+            kind = {key: extra[key] for key in ("kinds", "scores", "sets") if key in extra}
+            yield from self.fault(f"{where}.{slot}", name, **kind)
+        if named.get("first", {}).get("sets") and len({*self._kinds(params.first), *self._kinds(params.second)}) > 1:
+            yield f"{where} has a reward model and a model that writes text. Put models of one kind into a set"
+        if "teacher" in named:
+            yield from params.weights_fault(self._names(params.teacher), where)
+        if "reward_model" in named and params.reward_model != NONE:
             yield from self._unknown_parts(where, params)
 
     def _unknown_parts(self, where: str, params: Any) -> Iterator[str]:
         """Yield a line for each reward that names no model of the run's set of reward models."""
-        models = models_of_set(self.settings, params.reward_model)
-        parts = [model.rpartition("/")[2] for model in models] if len(models) > 1 else [None]
+        models = self._names(params.reward_model)
+        parts = models if len(models) > 1 else [None]
         for name, options in learned(params.reward).items():
             if options.part not in parts:
                 known = f"has {', '.join(map(str, parts))}" if len(models) > 1 else "is one model"
                 fix = f"Write part: {parts[0]}" if len(models) > 1 else "Remove part"
                 yield f"{where}.reward.{name}: part is {options.part}, and {params.reward_model} {known}. {fix}"
 
+    def _names(self, model: str) -> list[str]:
+        """Return what a set calls its models."""
+        return [member.rpartition("/")[2] for member in models_of_set(self.settings, model)]
+
+    def _kinds(self, model: str) -> set[bool]:
+        """Return whether the models of a set, or the one model, are reward models, where that is known."""
+        found = (self.scorers.get(one, one.startswith("reward/")) for one in models_of_set(self.settings, model))
+        return {kind for kind in found if kind is not None}
+
+    def _misfit(self, model: str, *, scores: bool | None, sets: bool) -> str | None:
+        """Return why a slot cannot name a model; None: it can."""
+        kinds = self._kinds(model)
+        if scores is not None and (not scores) in kinds:
+            return "it gives no scores" if scores else "a reward model generates no text"
+        if not scores and not sets and len(self._names(model)) > 1:
+            return "it is a set of models, and one is needed"
+        return None
+
     def fault(
-        self, where: str, name: str, kinds: list[str] | None = None, *, scores: bool | None = False
+        self,
+        where: str,
+        name: str,
+        kinds: list[str] | None = None,
+        *,
+        scores: bool | None = False,
+        sets: bool = False,
     ) -> Iterator[str]:
         """Yield what is wrong with one name, if anything is; `kinds` are those of tables, None for a model.
 
-        `scores`: whether it must be a reward model; None: it may be one.
+        `scores`: whether it must be a reward model; None: it may be one. `sets`: it may be a set of models that write.
         """
         if kinds is None:
             known, noun = self.models, "reward model" if scores else "model"
-            fitting = [
-                model
-                for model in known
-                if scores is None or self.scorers.get(model, model.startswith("reward/")) in (scores, None)
-            ]
+            fitting = [model for model in known if self._misfit(model, scores=scores, sets=sets) is None]
         else:
             known, noun = self.tables, "table"
             fitting = [table for table in known if table.partition("/")[2] in kinds]
@@ -102,8 +128,7 @@ class RunOutputs:
         elif known[name] == where.rpartition(".")[0]:
             yield f"{where} = '{name}': a run cannot start from itself. Name another {noun}"
         elif name not in fitting:
-            reason = "it gives no scores" if scores else "a reward model generates no text"
-            yield f"{where} = '{name}': {reason}. {hint}"
+            yield f"{where} = '{name}': {self._misfit(name, scores=scores, sets=sets)}. {hint}"
 
     def cycles(self, typed: Mapping[str, Any]) -> Iterator[str]:
         """Yield a line for the first cycle of runs that need each other."""

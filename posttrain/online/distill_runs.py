@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.distillation import DISTILL_ROWS, DistillObjective, DistillRunConfig
+from posttrain.algorithms.distillation import (
+    DISTILL_ROWS,
+    DistillObjective,
+    DistillRunConfig,
+    TaughtConfig,
+    TaughtObjective,
+    TeacherConfig,
+)
 from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.policy_config import POLICY_ROWS, TrpoOptions
+from posttrain.errors import ParamsError
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.online.runs import OnlineParams
+from posttrain.online.runs import OnlineParams, PolicyRun
 from posttrain.online.served_teacher import TeacherServer
+from posttrain.params.params import PARAMS_FILE
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards
 from posttrain.tables.store import read_table
@@ -24,18 +35,21 @@ from posttrain.train.step import Batch
 from posttrain.train.tokenize_tables import demonstrations
 
 
-class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
-    """One run of `distill.runs`: a student that learns a teacher's distribution."""
+class TaughtParams(OnlineParams, TeacherConfig):
+    """The settings of every run that has a teacher."""
 
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
-    summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
-    teacher: str = model_slot("the model that is learned from", optional=True)
+    teacher: str = model_slot(
+        "the model that is learned from, or a set of them (reward.sets)", optional=True, sets=True
+    )
+    weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
+        None, description="of a set: each model's share of the divergence, by its name; null: equal shares"
+    )
     served: TeacherServer | None = Field(None, description="or an endpoint that has it, with teacher: none")
     demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
-    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
 
     @model_validator(mode="after")
-    def _complete(self) -> DistillRun:
+    def _has_a_teacher(self) -> TaughtParams:
         if self.algorithm == "context_distill" and self.context is None:
             raise ValueError("context_distill needs context: the system turn that only the teacher sees")
         if (self.served is None) == (self.teacher == NONE):
@@ -51,6 +65,33 @@ class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
             )
         if self.context is None and self.teacher == self.start:
             raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
+        if self.weights is not None and self.served is not None:
+            raise ValueError("weights are those of a set's models, and served is one teacher. Remove weights")
+        return self
+
+    def weights_fault(self, names: Collection[str], where: str) -> Iterator[str]:
+        """Yield what is wrong with the weights of a set that has models of these names, if anything is."""
+        if self.weights is not None and {*self.weights} != {*names}:
+            known = f"{self.teacher} has {', '.join(names)}"
+            yield f"{where}.weights name {', '.join(self.weights)}, and {known}. Give each a weight"
+
+    def shares(self, names: Collection[str], where: str) -> list[float]:
+        """Return the share of the divergence of each teacher of these names."""
+        for fault in self.weights_fault(names, where):
+            what, fix = fault.rsplit(". ", 1)
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+        weights = self.weights or dict.fromkeys(names, 1.0)
+        return [weights[name] / sum(weights.values()) for name in names]
+
+
+class DistillRun(TaughtParams, RowLimit, DistillRunConfig):
+    """One run of `distill.runs`: a student that learns a teacher's distribution."""
+
+    summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
+    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
+
+    @model_validator(mode="after")
+    def _complete(self) -> DistillRun:
         if self.own < 1 and self.rollout.ahead:
             raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
         if self.own < 1 and self.demonstrations == NONE:
@@ -85,6 +126,26 @@ class DistillRun(OnlineParams, RowLimit, DistillRunConfig):
         return max(super().longest_row(longest_prompt), self.max_tokens)
 
 
+class TaughtRun(TaughtParams, PolicyRun, TaughtConfig):
+    """One run of `distill.runs` with a policy row: a policy that learns from its rewards and from a teacher."""
+
+    summary: ClassVar[tuple[str, ...]] = (*OnlineParams.summary, "teacher_kl")
+    demonstrations: Literal["none"] = Field(description="none: a policy row learns from own samples")
+    corpus: Literal["none"] = Field("none", description="none: with a teacher there is no ptx")
+
+    @model_validator(mode="after")
+    def _can_have_a_teacher(self) -> TaughtRun:
+        if isinstance(self.update, TrpoOptions):
+            raise ValueError("update = trpo: its step is bounded by the policy's loss alone. Use adamw")  # noqa: TRY004
+        if self.critic != "start":
+            raise ValueError(f"critic = {self.critic}: with a teacher the critic starts as the policy does. Use start")
+        return self
+
+    def objective(self) -> Objective:
+        """Return the row's objective with the divergence next to it."""
+        return TaughtObjective(self, self.rollout.sampling.max_tokens)
+
+
 class MixedSource(WrappedSource):
     """Steps on own samples or on demonstrations; `share` is the probability of own samples (GKD, Agarwal 2023)."""
 
@@ -99,4 +160,4 @@ class MixedSource(WrappedSource):
         return (self._inner if own else self._offline).batch(step)
 
 
-DISTILL = Algorithms((DISTILL_ROWS, lambda _: DistillRun))
+DISTILL = Algorithms((DISTILL_ROWS, lambda _: DistillRun), (POLICY_ROWS, lambda _: TaughtRun))

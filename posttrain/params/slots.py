@@ -17,10 +17,13 @@ PART = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 MODEL = rf"({PART}(/{PART})*)"
 
 
-def model_slot(description: str, *, optional: bool = False, scores: bool | None = False) -> Any:
-    """Return a slot for a model, a folder under models/; one that `scores` is a reward model, None: it may be."""
+def model_slot(description: str, *, optional: bool = False, scores: bool | None = False, sets: bool = False) -> Any:
+    """Return a slot for a model, a folder under models/; one that `scores` is a reward model, None: it may be.
+
+    `sets`: a set of models that write text may be named, too; one of reward models always may.
+    """
     shown = f"{description}: a folder under models/, e.g. sft/main" + (f", or {NONE}" if optional else "")
-    extra: Any = {"slot": "model", "optional": optional, "scores": scores}
+    extra: Any = {"slot": "model", "optional": optional, "scores": scores, "sets": sets}
     return Field(pattern=f"^{MODEL}$", description=shown, json_schema_extra=extra)
 
 

@@ -57,7 +57,7 @@ STAGES: Final = (
     Stage("sft", "sft.runs", "model", "stages.sft:SftRun", seeded=True),
     Stage("data_samples", "data.samples", "tables", "posttrain.sampling.sample_preferences:SamplesRun", seeded=True),
     Stage("data_commands", "data.commands", "tables", "stages.data_commands:CommandRun", seeded=True),
-    Stage("data_filters", "data.filters", "tables", "posttrain.tables.filters:FilterRun"),
+    Stage("data_filters", "data.filters", "tables", "stages.data_filters:ScoredFilterRun"),
     Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
     Stage("reward_sets", "reward.sets", "model", "stages.reward_sets:SetRun"),
     Stage("preference", "preference.runs", "model", "stages.preference:PREFERENCE", seeded=True),
@@ -116,11 +116,12 @@ def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
     }
 
 
-def models_of_set(settings: Settings, model: str) -> list[str]:
-    """Return the reward models of a set of `reward.sets`, or the one model that it is."""
-    sets = group_of(settings, "reward.sets") if model.startswith("reward/") else {}
+def models_of_set(settings: Settings, model: str, outer: tuple[str, ...] = ()) -> list[str]:
+    """Return the models of a set of `reward.sets`, or the one model that it is; `outer`: the sets that hold it."""
+    sets = group_of(settings, "reward.sets") if model.startswith("reward/") and model not in outer else {}
     members = sets.get(model.removeprefix("reward/"))
-    return [one for slot in members.values() for one in models_of_set(settings, slot)] if members else [model]
+    slots = members.values() if isinstance(members, Mapping) else ()
+    return [one for slot in slots for one in models_of_set(settings, str(slot), (*outer, model))] or [model]
 
 
 def policies(settings: Settings) -> dict[str, str]:

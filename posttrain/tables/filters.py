@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -50,8 +51,13 @@ class FilterRun(Params):
 
 
 @phase("load")
-def filtered(run: str, params: FilterRun) -> tuple[Kind, pl.DataFrame]:
-    """The filtered table. Removed rows are listed in a file with reason and match; each filter prints its count."""
+def filtered(
+    run: str, params: FilterRun, scored: Callable[[pl.DataFrame, Kind], tuple[pl.DataFrame, str]] | None = None
+) -> tuple[Kind, pl.DataFrame]:
+    """The filtered table. Removed rows are listed in a file with reason and match; each filter prints its count.
+
+    `scored` returns the rows that other filters leave and their score does not, and why.
+    """
     where = f"data.filters.{run}"
     kind = next(candidate for candidate in KINDS if params.data.endswith(f"/{candidate}"))
     table = read_table(table_path(params.data), kind)
@@ -73,6 +79,8 @@ def filtered(run: str, params: FilterRun) -> tuple[Kind, pl.DataFrame]:
     if params.near_duplicates is not None:
         found = _near_duplicates(left, kind, params.near_duplicates, params.data)
         leave_out(found, f"near-duplicates of another row (similarity {params.near_duplicates:g} or more)")
+    if scored is not None:
+        leave_out(*scored(left, kind))
     place = rejected_path(Path("rejected") / run / f"{kind}.parquet")
     write_parquet(pl.concat([_listed(table.clear()), *map(_listed, removed)], how="diagonal_relaxed"), place)
     _check_left(left, table, kind, where, place)

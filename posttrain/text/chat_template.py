@@ -231,3 +231,10 @@ def _renamed(tool: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
     if "function" in tool:
         return {**tool, "function": {**tool["function"], "name": _NAME.format(mark)}}
     return {**tool, "name": _NAME.format(mark)}
+
+
+def with_system_prompt(turns: Sequence[Message], context: str) -> list[Message]:
+    """Return a conversation whose system turn begins with the context."""
+    if turns and turns[0]["role"] == "system":
+        return [{"role": "system", "content": f"{context}\n\n{turns[0]['content']}"}, *turns[1:]]
+    return [{"role": "system", "content": context}, *turns]

@@ -93,14 +93,14 @@ def _tile_bytes(models: ModelSet, tokens: int) -> float:
     token = 4 * vocabulary(models.policy)
     tile = TILE_BYTES if models.runtime.device.type == "cpu" else GPU_TILE_BYTES
     own = TILES * min(tokens * token, max(tile, TILE_TOKENS * token))
-    if models.teacher is None and models.old is None:
+    if not models.teachers and models.old is None:
         return float(own)
     return float(max(own, DIVERGENCE_TILES * token * min(tokens, distill.TILE_TOKENS)))
 
 
 def _all_models(models: ModelSet) -> list[Any]:
-    teacher = None if models.teacher is None else models.teacher.model
-    every = (models.policy, models.critic, models.reference, models.old, teacher)
+    teachers = (teacher.model for teacher in models.teachers)
+    every = (models.policy, models.critic, models.reference, models.old, *teachers)
     return [model for model in every if model is not None]
 
 

@@ -47,6 +47,8 @@ class Teacher:
     """The prompt that the teacher gets for each prompt (context distillation); None: the same."""
     served: Callable[[Sequence[TokenRow]], tuple[Tensor, Tensor]] | None = None
     """Ids and log-probs [M, K] of its likeliest tokens at each trained token of some rows, where no model is here."""
+    share: float = 1.0
+    """Of the divergence, where there are several teachers."""
 
 
 class StartModel(Protocol):
@@ -85,18 +87,18 @@ class ModelSet:
     reference: Any | None = None
     critic: Any | None = None
     old: Any | None = None
-    teacher: Teacher | None = None
+    teachers: Sequence[Teacher] = ()
     temperature: float = 1.0
     micro_tokens: int = 16_384
     remake: Callable[[], Any] | None = None
     """Makes the policy as it was before it was divided among processes; None where it is whole."""
 
     def __post_init__(self) -> None:
-        teacher = None if self.teacher is None else self.teacher.model
-        for model in (self.reference, self.old, teacher):
+        teachers = [teacher.model for teacher in self.teachers]
+        for model in (self.reference, self.old, *teachers):
             if model is not None:
                 model.requires_grad_(requires_grad=False)
-        for model in (self.policy, self.reference, self.critic, self.old, teacher):
+        for model in (self.policy, self.reference, self.critic, self.old, *teachers):
             if model is not None and not is_sharded(model) and self.runtime.bf16_for(model):
                 compute_in_bf16(model)
 
@@ -109,7 +111,7 @@ class ModelSet:
         settings: ModelSettings,
         *,
         temperature: float = 1.0,
-        teacher: Teacher | None = None,
+        teachers: Sequence[Teacher] = (),
     ) -> ModelSet:
         """Return the models that the objective needs; all start from the folder's weights."""
 
@@ -126,7 +128,7 @@ class ModelSet:
         models = cls.of(start, runtime, needs, attach, reference_moves=moves, mesh=mesh, place=place)
         if attach is not None:
             models.report_adapter()
-        return replace(models, temperature=temperature, teacher=teacher, micro_tokens=settings.micro_tokens)
+        return replace(models, temperature=temperature, teachers=teachers, micro_tokens=settings.micro_tokens)
 
     @classmethod
     def of(
@@ -301,8 +303,9 @@ class ModelSet:
         found = {"logp": logp, "entropy": entropy} if wanted else {"logp": logp}
         if "kl_old" in needs:
             found["kl_old"] = self._kl_old(packed, hidden_MD)
-        if self.teacher is not None:
-            found["teacher_kl"] = self._teacher_divergence(self.teacher, packed, hidden_MD, micro)
+        for teacher in self.teachers:
+            part = teacher.share * self._teacher_divergence(teacher, packed, hidden_MD, micro)
+            found["teacher_kl"] = found["teacher_kl"] + part if "teacher_kl" in found else part
         return found
 
     @torch.no_grad()

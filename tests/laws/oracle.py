@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 Rows = list[dict[str, Any]]
@@ -38,6 +39,8 @@ def estimate(kind: str, logp: float, ref: float) -> float:
 
 def policy(knobs: Any, longest: int, rows: Rows, state: dict[str, float], still: Rows) -> float:
     """The loss of a policy row."""
+    state = state | {"beta": part_way(knobs.kl, state).beta} if getattr(knobs.kl, "steps", None) else state
+    knobs = SimpleNamespace(**{**dict(knobs), "surrogate": part_way(knobs.surrogate, state)})
     acted = [(row, old) for row, old in zip(rows, still, strict=True) if not (knobs.ptx and row["pretrain"])]
     text = [row for row in rows if knobs.ptx and row["pretrain"]]
     total = _policy_term(knobs, longest, [a for a, _ in acted], [b for _, b in acted], state)
@@ -45,6 +48,18 @@ def policy(knobs: Any, longest: int, rows: Rows, state: dict[str, float], still:
         tokens = [x for row in text for x in row["logp"]]
         total += knobs.ptx * -mean(tokens)
     return total
+
+
+def part_way(options: Any, state: dict[str, float]) -> Any:
+    """Options whose numbers have gone their part of a straight line to their ends."""
+    if not getattr(options, "steps", None):
+        return options
+    values = options.model_dump()
+    part = min(state["next_step"] / options.steps, 1.0)
+    for name, end in (("beta", "end"), ("low", "low_end"), ("high", "high_end")):
+        if values.get(end) is not None:
+            values[name] += part * (values[end] - values[name])
+    return SimpleNamespace(**values)
 
 
 def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[str, float]) -> float:
@@ -78,6 +93,8 @@ def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[
             if knobs.penalty.type == "sampled":
                 moved = row["logp"][t] - row[sampled][t]
                 item += price * (math.exp(moved) - 1 - moved)
+            if "teacher_kl" in row:
+                item += knobs.teacher_coef * row["teacher_kl"][t]
             item -= knobs.entropy * row["entropy"][t]
             if returns:
                 item += knobs.advantage.value_coef * _critic(knobs, row, t, returns[i][t])

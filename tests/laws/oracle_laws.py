@@ -105,7 +105,7 @@ def _stirred(case: Case) -> Case:
     ):
         if later.get(name, 0.0) or (name in ("last_kl_old", "baseline", "baseline_weight") and name in later):
             later[name] = number
-    for name, number in (("shift", 0.2), ("steps", 3.0)):
+    for name, number in (("shift", 0.2), ("steps", 3.0), ("next_step", 2.0)):
         if name in later:
             later[name] = number
     return replace(case, state=later)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from posttrain.algorithms.distillation import DistillConfig, DistillObjective
+from posttrain.algorithms.distillation import DistillConfig, DistillObjective, TaughtConfig, TaughtObjective
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
@@ -22,6 +22,10 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "ppo, adaptive KL": ("ppo", {"kl": {"target": 3.0, "horizon": 50}}),
     "grpo, beta to an end": ("grpo", {"kl": {"end": 0.0, "steps": 3}}),
+    "clip_cov, edges to their ends": (
+        "clip_cov",
+        {"surrogate": {"share": 0.3, "cov_low": 0.1, "low_end": 0.02, "high_end": 0.4, "steps": 3}},
+    ),
     "ppo, ptx": ("ppo", {"ptx": 27.8}),
     "ppo, entropy, no value clip": ("ppo", {"entropy": 0.01, "advantage": {"value_clip": None, "gamma": 0.9}}),
     "ppo_penalty, exact": ("ppo_penalty", {"penalty": "exact"}),
@@ -91,6 +95,9 @@ def subjects() -> dict[str, Callable[[], Objective]]:
         "likelihood": lambda: LikelihoodObjective(LikelihoodConfig()),
         "likelihood, sequence mean": lambda: LikelihoodObjective(LikelihoodConfig(aggregation="sequence_mean")),
         "likelihood, by probability": lambda: LikelihoodObjective(LikelihoodConfig(by_probability=True)),
+        "grpo, a teacher": lambda: TaughtObjective(
+            TaughtConfig.model_validate(POLICY_ROWS["grpo"].merged({"teacher_coef": 0.3})), LONGEST
+        ),
         "distill": lambda: DistillObjective(DistillConfig()),
         "reward": lambda: RewardObjective(RewardConfig(margin=0.1)),
         "reward, ranks": lambda: RewardObjective(RewardConfig(compare="ranks")),

@@ -17,6 +17,7 @@ from posttrain.algorithms.preference.orpo import NEAR_ZERO, log_odds, orpo
 from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.formulas.policy import CAP, OVERFLOW, k3, token_log_ratio
 from posttrain.formulas.ragged import Ragged
+from posttrain.laws.cases import Shape, build
 from posttrain.losses import policy_loss, preference_loss, value_loss, whiten
 
 
@@ -133,6 +134,36 @@ def test_beta_goes_to_its_end_on_a_straight_line_and_stays_there(first: float, e
         betas.append(state["beta"])
     assert betas == pytest.approx([first + (end - first) * min(step, 4) / 4 for step in range(7)])
     assert betas[-1] == end or betas[-1] == pytest.approx(end, abs=1e-15)
+
+
+@pytest.mark.parametrize("row", ["grpo", "cispo", "gspo", "dual_clip", "top_entropy", "clip_cov"])
+def test_edges_go_to_their_ends_on_a_straight_line_and_stay_there(row: str) -> None:
+    edges = {"low": 0.3, "low_end": 0.1, "high": 0.2, "high_end": 0.5, "steps": 4}
+    objective = PolicyObjective(POLICY_ROWS[row].settings(surrogate=edges), 9)
+    state, seen = objective.initial_state(), []
+    for _ in range(7):
+        case = build(objective, Shape(seed=1))
+        state = objective.prepare(case.step, state).state
+        options = objective._options(state)
+        seen.append((options.low, options.high))
+    assert seen == [
+        (pytest.approx(0.3 - 0.05 * min(step, 4)), pytest.approx(0.2 + 0.075 * min(step, 4))) for step in range(7)
+    ]
+    assert seen[-1] == (0.1, 0.5)
+
+
+def test_a_token_is_cut_once_an_edge_has_passed_its_ratio() -> None:
+    objective = PolicyObjective(POLICY_ROWS["grpo"].settings(surrogate={"high_end": 0.05, "steps": 2}, kl="none"), 9)
+    old, state, cut = t(-1, -1), objective.initial_state(), []
+    rows = {"reward": t(1, 0), "truncated": torch.zeros(2, dtype=torch.bool), "group": torch.zeros(2).long()}
+    for _ in range(3):
+        step = Ragged(torch.tensor([1, 1]), rows, {"old_logp": old})
+        prepared = objective.prepare(step, state)
+        state, logp = prepared.state, (old + t(math.log(1.1), 0.0)).requires_grad_()
+        loss = objective.loss(prepared.step.with_tokens(logp=logp, entropy=t(0, 0)), state)
+        (gradient,) = torch.autograd.grad(loss.total, logp)
+        cut.append((float(gradient[0]) == 0, float(loss.metrics["clip_high"]) > 0))
+    assert cut == [(False, False), (False, False), (True, True)]  # edges at 1.2, 1.125, 1.05
 
 
 def test_the_penalty_doubles_above_one_and_a_half_times_its_target() -> None:

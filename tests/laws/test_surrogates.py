@@ -38,7 +38,8 @@ def term(name: str, ratio: Tensor, old: Tensor, advantage: Tensor, lengths: Tens
     """The surrogate of some tokens [N] by their ratio and the sampler's log-probs."""
     objective = PolicyObjective(PolicyConfig.model_validate({"surrogate": {"type": name, **options}}), 9)
     step = Ragged(lengths, {}, {"old_logp": old, "advantage": advantage})
-    return objective._surrogate_terms(objective._surrogate_inputs(step, old + ratio.log()))
+    inputs = objective._surrogate_inputs(step, old + ratio.log())
+    return objective._surrogate_terms(inputs, objective.knobs.surrogate)
 
 
 def test_everything_built_in_has_its_oracle() -> None:

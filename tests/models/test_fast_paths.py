@@ -117,8 +117,8 @@ def test_plain_autograd_trains_a_head_that_is_more_than_its_matrix() -> None:
 def models_of(name: str, runtime: Runtime, micro_tokens: int) -> ModelSet:
     """A policy, and what else the objective asks for, never equal to it."""
     old = tiny_model(seed=1) if name == "old" else None
-    teacher = Teacher(tiny_model(seed=1), reverse_kl) if name == "teacher" else None
-    return ModelSet(tiny_model(), runtime, old=old, teacher=teacher, micro_tokens=micro_tokens)
+    teachers = [Teacher(tiny_model(seed=1), reverse_kl)] if name == "teacher" else []
+    return ModelSet(tiny_model(), runtime, old=old, teachers=teachers, micro_tokens=micro_tokens)
 
 
 def closure(objective: Objective, models: ModelSet) -> StepClosure:

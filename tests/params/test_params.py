@@ -41,6 +41,10 @@ TWO = (
 )
 """A second reward model, and both together."""
 HUB = f"name: a/b, revision: {'a' * 40}"
+TEACHERS = "reward: {sets: {both: {first: preference/dpo, second: online/a}}}"
+"""Two models that write text."""
+TAUGHT = "algorithm: grpo, start: sft/main, data: two_step/prompts, demonstrations: none, reward_model: none"
+"""A policy row with a teacher."""
 GKD = "algorithm: gkd, start: sft/main, teacher: online/a, data: two_step/prompts, demonstrations: two_step/chat"
 
 
@@ -172,7 +176,30 @@ distill:
             f"{TWO}\nonline: {{runs: {{a: {{reward_model: reward/main, reward: {{model: {{part: second}}}}}}}}}}",
             "online.runs.a.reward.model: part is second, and reward/main is one model. Remove part",
         ),
-        (TWO.replace("reward/main", "sft/main"), "reward.sets.both.first = 'sft/main': it gives no scores"),
+        (
+            TWO.replace("reward/main", "sft/main"),
+            "reward.sets.both has a reward model and a model that writes text. Put models of one kind into a set",
+        ),
+        (
+            f"{TEACHERS}\nonline: {{runs: {{a: {{start: reward/both}}}}}}",
+            "online.runs.a.start = 'reward/both': it is a set of models, and one is needed. Known here: ",
+        ),
+        (
+            f"{TEACHERS}\nonline: {{runs: {{a: {{reward_model: reward/both, reward: {{model: {{part: a}}}}}}}}}}",
+            "online.runs.a.reward_model = 'reward/both': it gives no scores",
+        ),
+        (
+            f"{TWO}\ndistill: {{runs: {{t: {{{TAUGHT}, teacher: reward/both}}}}}}",
+            "distill.runs.t.teacher = 'reward/both': a reward model generates no text",
+        ),
+        (
+            f"{TEACHERS}\ndistill: {{runs: {{t: {{{TAUGHT}, teacher: reward/both, weights: {{a: 1.0, b: 2.0}}}}}}}}",
+            "distill.runs.t.weights name a, b, and reward/both has dpo, a. Give each a weight",
+        ),
+        (
+            f"distill: {{runs: {{t: {{{TAUGHT}, teacher: online/a, weights: {{dpo: 1.0}}}}}}}}",
+            "distill.runs.t.weights name dpo, and online/a has a. Give each a weight",
+        ),
         (
             f"{TWO}\nonline: {{runs: {{a: {{start: reward/both}}}}}}",
             "online.runs.a.start = 'reward/both': a reward model generates no text",
@@ -291,6 +318,36 @@ def test_a_variable_that_the_template_does_not_read_is_found_before_anything_run
     assert "does not read mode" not in mistakes()
     change(f"base: {{hub: {{m: {{{HUB}, template: {{messages: 2}}}}}}}}")
     assert "messages means something else in a template" in mistakes()
+
+
+def test_a_set_of_models_that_write_is_a_teacher() -> None:
+    nested = "sets: {both: {first: preference/dpo, second: reward/more}, more: {first: online/a, second: sft/main}}"
+    for sets, weights in ((TEACHERS, "{a: 0.3, dpo: 0.7}"), (f"reward: {{{nested}}}", "{a: 1, dpo: 1, main: 2.0}")):
+        change(f"{sets}\ndistill: {{runs: {{t: {{{TAUGHT}, teacher: reward/both, weights: {weights}}}}}}}")
+        assert "runs are right" in check_params()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("teacher: none", "no teacher is named"),
+        ("teacher: sft/main", "nothing to learn"),
+        ("teacher: online/a, weights: {a: 0.0}", "greater than 0"),
+        ("teacher: online/a, teacher_coef: 0.0", "greater than 0"),
+        ("teacher: online/a, corpus: two_step/corpus, ptx: 1.0", "corpus"),
+        ("teacher: online/a, update: trpo, surrogate: importance", "bounded by the policy's loss alone. Use adamw"),
+        ("teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {a: 1.0}", "served is one teacher"),
+        (
+            "teacher: online/a, algorithm: ppo, critic: reward_model, reward_model: reward/main, reward: {model: 1.0}",
+            "the critic starts as the policy does. Use start",
+        ),
+        ("teacher: online/a, demonstrations: two_step/chat", "demonstrations"),
+    ],
+)
+def test_a_policy_row_with_a_teacher_refuses_what_it_cannot_do(settings: str, words: str) -> None:
+    yaml = YAML(typ="safe", pure=True)
+    change(json.dumps({"distill": {"runs": {"t": merge(yaml.load(f"{{{TAUGHT}}}"), yaml.load(f"{{{settings}}}"))}}}))
+    assert words in mistakes()
 
 
 @pytest.mark.parametrize(
@@ -502,6 +559,16 @@ def test_the_example_of_a_model_from_scratch_is_right(workspace: Path) -> None:
     (workspace / "my/data/corpus.jsonl").touch()
     Path("params.yaml").write_text(example, encoding="utf-8")
     assert check_params().startswith("params.yaml: 2 runs are right")
+
+
+def test_the_example_of_teachers_is_right() -> None:
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    (example,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "experts" in text]
+    yaml = YAML(typ="safe", pure=True)
+    run = yaml.load(RIGHT)["online"]["runs"]["a"]
+    given = {"data": {"tasks": {"mine": {"task": "two_step"}}}, "online": {"runs": {"maths": run, "code": run}}}
+    change(json.dumps(merge(given, yaml.load(example))))
+    assert check_params().startswith(f"params.yaml: {RUNS + 6} runs are right")
 
 
 def test_every_list_of_stages_agrees_with_the_stage_table() -> None:

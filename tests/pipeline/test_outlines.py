@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.errors import PipelineError
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE
@@ -136,7 +137,7 @@ def run_of(kind: str, settings: dict[str, Any]) -> dict[str, str]:
     [
         *(("online", name) for name in ONLINE),
         *(("preference", name) for name in PREFERENCE),
-        *(("distill", name) for name in DISTILL),
+        *(("distill", name) for name in DISTILL_ROWS),
     ],
 )
 def test_what_a_row_uses_is_in_the_code_of_a_run_that_names_it(

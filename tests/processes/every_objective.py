@@ -99,7 +99,7 @@ def run(
     models = ModelSet.of(start, runtime, objective.needs, None, reference_moves=False, mesh=mesh, place=place)
     if "teacher_kl" in objective.needs:
         teacher = tiny_model(seed=1, vocabulary=VOCABULARY).to(dtype)
-        object.__setattr__(models, "teacher", Teacher(frozen_on(teacher, runtime), reverse_kl))
+        object.__setattr__(models, "teachers", [Teacher(frozen_on(teacher, runtime), reverse_kl)])
     object.__setattr__(models, "micro_tokens", MICRO_TOKENS)
     routers = routers_of(models.policy, RouterParams(balance=0.1 if mixture else None), "test")
     update: Update = AdamW({kind: (model, 1e-3) for kind, model in models.trained.items()}, OPTIMIZER, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.params.params import check
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.tables.columns import TURNS, Kind, from_rows, with_ids
@@ -22,6 +23,8 @@ from posttrain.tables.ngrams import chunks, grams
 from posttrain.tables.options import FileTable
 from posttrain.tables.store import read_table, write_tables
 from posttrain.tables.user_data import load_table
+from stages.data_filters import ScoredFilterRun, low_scored
+from tests.rewards.judge.conftest import Endpoint, running
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import run
 
@@ -257,3 +260,98 @@ def test_rows_of_a_group_are_in_one_split() -> None:
     assert groups["len"].to_list() == [10] * 40
     assert set(table["split"]) == {"train", "heldout"}
     assert table["problem"].n_unique() == 60
+
+
+LENGTH = {"length": {"limit": 20, "unit": "words"}}
+"""1 for no words, falling to 0 at 20."""
+
+
+def scored(data: str, **settings: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows that are kept, and the list of the rows left out."""
+    params = check(ScoredFilterRun, {"data": data, "against": "none", **settings}, where="data.filters.good")
+    kind, table = filtered("good", params, lambda table, kind: low_scored(table, kind, params, "data.filters.good"))
+    return table, pl.read_parquet(f"rejected/good/{kind}.rejected.parquet")
+
+
+def foreign(draw: random.Random, kind: Kind, prompts: int = 12) -> list[dict[str, Any]]:
+    """Rows of a table that others wrote: several answers of each prompt, of 0 to 25 words."""
+    rows = []
+    for n in range(prompts):
+        split = "heldout" if n % 4 == 3 else "train"
+        shared = {"split": split, "problem": f"p{n}"}
+        for k in range(draw.randrange(1, 6)):
+            said = assistant(f"{k} {sentence(draw, draw.randrange(25))}")
+            rest = {"messages": user(f"Question {n}?") + assistant("Which?") + user("That.") + said}
+            if kind == "pairs":
+                rest = {"prompt": user(f"Question {n}?"), "chosen": said, "rejected": assistant("no"), "margin": 1.0}
+            if kind == "feedback":
+                rest = {"prompt": user(f"Question {n}?"), "completion": said, "label": True}
+            rows.append({**shared, **rest})
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["chat", "pairs", "feedback"])
+@pytest.mark.parametrize("limits", [{"min_score": 0.4}, {"best": 2}, {"best": 1, "min_score": 0.25}])
+def test_a_score_chooses_the_rows_that_a_plain_loop_over_words_does(kind: Kind, limits: dict[str, Any]) -> None:
+    rows = foreign(random.Random(6), kind)
+    put("theirs", kind, rows)
+    column = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}[kind]
+    expected, groups = [], dict[str, list[tuple[float, int]]]()
+    for place, row in enumerate(rows):
+        score = max(0.0, 1 - len(row[column][-1]["content"].split()) / 20)
+        groups.setdefault(row["problem"], []).append((score, place))
+    for members in groups.values():
+        best = sorted(members, key=lambda one: (-one[0], one[1]))[: limits.get("best", 99)]
+        expected += [place for score, place in best if score >= limits.get("min_score", 0.0)]
+    kept, removed = scored(f"theirs/{kind}", reward=LENGTH, **limits)
+    said = [row[column][-1]["content"] for row in rows]
+    assert kept[column].list.last().struct.field("content").to_list() == [said[place] for place in sorted(expected)]
+    assert removed.height == len(rows) - kept.height > 3
+    assert removed["score"].is_finite().all() and set(removed["reason"]) <= {
+        f"a score below {limits.get('min_score')}", f"not among the best {limits.get('best')} of the prompt"
+    }  # fmt: skip
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """A judge's endpoint, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with running() as found:
+        yield found
+
+
+def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
+    endpoint.does(then="rule")
+    put("theirs", "chat", [chat(n, f"Question {n}?", f"A {'good' if n % 3 else 'poor'} answer {n}.") for n in range(9)])
+    judge = {"judge": {"url": endpoint.url, "model": "m"}}
+    kept, removed = scored("theirs/chat", reward=judge, min_score=0.8)
+    assert set(kept["problem"]) == {f"p{n}" for n in range(9) if n % 3}
+    assert removed.height == 3 and (removed["score"] < 0.3).all()
+    asked = json.dumps(endpoint.log[0]["body"])
+    assert "Question 0?" in asked and "A poor answer 0." in asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "because"),
+    [
+        ({"reward": LENGTH}, "min_score or best choose by it. Set both, or neither"),
+        ({"best": 1}, "min_score or best choose by it. Set both, or neither"),
+        ({"reward": {"length": {"weight": 0.0, "limit": 3}}, "best": 1}, "no reward has a weight other than 0"),
+        ({"reward": {"model": 1.0}, "best": 1}, "a filter has no reward model. Use a rule, a judge, or your own"),
+        ({"reward": LENGTH, "best": 0}, "greater than or equal to 1"),
+        ({"data": "mine/prompts", "reward": LENGTH, "best": 1}, "its rows have no answers to score. Use chat, pairs"),
+    ],
+)
+def test_settings_of_scores_that_mean_nothing_are_refused(settings: dict[str, Any], because: str) -> None:
+    with pytest.raises(ParamsError, match=because):
+        check(ScoredFilterRun, {"data": "mine/chat", "against": "none", **settings}, where="data.filters.x")
+
+
+def test_rewards_that_cannot_score_the_rows_of_a_table_say_why() -> None:
+    put("theirs", "chat", [chat(n, f"Question {n}?", f"Answer {n}.") for n in range(4)])
+    with pytest.raises(DataError, match="compares with the prompt's answer, and no prompt has one"):
+        scored("theirs/chat", reward={"correct": 1.0}, best=1)
+    with pytest.raises(RewardError, match="its tokens are not known"):
+        scored("theirs/chat", reward={"length": {"limit": 9}}, best=1)
+    with pytest.raises(DataError, match="no row of the split 'train' is left"):
+        scored("theirs/chat", reward=LENGTH, min_score=2.0)

@@ -286,7 +286,7 @@ def closure(objective: Objective, rows: Callable[[Sequence[int]], list[TokenRow]
         DEVICE,
         critic=load_scorer(Path("model")) if "value" in objective.needs else None,
         old=tiny_model(5) if "kl_old" in objective.needs else None,
-        teacher=Teacher(tiny_model(6), forward_kl) if "teacher_kl" in objective.needs else None,
+        teachers=[Teacher(tiny_model(6), forward_kl)] if "teacher_kl" in objective.needs else [],
     )
     return StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
 

@@ -83,7 +83,7 @@ def with_critic(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
 
 
 def with_teacher(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
-    return DistillObjective(DistillConfig()), {"policy": model(), "teacher": Teacher(model(), reverse_kl)}
+    return DistillObjective(DistillConfig()), {"policy": model(), "teachers": [Teacher(model(), reverse_kl)]}
 
 
 def with_scores(model: Callable[[], Any]) -> tuple[Objective, dict[str, Any]]:
@@ -113,8 +113,8 @@ def peak_of_a_step(objective: Objective, models: ModelSet) -> int:
     prepared = objective.prepare(batch.columns, objective.initial_state())
     step = StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state)
     update = AdamW({name: (model, 1e-3) for name, model in models.trained.items()}, OptimizerParams(), 4)
-    teacher = None if models.teacher is None else models.teacher.model
-    every = [one for one in (models.policy, models.reference, models.critic, teacher) if one is not None]
+    teachers = [teacher.model for teacher in models.teachers]
+    every = [one for one in (models.policy, models.reference, models.critic, *teachers) if one is not None]
     there = [part for model in every for part in (*model.parameters(), *model.buffers())]
     with LiveBytes([*there, *map(master_of, there)]) as live:
         update.step(step, 0.0)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.algorithms.policy_config import TrpoOptions
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
@@ -40,6 +41,7 @@ from posttrain.sampling.distributed import DistributedSampler
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import with_system_prompt
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example
 from posttrain.train.checkpoint import CheckpointData, Checkpoints, fingerprint, run_key
@@ -52,7 +54,6 @@ from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.step import Batch, StepClosure
 from posttrain.train.tokenize_tables import rankings
 from stages import base_scratch
-from stages.distill import with_system_prompt
 from stages.preference import preference_source
 from tests.marks import slow_except
 from tests.models.tiny import function_reward, tiny_folder
@@ -194,7 +195,7 @@ def asked(i: int) -> list[dict[str, str]]:
 def settings_of(name: str) -> OnlineParams:
     """A run as params.yaml would hold it."""
     inputs = {"start": "base/tiny", "data": "mine/prompts", "reward_model": "none"}
-    if name in DISTILL:
+    if name in DISTILL_ROWS:
         inputs |= {"teacher": "base/other", "demonstrations": "none"}
         over = {"algorithm": name, **inputs, "own": 1.0, "rollout": ROLLOUT}
         over |= {"context": "Be brief."} if name == "context_distill" else {}
@@ -223,7 +224,7 @@ def sampled_run(
         folder,
         needs | {"ref_logp"},
         trained,
-        teacher=None if teacher is None else Teacher(teacher, params.formula(), contexts),
+        teachers=[] if teacher is None else [Teacher(teacher, params.formula(), contexts)],
     )
     samples = groups(
         folder, models, needs, params.rollout, params.terms,
@@ -287,7 +288,7 @@ CUT = [
     *VARIANTS,
     *OPTIMIZERS,
     *SAMPLED_ROWS,
-    *(name for name in DISTILL if name != "distill"),
+    *(name for name in DISTILL_ROWS if name != "distill"),
 ]
 QUICK = {
     *("sft", "dpo", "sdpo", "grpo", "ppo", "ppo_penalty", "trpo", "nash_md"),
@@ -438,7 +439,7 @@ def test_a_teacher_with_a_context_is_asked_with_it(folder: Path, tmp_path: Path)
     seen = models.forward(batch, objective.needs).tokens["teacher_kl"].detach()
     expected = []
     for prompt, completion in ((row.prompt, row.rest) for row in batch.rows):
-        theirs = models.teacher.prompts[tuple(prompt)]  # type: ignore[union-attr, index]
+        theirs = models.teachers[0].prompts[tuple(prompt)]  # type: ignore[index]
         assert len(theirs) > len(prompt)
         logits = [
             model(input_ids=torch.tensor([[*before, *completion]]), use_cache=False).logits[0, len(before) - 1 : -1]

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
 from posttrain.algorithms.advantages import Advantage, CriticOptions, Rewards, by_token
-from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.objective import AlgorithmRow, Moving
 from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.ragged import from_padded, to_padded
-from posttrain.params.choices import Options
 
 CLIP = "ppo_clip"
 """The surrogate of settings that name none."""
 
 
-class UpperEdge(Options):
-    """An upper edge of the ratio."""
+class UpperEdge(Moving):
+    """An upper edge of the ratio, and the ends that edges may go to."""
 
+    moves: ClassVar[Mapping[str, str]] = {"low": "low_end", "high": "high_end"}
     high: float = Field(0.2, description="upper edge of the ratio: 1 + high")
+    low_end: float | None = Field(None, gt=0, le=1, description="the low that a straight line reaches; null: it stays")
+    high_end: float | None = Field(None, description="the high that a straight line reaches; null: it stays")
 
-    @field_validator("high")
+    @field_validator("high", "high_end")
     @classmethod
-    def _counted_from_1(cls, high: float) -> float:
-        if high <= 0:
+    def _counted_from_1(cls, high: float | None) -> float | None:
+        if high is not None and high <= 0:
             raise ValueError(
                 f"high = {high:g} puts the edge 1 + high at {1 + high:g}, so samples of the policy itself (ratio 1) "
                 "would be cut. Use a number above 0: it is counted from 1"

@@ -21,7 +21,7 @@ from posttrain.models.files.text import context_of
 from posttrain.models.forward.logp import TILE_BYTES, TILE_TOKENS
 from posttrain.models.master_weights import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes, layer_bytes, vocabulary
-from posttrain.online.distill_runs import DistillRun
+from posttrain.online.distill_runs import TaughtParams
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.runs import OnlineParams
 from posttrain.params.params import at, check, merge
@@ -101,7 +101,9 @@ def demand_of(
         count = params.prompts + params.heldout_prompts
         return _of_sampling(params, shape(params.policy), _reward_models(params, settings, shape), count, prompt)
     start = partial(shape, f"base/{run}" if group == "base.scratch" else params.start)
-    return _of_training(group, params, start, shape, _reward_models(params, settings, shape), prompt)
+    return _of_training(
+        group, params, start, _teachers(params, settings, shape), _reward_models(params, settings, shape), prompt
+    )
 
 
 def _changed(settings: Settings, section: str, change: Mapping[str, Any] | None) -> Any:
@@ -111,6 +113,13 @@ def _changed(settings: Settings, section: str, change: Mapping[str, Any] | None)
 def _reward_models(params: Any, settings: Settings, shape: Any) -> list[Any]:
     name = getattr(params, "reward_model", NONE)
     return [] if name == NONE else [shape(one, scores=True) for one in models_of_set(settings, name)]
+
+
+def _teachers(params: Any, settings: Settings, shape: Any) -> list[Teacher]:
+    if not isinstance(params, TaughtParams):
+        return []
+    models = [None] if params.served else [shape(one) for one in models_of_set(settings, params.teacher)]
+    return [Teacher(model, params.formula()) for model in models]
 
 
 def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
@@ -143,15 +152,14 @@ def _of_likelihood(params: EvaluateRun, policy: Any, others: list[Any]) -> Deman
     return demand
 
 
-def _of_training(group: str, params: TrainingParams, start: Any, shape: Any, scorers: list[Any], prompt: int) -> Demand:
+def _of_training(
+    group: str, params: TrainingParams, start: Any, teachers: list[Teacher], scorers: list[Any], prompt: int
+) -> Demand:
     """Return a stage that trains, and samples in between where it is online."""
     needs, runtime = _needs(group, params), params.runtime()
-    teacher = None
-    if isinstance(params, DistillRun):
-        teacher = Teacher(None if params.served else shape(params.teacher), params.formula())
     attach = params.attach(Path())
     models = ModelSet.of(start, runtime, needs, attach, reference_moves=params.reference_moves)
-    models = replace(models, teacher=teacher, micro_tokens=params.micro_tokens)
+    models = replace(models, teachers=teachers, micro_tokens=params.micro_tokens)
     if isinstance(params, OnlineParams):
         prompt = _within(models.policy, prompt, params.rollout.sampling.max_tokens)
     divided = params.processes > 1 and params.divides_models
