@@ -1,4 +1,4 @@
-"""The recipe `reasoning_gym`: by DVC with a small stand-in for the model, and the tasks that its first lines ask for."""
+"""The recipe `reasoning_gym`: by DVC with a stand-in for the model, and the tasks that its first lines ask for."""
 
 from __future__ import annotations
 
