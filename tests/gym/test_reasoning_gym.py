@@ -14,10 +14,8 @@ from tests.workspace import ROOT
 PYTHON = ROOT / ".reasoning-gym" / "bin" / "python"
 SCRIPT = ROOT / "recipes" / "reasoning_gym" / "tables.py"
 TASKS = {"chain_sum": {"weight": 3, "max_digits": 2}, "gcd": {}}
-pytestmark = [
-    pytest.mark.gym,
-    pytest.mark.skipif(not PYTHON.is_file(), reason="reasoning-gym is not installed: make test-reasoning-gym"),
-]
+installed = pytest.mark.skipif(not PYTHON.is_file(), reason="reasoning-gym is not installed: make test-reasoning-gym")
+pytestmark = [pytest.mark.gym, installed]
 
 
 def made(out: Path, tasks: object, *options: str) -> subprocess.CompletedProcess[str]:

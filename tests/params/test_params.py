@@ -84,6 +84,10 @@ def test_shipped_params_are_right(file: Path) -> None:
     Path("my/human_eval.jsonl").write_text(
         '{"prompt": "f", "info": {"tests": "assert f(1) == 1"}, "split": "test"}\n', encoding="utf-8"
     )
+    Path("my/gym").mkdir()
+    for name in ("prompts", "test-products"):
+        lines = [json.dumps({"prompt": f"{number} + 1 =", "answer": str(number + 1)}) for number in range(20)]
+        Path(f"my/gym/{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     for model in ("my/model", "my/smollm2"):
         Path(model).mkdir()
         Path(model, "config.json").write_text("{}")
