@@ -222,16 +222,9 @@ def _tile_backward(
 class _TokenLogp(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_MD: Tensor,
-        weight_VD: Tensor,
-        bias_V: Tensor | None,
-        head: Head,
-        target_M: Tensor,
-        temperature: float,
-        kept: Kept | None,
-        entropy: bool,  # noqa: FBT001
+        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, head: Head, target_M: Tensor, *how: Any
     ) -> tuple[Tensor, Tensor]:
+        temperature, kept, entropy = how
         products = head.for_products(hidden_MD.dtype)
         logp_M = hidden_MD.new_empty(target_M.shape, dtype=torch.promote_types(hidden_MD.dtype, torch.float32))
         entropy_M = torch.full_like(logp_M, torch.nan)
@@ -287,10 +280,7 @@ def token_logp(
     *,
     entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob of each target [M], entropy [M]), both with gradient; `kept`: over these tokens alone.
-
-    `entropy` false: it is NaN, which saves a pass over all probabilities.
-    """
+    """(log-prob of each target [M], entropy [M], else NaN), with gradient; `kept`: over these tokens alone."""
     if isinstance(head, ModuleHead):
         return plain_token_logp(hidden_MD, head, target_M, temperature, kept)
     _check(hidden_MD, head, target_M)
