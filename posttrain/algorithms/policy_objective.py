@@ -263,7 +263,7 @@ def initial_coefficients(knobs: PolicyConfig) -> State:
 
 def started(knobs: PolicyConfig, state: State) -> State:
     """Return the state with the number of this step, and the beta that the last step or the number has led to."""
-    state = {**state, "beta": state.get("next_beta", state["beta"])}
+    state = {**state, "beta": state["next_beta"]} if "next_beta" in state else dict(state)
     if "next_step" in state:
         state["step"] = state["next_step"]
     if isinstance(knobs.kl, KlOptions) and knobs.kl.end is not None:

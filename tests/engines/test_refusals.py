@@ -19,10 +19,10 @@ BASE: dict[str, Any] = {
 
 
 def settings(algorithm: str, **over: Any) -> Any:
-    given, row = merge({**BASE, "algorithm": algorithm}, over), {**ONLINE, **DISTILL}[algorithm]
+    given, row = merge({**BASE, "algorithm": algorithm}, over), {**DISTILL, **ONLINE}[algorithm]
     if row.model is not PolicyRun:
         del given["correction"]
-    if algorithm in DISTILL:
+    if algorithm not in ONLINE:
         del given["corpus"]
         given |= {"teacher": "base/other", "demonstrations": "mine/chat" if over.get("own", 1) < 1 else "none"}
     return check(row.model, row.row.merged(given), where=f"online.runs.{algorithm}")
