@@ -16,6 +16,7 @@ PAGE = ROOT / "docs/reports/coverage.md"
 LEARNING = ROOT / "docs/reports/learning.md"
 RECIPES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "recipes").glob("*.yaml"))}
 NOT = "not here: "
+PIPELINE = "in the pipeline, which trains language models"
 
 ITEMS: dict[str, dict[str, str]] = {
     "Recipes": {
@@ -61,7 +62,10 @@ ITEMS: dict[str, dict[str, str]] = {
         "AOT, P3O": NOT + "not built",
     },
     "Small models of other kinds": {
-        "Diffusion-DPO, mDPO, GPO's preference module": NOT + "not built; the pipeline trains language models",
+        "Diffusion-DPO": "`posttrain.losses.diffusion_dpo_loss`, `examples/diffusion_dpo.py`; " + NOT + PIPELINE,
+        "mDPO": "`posttrain.losses.mdpo_loss`, `examples/mdpo.py`; " + NOT + PIPELINE,
+        "GPO's preference module": "`GroupPreferences` and `group_preference_loss` of `posttrain.losses`, "
+        "`examples/group_preferences.py`; " + NOT + PIPELINE,
     },
 }
 """Heading -> what the field names -> where it is."""
