@@ -55,6 +55,12 @@ ITEMS: dict[str, dict[str, str]] = {
         "top-entropy tokens": "row `top_entropy`",
         "Muon, rsLoRA, a mean of the weights": "settings `optimizer.matrices`, `adapter.rslora`, `optimizer.average`",
     },
+    "Baselines without training": {
+        "a system turn and examples (URIAL)": "setting `context` of an evaluation "
+        "([results](../results.md#examples-in-the-prompt-without-training))",
+        "in-context scoring (ICDPO)": "`best_of_K_by_context`; " + NOT + "examples that are retrieved for each prompt",
+        "the shift of tokens between two policies": "`posttrain compare A B --tokens`",
+    },
     "Rows that stay out": {
         "DiscoPOP": NOT + "the law `direction` fails: of two equal answers it makes the chosen one less likely",
         "unlikelihood": NOT + "no gain over three seeds: +.034 [-.010, .077]",
