@@ -29,9 +29,8 @@ def tiny_llava() -> Any:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     vision = CLIPVisionConfig(image_size=16, patch_size=4, **sizes)
     text = LlamaConfig(vocab_size=END + 1, max_position_embeddings=64, **sizes)
-    return LlavaForConditionalGeneration(
-        LlavaConfig(vision_config=vision, text_config=text, image_token_id=IMAGE, image_seq_length=PATCHES)
-    )
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_id=IMAGE, image_seq_length=PATCHES)
+    return LlavaForConditionalGeneration(config)
 
 
 def images_of(colours: Tensor) -> Tensor:
@@ -48,9 +47,8 @@ def logprobs(model: Any, images: Tensor, answers: Tensor) -> tuple[Tensor, Tenso
     start = torch.tensor([*PATCHES * [IMAGE], QUESTION]).expand(len(answers), -1)
     ids = torch.cat([start, answers[:, None], torch.full((len(answers), 1), END)], 1)
     logits = model(input_ids=ids, pixel_values=images).logits
-    return token_logprobs(logits[:, :-1], ids[:, 1:])[0], (torch.arange(ids.shape[1] - 1) >= PATCHES).expand(
-        len(ids), -1
-    )
+    mask = (torch.arange(ids.shape[1] - 1) >= PATCHES).expand(len(ids), -1)
+    return token_logprobs(logits[:, :-1], ids[:, 1:])[0], mask
 
 
 @torch.no_grad()
