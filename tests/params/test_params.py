@@ -45,6 +45,8 @@ TEACHERS = "reward: {sets: {both: {first: preference/dpo, second: online/a}}}"
 """Two models that write text."""
 TAUGHT = "algorithm: grpo, start: sft/main, data: two_step/prompts, demonstrations: none, reward_model: none"
 """A policy row with a teacher."""
+CLEAN = "data: two_step/chat, against: none, best: 1"
+"""Settings of a filter by a score."""
 GKD = "algorithm: gkd, start: sft/main, teacher: online/a, data: two_step/prompts, demonstrations: two_step/chat"
 
 
@@ -221,12 +223,24 @@ distill:
         ("data: {samples: {compared: {tables: []}}}", "data.samples.compared.tables = []: "),
         ("data: {samples: {compared: {tables: [corpus]}}}", "data.samples.compared.tables.0 = 'corpus': "),
         (
-            "data: {filters: {clean: {data: two_step/chat, against: two_step/promts}}}",
+            "data: {filters: {clean: {data: two_step/chat, against: two_step/promts, reward_model: none}}}",
             "data.filters.clean.against = 'two_step/promts': expected the",
         ),
         (
-            "data: {filters: {clean: {data: two_step/pairs, against: none}}}",
+            "data: {filters: {clean: {data: two_step/pairs, against: none, reward_model: none}}}",
             "data.filters.clean.data = 'two_step/pairs': no run makes this table. Did you mean 'two_step/",
+        ),
+        (
+            "data: {filters: {clean: {data: two_step/chat, against: none}}}",
+            "data.filters.clean.reward_model is missing. Write the reward model behind reward `model`: a folder under",
+        ),
+        (
+            f"data: {{filters: {{clean: {{{CLEAN}, reward_model: online/a, reward: {{model: 1.0}}}}}}}}",
+            "data.filters.clean.reward_model = 'online/a': it gives no scores. Known here: reward/main",
+        ),
+        (
+            f"data: {{filters: {{clean: {{{CLEAN}, reward_model: reward/main, reward: {{model: {{part: first}}}}}}}}}}",
+            "data.filters.clean.reward.model: part is first, and reward/main is one model. Remove part",
         ),
         (
             "base: {folders: {tiny: {path: mine}}}",
