@@ -40,7 +40,7 @@ ITEMS: dict[str, dict[str, str]] = {
     },
     "Parts": {
         "rows chosen by a reward": "`min_score` and `pass_rate` of `data.samples`; `reward` of `data.filters`, "
-        "for tables that others wrote; " + NOT + "there by a reward model",
+        "for tables that others wrote: by rules, a judge or a reward model",
         "a reference that is renewed or averaged (ProRL, TR-DPO, Nash-EMA)": "setting `renew_reference`; "
         "`parts` of preference runs",
         "a critic from a reward model, with its own lambda, learning alone at first": "settings `critic`, "
@@ -52,13 +52,13 @@ ITEMS: dict[str, dict[str, str]] = {
         "a table of labelled steps (PRM800K), labels by Monte-Carlo": "layout of `feedback`, "
         "setting `steps` of `data.samples`",
         "top-entropy tokens": "row `top_entropy`",
+        "preferences as distributions (AOT), pairwise PPO (P3O)": "rows `aot`, `aot_unpaired`, `p3o`",
         "Muon, rsLoRA, a mean of the weights": "settings `optimizer.matrices`, `adapter.rslora`, `optimizer.average`",
     },
     "Rows that stay out": {
         "DiscoPOP": NOT + "the law `direction` fails: of two equal answers it makes the chosen one less likely",
         "unlikelihood": NOT + "no gain over three seeds: +.034 [-.010, .077]",
         "RRHF on given ranks": NOT + "it lost over three seeds: -.040 [-.063, -.018]",
-        "AOT, P3O": NOT + "not built",
     },
     "Small models of other kinds": {
         "Diffusion-DPO, mDPO, GPO's preference module": NOT + "not built; the pipeline trains language models",
