@@ -31,7 +31,9 @@ ITEMS: dict[str, dict[str, str]] = {
         "distillation: samples, logits, own samples": "recipe `distill`",
         "a served teacher": "setting `served` of `distill.runs`",
         "several teachers, a teacher next to a reward": "a set as `teacher`, policy rows in `distill.runs` "
-        "([models](../models.md#reward-models-and-teachers-from-elsewhere)); " + NOT + "several served ones",
+        "and several endpoints as `served` ([models](../models.md#reward-models-and-teachers-from-elsewhere))",
+        "a served teacher of another tokenizer": NOT + "endpoints answer ids, not characters, and its chat template "
+        "is unknown here; sample it (`data.samples`) and use `sft`",
         "curriculum": "recipe `curriculum`, setting `rollout.pass_rates`",
         "more pretraining": "recipe `continue`",
         "process rewards": "recipe `process`, setting `steps` of the reward `model`",
