@@ -121,7 +121,7 @@ class PreferenceObjective(Objective):
         return good_B, total, metrics
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
-        """Return the loss of each pair, or of each answer with a shift of 0."""
+        """Return the loss of each pair by itself, or of each answer with a shift of 0."""
         logp, entry = micro.tokens["logp"], self.loss_entry
         relative_B = self._relative(micro, logp)
         if isinstance(entry, UnaryLoss):
