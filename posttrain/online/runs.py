@@ -239,7 +239,7 @@ class PolicyRun(OnlineParams, PolicyConfig):
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.allow_unsupported:
             raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
-        if self.router.replay and (reason := routing_refusal(self, self.needs)):
+        if self.router.replays and (reason := routing_refusal(self, self.needs)):
             raise ValueError(f"router.replay = true: {reason}. Change one of them")
         if isinstance(self.update, TrpoOptions) and self.activations != "keep":
             raise ValueError(
