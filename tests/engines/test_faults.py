@@ -83,7 +83,7 @@ folder = Path(sys.argv[1])
 models = models_of(folder)
 sampler = engine(models, folder)
 sampler.sync(models.policy, "a")
-print(sampler._process._process.pid, sampler._process.folder, flush=True)
+print(sampler._servers[0]._process.pid, sampler._servers[0].folder, flush=True)
 time.sleep(600)
 """
 

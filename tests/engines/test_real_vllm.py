@@ -246,11 +246,12 @@ def test_a_killed_server_is_started_again_with_the_present_weights(sampler: Engi
         models.policy.lm_head.weight.mul_(1.2)
     sampler.sync(models.policy, "killed")
     expected = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
-    starts = sampler._process.starts
-    assert sampler._process._process is not None
-    os.kill(sampler._process._process.pid, signal.SIGKILL)
+    [server] = sampler._servers
+    starts = server.starts
+    assert server._process is not None
+    os.kill(server._process.pid, signal.SIGKILL)
     found = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
-    assert sampler._process.starts == starts + 1
+    assert server.starts == starts + 1
     assert [one.ids for one in found] == [one.ids for one in expected]
 
 
@@ -268,7 +269,7 @@ models = models_of(folder)
 model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
 with ENGINES["vllm"].open(model, SamplingParams(rows=8), 64, "rollout", {}) as sampler:
     sampler.sync(models.policy, "a")
-    print(sampler._process._process.pid, sampler._process.folder, flush=True)
+    print(sampler._servers[0]._process.pid, sampler._servers[0].folder, flush=True)
     time.sleep(900)
 """
 
