@@ -255,6 +255,37 @@ def test_a_killed_server_is_started_again_with_the_present_weights(sampler: Engi
     assert [one.ids for one in found] == [one.ids for one in expected]
 
 
+def test_two_servers_share_the_samples_and_a_killed_one_alone_is_started_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, VLLM)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    models, asked, params = models_of(folder), requests(24), SamplingParams(max_tokens=20, rows=8)
+    model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
+    with ENGINES["vllm"].open(model, params, 200, "rollout", {}, 2) as sampler:
+        assert isinstance(sampler, EngineSampler)
+        one, other = sampler._servers
+        recorded = Recorded(sampler)
+        run = grpo(folder, models, recorded, engine="vllm")  # type: ignore[arg-type]
+        rows = train(run, Checkpoints(run.name, {}, []), tmp_path / "log.csv").rows
+        assert len(recorded.samples) == 48 and all(row["sampler_kl"] < 1e-8 for row in rows)
+        sampler.sync(models.policy, "after")
+        expected = sampler.generate(asked, params, 1)
+        assert gap(models, asked, expected) < TOLERANCE and one.starts == other.starts == 1
+        finished: list[int] = []
+
+        def advance(more: int) -> None:
+            finished.append(more)
+            if len(finished) == 4 and other._process is not None:
+                os.kill(other._process.pid, signal.SIGKILL)
+
+        found = sampler.generate(asked, params, 1, advance=advance)
+        assert (one.starts, other.starts, finished) == (1, 2, [1] * 24)
+        assert [done.ids for done in found] == [done.ids for done in expected]
+        family = [one._process, other._process]
+    assert all(process is not None and not running(process.pid) for process in family)
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path
