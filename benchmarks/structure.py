@@ -16,6 +16,8 @@ from tests.architecture.sources import home, modules, own_imports
 
 APART = ("posttrain.answers", "posttrain.sandbox")
 """Rooms that import nothing of the library, counted by themselves."""
+TOKENS = {"ids", "ids_N", "row", "rest", "columns", "token_T", "labels"}
+"""Fields that hold token ids, or rows of them."""
 
 
 def main() -> None:
@@ -55,14 +57,18 @@ def round_counts() -> dict[str, int]:
     from tests.train.test_training import make_run
 
     torch.set_num_threads(1)
-    files, classes = set[str](), set[str]()
+    files, classes, forms = set[str](), set[str](), set[str]()
 
     def called(frame: FrameType, event: str, _: object) -> None:
-        file = frame.f_code.co_filename
-        if event == "call" and file.startswith(str(ROOT / "posttrain")):
+        if event != "call":
+            return
+        own = type(frame.f_locals.get("self"))
+        name = {own.__qualname__} if own.__module__.startswith("posttrain") else set[str]()
+        if (file := frame.f_code.co_filename).startswith(str(ROOT / "posttrain")):
             files.add(file)
-            own = type(frame.f_locals.get("self"))
-            classes.update({own.__qualname__} if own.__module__.startswith("posttrain") else ())
+            classes.update(name)
+        if frame.f_code.co_name == "__init__" and TOKENS.intersection(getattr(own, "__annotations__", ())):
+            forms.update(name)
 
     with tempfile.TemporaryDirectory() as place:
         run = make_run(tiny_folder(Path(place)), "grpo", Path(place))
@@ -76,7 +82,11 @@ def round_counts() -> dict[str, int]:
             )
             state = prepared.state
         sys.setprofile(None)
-    return {"files of a round of GRPO": len(files), "classes of a round of GRPO": len(classes)}
+    return {
+        "files of a round of GRPO": len(files),
+        "classes of a round of GRPO": len(classes),
+        f"forms of the tokens in it ({', '.join(sorted(forms))})": len(forms),
+    }
 
 
 @cache
