@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from posttrain.algorithms import advantages as formulas
 from posttrain.algorithms.objective import part_columns
@@ -40,6 +41,7 @@ from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.errors import ParamsError
+from posttrain.formulas.group_preferences import GroupPreferences, share_divergence
 from posttrain.formulas.policy import ESTIMATORS, clipped_value
 from posttrain.formulas.ragged import Ragged
 from posttrain.formulas.reward import bradley_terry, centring
@@ -47,6 +49,7 @@ from posttrain.models.forward.logp import Head, ModuleHead, token_logp
 from posttrain.params.choices import Options
 
 __all__ = [
+    "GroupPreferences",
     "Options",
     "PaddedBatch",
     "PaddedLoss",
@@ -54,9 +57,12 @@ __all__ = [
     "Surrogate",
     "Tokens",
     "UnaryLoss",
+    "diffusion_dpo_loss",
     "gae",
     "group_advantages",
+    "group_preference_loss",
     "kl_estimate",
+    "mdpo_loss",
     "policy_loss",
     "preference_loss",
     "reward_loss",
@@ -156,12 +162,85 @@ def preference_loss(
     columns = {"step_start_logp": logp} | ({} if ref_logp is None else {"ref_logp": ref_logp})
     if labels is not None:
         return padded_loss(objective, logp, {**columns, "label": labels}, mask, state)
-    pairs, odd = divmod(mask.shape[0], 2)
-    if odd:
-        what, fix = f"{mask.shape[0]} rows are not pairs", "Give the chosen rows, then as many rejected ones"
-        raise ParamsError(what=what, where="logp", fix=fix)
+    pairs = _pairs(mask.shape[0], "logp")
     side = torch.tensor([1.0, -1.0], device=mask.device).repeat_interleave(pairs)
     return padded_loss(objective, logp, {**columns, "side": side}, mask, state, pairs)
+
+
+def diffusion_dpo_loss(
+    prediction: Tensor, ref_prediction: Tensor, noise: Tensor, *, beta: float
+) -> tuple[Tensor, Metrics]:
+    """Return the loss of Diffusion-DPO (arXiv:2311.12908), mean -log sigmoid(-beta (h - l)), of a denoiser.
+
+    h = |noise - prediction|^2 - |noise - ref_prediction|^2 of the chosen sample, summed over all but the first axis, l
+    the same of the rejected one. The first half of the rows are the chosen samples, the second half the rejected ones
+    in the same order, each pair at one time step. beta: the paper's beta T omega(lambda_t), one number.
+
+    prediction: of the noise in noised samples, with gradient. ref_prediction: of the frozen reference.
+    """
+    pairs = _pairs(noise.shape[0], "noise")
+    if not prediction.shape == ref_prediction.shape == noise.shape:
+        shapes = [tuple(given.shape) for given in (prediction, ref_prediction, noise)]
+        what, fix = f"prediction, ref_prediction and noise have shapes {shapes}", "Give all in one shape"
+        raise ParamsError(what=what, where="prediction", fix=fix)
+    noise = noise.to(torch.promote_types(noise.dtype, torch.float32))
+    error, before = ((given - noise).square().flatten(1).sum(1) for given in (prediction, ref_prediction))
+    chosen, rejected = torch.split(error - before.detach(), pairs)
+    return _preferred({"": beta * (rejected - chosen)})
+
+
+def mdpo_loss(
+    logp: Tensor, mask: Tensor, ref_logp: Tensor, *, beta: float = 0.1, anchor: float = 0.0
+) -> tuple[Tensor, Metrics]:
+    """Return the loss of mDPO (arXiv:2406.11839) for answers to an image.
+
+    -log sigmoid(w - l) - log sigmoid(w - o) - log sigmoid(w - anchor), where w, l and o are beta (logp - ref_logp),
+    summed over tokens, of the chosen answer, the rejected answer, and the chosen answer to another image: a crop of
+    this one, or one that it does not fit. The last term keeps the chosen answer's reward above the anchor.
+
+    logp, ref_logp [3B, T]: the first third of the rows are the chosen answers, the second the rejected ones, the last
+    the chosen ones given the other image, in the same order.
+    """
+    triples, odd = divmod(mask.shape[0], 3)
+    if odd:
+        what, fix = f"{mask.shape[0]} rows are not triples", "Give chosen and rejected rows, and chosen of other images"
+        raise ParamsError(what=what, where="logp", fix=fix)
+    gap = padded(flat("logp", logp, mask) - flat("ref_logp", ref_logp, mask).detach(), mask)
+    chosen, rejected, other = torch.split(beta * gap.sum(1), triples)
+    return _preferred({"": chosen - rejected, "image_": chosen - other, "anchor_": chosen - anchor})
+
+
+def group_preference_loss(scores: Tensor, shares: Tensor, known: Tensor) -> tuple[Tensor, Metrics]:
+    """Return the loss of GPO's preference module, mean KL(shares || softmax(scores)) over the unknown questions.
+
+    scores [B, Q, O]: of `GroupPreferences`, with gradient. shares [B, Q, O]: how the groups really answered. known
+    [B, Q]: the questions whose shares the module has read; some must be unknown.
+    """
+    asked = ~known.bool()
+    if not asked.any():
+        what, fix = "all questions are known, so nothing is predicted", "Leave some of each group's questions unknown"
+        raise ParamsError(what=what, where="known", fix=fix)
+    scores, shares = scores[asked], shares[asked]
+    same = (scores.argmax(-1) == shares.argmax(-1)).float().mean()
+    return share_divergence(scores, shares).mean(), {"accuracy": float(same)}
+
+
+def _pairs(rows: int, where: str) -> int:
+    """Return how many pairs the rows are."""
+    pairs, odd = divmod(rows, 2)
+    if odd:
+        what, fix = f"{rows} rows are not pairs", "Give the chosen rows, then as many rejected ones"
+        raise ParamsError(what=what, where=where, fix=fix)
+    return pairs
+
+
+def _preferred(margins: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
+    """Return the sum of mean -log sigmoid(margin), and of each margin its mean and how often it is above 0."""
+    metrics = {}
+    for name, margin in margins.items():
+        metrics[f"{name}accuracy"] = float((margin > 0).float().mean())
+        metrics[f"{name}margin"] = float(margin.detach().mean())
+    return torch.stack([-logsigmoid(margin).mean() for margin in margins.values()]).sum(), metrics
 
 
 def reward_loss(

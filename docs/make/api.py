@@ -19,7 +19,8 @@ HEAD = """# posttrain in Python
 
 The names on this page are public, and the only ones that our pages and examples import. They change only with a line in
 the changelog; anything else may change at any time.
-`examples/` has programs that use them: `grpo.py`, `sft.py`, `dpo_own_trainer.py` and `grpo_loop.py`.
+`examples/` has programs that use them: `grpo.py`, `sft.py`, `dpo_own_trainer.py`, `grpo_loop.py`, and for models of
+other kinds `diffusion_dpo.py`, `mdpo.py` and `group_preferences.py`.
 """
 
 

@@ -16,6 +16,7 @@ PAGE = ROOT / "docs/reports/coverage.md"
 LEARNING = ROOT / "docs/reports/learning.md"
 RECIPES = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "recipes").glob("*.yaml"))}
 NOT = "not here: "
+PIPELINE = "in the pipeline, which trains language models"
 
 ITEMS: dict[str, dict[str, str]] = {
     "Recipes": {
@@ -54,6 +55,12 @@ ITEMS: dict[str, dict[str, str]] = {
         "top-entropy tokens": "row `top_entropy`",
         "Muon, rsLoRA, a mean of the weights": "settings `optimizer.matrices`, `adapter.rslora`, `optimizer.average`",
     },
+    "Baselines without training": {
+        "a system turn and examples (URIAL)": "setting `context` of an evaluation "
+        "([results](../results.md#examples-in-the-prompt-without-training))",
+        "in-context scoring (ICDPO)": "`best_of_K_by_context`; " + NOT + "examples that are retrieved for each prompt",
+        "the shift of tokens between two policies": "`posttrain compare A B --tokens`",
+    },
     "Rows that stay out": {
         "DiscoPOP": NOT + "the law `direction` fails: of two equal answers it makes the chosen one less likely",
         "unlikelihood": NOT + "no gain over three seeds: +.034 [-.010, .077]",
@@ -61,7 +68,10 @@ ITEMS: dict[str, dict[str, str]] = {
         "AOT, P3O": NOT + "not built",
     },
     "Small models of other kinds": {
-        "Diffusion-DPO, mDPO, GPO's preference module": NOT + "not built; the pipeline trains language models",
+        "Diffusion-DPO": "`posttrain.losses.diffusion_dpo_loss`, `examples/diffusion_dpo.py`; " + NOT + PIPELINE,
+        "mDPO": "`posttrain.losses.mdpo_loss`, `examples/mdpo.py`; " + NOT + PIPELINE,
+        "GPO's preference module": "`GroupPreferences` and `group_preference_loss` of `posttrain.losses`, "
+        "`examples/group_preferences.py`; " + NOT + PIPELINE,
     },
 }
 """Heading -> what the field names -> where it is."""

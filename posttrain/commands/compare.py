@@ -24,10 +24,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     page = "write a page: a row for each setting, with the parameters that vary as columns, the best first"
     parser.add_argument("--to", metavar="FILE", help=page)
     parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
+    tokens = "of two policies: how the second one ranks each token of the first one's greedy answers"
+    parser.add_argument("--tokens", action="store_true", help=tokens)
 
 
 def run(arguments: Namespace) -> str:
     """Compare the settings."""
+    if arguments.tokens:
+        return _tokens(arguments)
     from posttrain.compare.comparison import compare
     from posttrain.compare.paired import Score
     from posttrain.compare.selection import select
@@ -42,3 +46,19 @@ def run(arguments: Namespace) -> str:
 
         write_text(Path(arguments.to), comparison_page(found, arguments.names, arguments.against))
     return Document(as_json(as_data(found))) if arguments.json else as_text(found, score)
+
+
+def _tokens(arguments: Namespace) -> str:
+    """Compare the tokens of two policies; `stages` sets the CPU instructions before torch is imported."""
+    from dataclasses import asdict
+
+    import stages  # noqa: F401
+    from posttrain.compare.token_shift import token_shift
+    from posttrain.errors import ParamsError
+
+    others = [name for name in ("policy", "against", "task", "table", "to", "greedy") if getattr(arguments, name)]
+    if others:
+        what, fix = f"--{others[0]} is not read with --tokens", f"Remove --{others[0]}"
+        raise ParamsError(what=what, where="compare", fix=fix)
+    found = token_shift(arguments.names)
+    return Document(as_json(asdict(found))) if arguments.json else str(found)

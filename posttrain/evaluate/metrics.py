@@ -22,7 +22,7 @@ from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.usage import judge_metrics
-from posttrain.rollout import FAILED, Rollout, Score
+from posttrain.rollout import FAILED, Rollout, Score, TokenRow
 from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
@@ -91,9 +91,10 @@ def _voted(scores: Sequence[Score]) -> float:
 
 
 def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:
-    """Return the score of the best of k samples by each learned reward that does not count (`model: 0.0`)."""
+    """Return the score of the best of k samples by each score that does not count: `model: 0.0`, a context's."""
     found: dict[str, float] = {}
-    for name in (name for name, term in reward.terms.items() if not (term.counted or term.gate or term.judges_form)):
+    others = [name for name, term in reward.terms.items() if not (term.counted or term.gate or term.judges_form)]
+    for name in others + [name for name in by_prompt[0][0].scores if name not in reward.terms]:
         known = [
             [rollout for rollout in mine if not reward.failure(rollout) and rollout.scores[name].status not in FAILED]
             for mine in by_prompt
@@ -148,16 +149,18 @@ def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) ->
 @phase("reference")
 @torch.no_grad()
 def kl_to_reference(
-    model: Any, reference: Path, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime
+    model: Any, reference: Path, rows: Sequence[tuple[TokenRow, TokenRow]], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
-    """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3."""
+    """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3.
+
+    rows: of each sample what the policy reads, and what the reference reads, which differ by `context` alone.
+    """
     reference_model = frozen_on(load_policy(reference), runtime)
-    rows = [rollout.row for rollout in rollouts]
     k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
-    for micro_batch in micro_batches([len(row) for row in rows], list(range(len(rows))), 16_384):
-        packed = pack([rows[i] for i in micro_batch]).to(runtime.device)
+    for micro_batch in micro_batches([len(row) for row, _ in rows], list(range(len(rows))), 16_384):
+        packed, plain = (pack(part).to(runtime.device) for part in zip(*(rows[i] for i in micro_batch), strict=True))
         policy_logp, _ = score_tokens(model, packed, temperature)
-        reference_logp, _ = score_tokens(reference_model, packed, temperature)
+        reference_logp, _ = score_tokens(reference_model, plain, temperature)
         log_ratio = (reference_logp - policy_logp).double()
         k1, k3 = k1 - log_ratio.sum(), k3 + (log_ratio.expm1() - log_ratio).sum()
     return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}

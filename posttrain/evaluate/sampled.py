@@ -11,6 +11,7 @@ import polars as pl
 
 from posttrain.errors import excerpt
 from posttrain.evaluate.completions import hide_stderr, select_text
+from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
 from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.measure.progress import Progress
@@ -43,7 +44,8 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     reference = model_of(params.reference, f"{section}.reference")
     text = load_text(model_folder, params.date, params.template)
     model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
-    prompts = encode_prompts(text, _prompts(params, section))
+    prompts, turns = _prompts(params, section), params.context
+    prompts = encode_in_context(text, prompts, turns, f"{section}.context") if turns else encode_prompts(text, prompts)
     count = len(prompts) * params.samples
     check_capacity(text.context, [prompt.ids for prompt in prompts], count, params.sampling, name)
     progress = Progress(name, count + len(prompts), "completion")
@@ -61,18 +63,22 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     scorer = model_of(params.reward_model, f"{section}.reward_model")
     context = Context(runtime, section, scorer, text, params.sampling.max_tokens)
     reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
-    sampled, greedy = (reward.score(rollouts) for rollouts in drawn)
+    judged = [without_context(text, rollouts) for rollouts in drawn] if turns else drawn
+    sampled, greedy = (reward.score(rollouts) for rollouts in judged)
+    if turns and params.samples > 1:
+        sampled = score_by_context(model, drawn[0], sampled, runtime)
     FailureLimit(reward, params.max_failed, section).check([*sampled, *greedy])
     metrics = evaluation_metrics(reward, sampled, greedy, params.seed)
     if not agrees:
         from posttrain.sampling.agreement import sampler_gap
 
-        metrics |= sampler_gap(model, sampled, params.sampling.temperature, runtime, name)
-    if reference == model_folder:
+        metrics |= sampler_gap(model, drawn[0], params.sampling.temperature, runtime, name)
+    if reference == model_folder and not turns:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
     elif reference is not None and _comparable(text, reference, name):
-        some = [rollout for rollout in sampled if rollout.sample < (params.kl_samples or params.samples)]
-        metrics |= kl_to_reference(model, reference, some, params.sampling.temperature, runtime)
+        few = params.kl_samples or params.samples
+        rows = [(seen.row, alone.row) for seen, alone in zip(drawn[0], sampled, strict=True) if seen.sample < few]
+        metrics |= kl_to_reference(model, reference, rows, params.sampling.temperature, runtime)
     write_results(label, [(sampled, False), (greedy, True)], metrics, params, reward)
 
 

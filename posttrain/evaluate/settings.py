@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -21,6 +22,23 @@ from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 MEASURED: Any = {"correct": 1.0, "format": 0.0}
 Completions = Literal["none", "sampled", "full"]
+
+
+class ContextTurn(Params):
+    """One turn before the prompt."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="who speaks")
+    content: str = Field(min_length=1, description="what is said")
+
+
+def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
+    """Refuse turns that no prompt can follow: a system turn first, then a user's and an assistant's in turn."""
+    examples = [turn.role for turn in context if turn.role != "system"]
+    first = ["system"] * (len(context) - len(examples))
+    if len(first) > 1 or [turn.role for turn in context] != first + ["user", "assistant"] * (len(examples) // 2):
+        roles = ", ".join(turn.role for turn in context)
+        raise ValueError(f"no prompt can follow {roles}. Give a system turn or none, then user and assistant in turn")
+    return context
 
 
 class EvaluateParams(Params):
@@ -46,6 +64,10 @@ class EvaluateParams(Params):
     template: TemplateVariables = Field(
         default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
     )
+    context: Annotated[list[ContextTurn], AfterValidator(check_turns)] = Field(
+        default_factory=list,
+        description="turns before each prompt, e.g. [{role: system, content: ...}] and examples: user, assistant, ...",
+    )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         MEASURED, description="what is measured; the weighted sum is the score"
     )
@@ -69,7 +91,7 @@ class EvaluateParams(Params):
 
 
 SAMPLING = frozenset(
-    {"samples", "kl_samples", "sampling", "engine", "engine_args", "reward", "max_failed", "on_failures"}
+    {"samples", "kl_samples", "sampling", "engine", "engine_args", "context", "reward", "max_failed", "on_failures"}
 )
 """The settings of samples, which a likelihood does not read."""
 

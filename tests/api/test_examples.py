@@ -48,6 +48,27 @@ def test_grpo_raises_the_reward(example: Callable[[str], Any], seed: int) -> Non
     assert sum(rewards[:4]) / 4 < 0.2 and sum(rewards[-4:]) / 4 > 0.5, rewards
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_diffusion_dpo_draws_what_is_liked(example: Callable[[str], Any], seed: int) -> None:
+    (right, near), *_, (liked, still_near) = example("diffusion_dpo")(["--seed", str(seed)])
+    assert abs(right - 0.5) < 0.1 and liked > 0.75 and still_near > near - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_mdpo_looks_at_the_image(example: Callable[[str], Any], seed: int) -> None:
+    before, *_, after = example("mdpo")(["--seed", str(seed)])
+    assert before < 0.35 and after > 0.8, "one colour of six is chance"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_in_the_context_tell_a_new_group(example: Callable[[str], Any], seed: int) -> None:
+    before, *_, after = example("group_preferences")(["--seed", str(seed)])
+    assert max(before) < 0.4 and after[0] < 0.4 < 0.5 < after[1] < after[2], "one option of four is chance"
+
+
 @pytest.mark.parametrize("seed", slow_except((0,), range(3)))
 def test_a_run_in_one_call_raises_the_reward(example: Callable[[str], Any], seed: int) -> None:
     history = example("grpo")(["--seed", str(seed), "--rounds", "30"])

@@ -1,0 +1,64 @@
+"""Turns before every prompt that is measured: a system turn and examples, as a baseline without training.
+
+URIAL (arXiv:2312.01552) aligns a base model by them alone; ICDPO (arXiv:2402.09320) takes the sample that they made
+likelier: the highest log p(y | context, x) - log p(y | x).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from posttrain.errors import DataError, excerpt
+from posttrain.evaluate.likelihood import row_logps
+from posttrain.evaluate.settings import ContextTurn
+from posttrain.models.device import Runtime
+from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.sampling.sampler import encode_prompts
+from posttrain.text.chat import ChatText
+
+BY_CONTEXT = "context"
+"""The name of the score that ICDPO chooses by."""
+
+
+def encode_in_context(
+    text: ChatText, prompts: Sequence[Prompt], context: Sequence[ContextTurn], where: str
+) -> list[Prompt]:
+    """Return the prompts with the tokens of the context before them; their messages stay as they were."""
+    system = [turn.content for turn in context if turn.role == "system"]
+    examples = [{"role": turn.role, "content": turn.content} for turn in context if turn.role != "system"]
+    asked = {turn["content"] for turn in examples if turn["role"] == "user"}
+    if known := next((prompt for prompt in prompts if prompt.messages[-1]["content"] in asked), None):
+        what = f"an example is a prompt that is measured, {known.id}: {excerpt(known.messages[-1]['content'], 60)}"
+        raise DataError(what=what, where=where, fix="Take examples from the split train")
+    whole = []
+    for prompt in prompts:
+        own = prompt.messages[:1] if prompt.messages[0]["role"] == "system" else ()
+        said = "\n\n".join([*system, *(turn["content"] for turn in own)])
+        head = [{"role": "system", "content": said}] if said else []
+        whole.append(replace(prompt, messages=[*head, *examples, *prompt.messages[len(own) :]]))
+    ids = [prompt.ids for prompt in encode_prompts(text, whole)]
+    return [replace(prompt, ids=mine) for prompt, mine in zip(prompts, ids, strict=True)]
+
+
+def without_context(text: ChatText, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Return the rollouts as answers to the prompts alone, as rewards and the reference read them."""
+    known = {rollout.prompt.id: rollout.prompt for rollout in rollouts}
+    plain = {prompt.id: prompt for prompt in encode_prompts(text, list(known.values()))}
+    prompts = [plain[rollout.prompt.id] for rollout in rollouts]
+    return [
+        replace(rollout, prompt=prompt, row=replace(rollout.row, prompt=prompt.ids))
+        for rollout, prompt in zip(rollouts, prompts, strict=True)
+    ]
+
+
+def score_by_context(model: Any, seen: Sequence[Rollout], plain: Sequence[Rollout], runtime: Runtime) -> list[Rollout]:
+    """Return the plain rollouts with ICDPO's score: log p(y | context, x) - log p(y | x)."""
+    after, before = (row_logps(model, [rollout.row for rollout in some], runtime) for some in (seen, plain))
+    gained = [math.fsum(mine) - math.fsum(theirs) for mine, theirs in zip(after, before, strict=True)]
+    return [
+        replace(rollout, scores={**rollout.scores, BY_CONTEXT: Score(gain)})
+        for rollout, gain in zip(plain, gained, strict=True)
+    ]
