@@ -91,6 +91,7 @@ def policy_loss(
     sampler_logp: Tensor | None = None,
     truncated: Tensor | None = None,
     max_length: int | None = None,
+    groups: int | Tensor | None = None,
     epoch: int = 0,
     settings: Settings | None = None,
     state: State | None = None,
@@ -105,8 +106,9 @@ def policy_loss(
     ref_logp [B, T]: under the frozen reference, for a KL term in the loss and the metrics kl_k1, kl_k2 and kl_k3.
     entropy [B, T]: for the metric, the bonus (setting `entropy`) and `top_entropy`. sampler_logp [B, T]: what an
     inference engine recorded, where old_logp is the trainer's own (setting `correction`). truncated [B]: completions
-    without an end token (grpo_plus). max_length: the constant of dr_grpo. epoch: the number of earlier steps on the
-    same samples. state: a dict that you keep, {} at first, for coefficients that adapt (kl.target, ppo_penalty).
+    without an end token (grpo_plus). max_length: the constant of dr_grpo. groups: of p3o, as in `group_advantages`.
+    epoch: the number of earlier steps on the same samples. state: a dict that you keep, {} at first, for coefficients
+    that adapt (kl.target, ppo_penalty).
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
     _check_supported(algorithm, knobs)
@@ -116,6 +118,7 @@ def policy_loss(
         "sampler_logp": (sampler_logp, *2 * [knobs.correction.type != "none"]),
         "truncated": (truncated, knobs.truncated == "mask", knobs.truncated == "mask"),
         "max_length": (max_length, *2 * [knobs.aggregation == "fixed_length"]),
+        "groups": (groups, *2 * ["group" in knobs.surrogate_entry.needs]),
     }
     check_arguments(algorithm, arguments)
     changes = {"advantage": Options(type="batch_centred")} | ({} if ref_logp is not None else {"kl": OFF})
@@ -131,6 +134,7 @@ def policy_loss(
     }
     columns |= {} if ref_logp is None else {"ref_logp": ref_logp}
     columns |= {} if truncated is None else {"truncated": truncated}
+    columns |= {} if groups is None else {"group": _group_numbers(groups, mask.shape[0], mask.device)}
     if "sample_key" in objective.needs:
         columns["sample_key"] = torch.randint(2**62, mask.shape[:1], device=mask.device)
     loss, metrics = padded_loss(objective, logp, columns, mask, state)
@@ -155,6 +159,7 @@ def preference_loss(
     Pairs: the first half of the rows are the chosen answers, the second half the rejected ones in the same order.
     kto and bco take single answers with labels [B]: +1 desirable, -1 undesirable, and for kto 0 for a prompt with the
     answer to another prompt, which estimates the KL. state: a dict that you keep, {} at first, for bco's running mean.
+    aot and aot_unpaired sort the rows that they are given: give all of an optimizer step.
     """
     objective = PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
     reference, unpaired = objective.knobs.reference, not objective.knobs.paired
@@ -291,11 +296,7 @@ def group_advantages(
         what, fix = f"'{algorithm}' does not compare the rewards of a group", "Use gae, or subtract a baseline"
         raise ParamsError(what=what, where="group_advantages", fix=fix)
     count = rewards.shape[0]
-    if isinstance(groups, int):
-        if groups < 2 or count % groups:
-            what, fix = f"{count} rewards are not groups of {groups}", "Give a divisor, 2 or more, or prompt numbers"
-            raise ParamsError(what=what, where="groups", fix=fix)
-        groups = torch.arange(count, device=rewards.device) // groups
+    groups = _group_numbers(groups, count, rewards.device)
     rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
     zeros = rewards.new_zeros(count)
     columns = _parts(rewards, weights) if knobs.advantage_entry.by_part else {}
@@ -303,6 +304,16 @@ def group_advantages(
     outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {})
     advantages: Tensor = knobs.advantage_entry.columns(outcome, knobs.advantage)["advantage"]
     return advantages
+
+
+def _group_numbers(groups: int | Tensor, count: int, device: torch.device) -> Tensor:
+    """Return the prompt's number of each of so many rows."""
+    if not isinstance(groups, int):
+        return groups
+    if groups < 2 or count % groups:
+        what, fix = f"{count} rows are not groups of {groups}", "Give a divisor, 2 or more, or prompt numbers"
+        raise ParamsError(what=what, where="groups", fix=fix)
+    return torch.arange(count, device=device) // groups
 
 
 def _parts(rewards: Tensor, weights: Sequence[float]) -> dict[str, Tensor]:

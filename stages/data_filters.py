@@ -10,13 +10,16 @@ from typing import Any
 import polars as pl
 from pydantic import Field, model_validator
 
+from posttrain.errors import DataError
 from posttrain.params.params import load
+from posttrain.params.slots import NONE, model_of, model_slot
 from posttrain.processes.stage import run_named_stage
-from posttrain.rewards.catalog import LEARNED, Rewards, learned, need_a_weight
+from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.tables.columns import Kind
+from posttrain.tables.columns import TOOL_USE, Kind
 from posttrain.tables.filters import FilterRun, filtered
 from posttrain.tables.store import write_tables
+from posttrain.text.chat_template import row_variables
 
 ANSWER = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}
 """Kinds of tables with answers, and the column that ends with the answer that is scored."""
@@ -25,6 +28,7 @@ ANSWER = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}
 class ScoredFilterRun(FilterRun):
     """The settings of one run: what its rows must be like, and how their answers must score."""
 
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     reward: Rewards = Field({}, description="weight of each reward by name: the score of a row's last answer")
     min_score: float | None = Field(None, description="leave out rows whose answer scores less")
     best: int | None = Field(None, ge=1, description="of rows of one prompt keep so many with the highest scores")
@@ -35,8 +39,7 @@ class ScoredFilterRun(FilterRun):
             raise ValueError("reward scores rows, and min_score or best choose by it. Set both, or neither")
         if self.reward and not self.data.endswith(tuple(ANSWER)):
             raise ValueError(f"data = {self.data}: its rows have no answers to score. Use {', '.join(ANSWER)}")
-        if learned(self.reward):
-            raise ValueError(f"reward `{LEARNED}`: a filter has no reward model. Use a rule, a judge, or your own")
+        need_reward_model(self.reward, self.reward_model)
         if self.reward:
             need_a_weight(self.reward)
         return self
@@ -59,9 +62,15 @@ def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: 
     from posttrain.rewards.scorable import check_scorable, scorable_prompts
     from posttrain.rewards.score import RewardSum
 
+    if params.reward_model != NONE and (using := _with_tools(table)):
+        what = f"{using} of {table.height} rows use tools, which a reward model is not shown"
+        raise DataError(
+            what=what, where=f"{where}.reward_model", fix="Use another reward, or leave such rows out before"
+        )
     rollouts = [answered(row, ANSWER[kind]) for row in table.iter_rows(named=True)]
     can = {prompt.id for prompt in scorable_prompts(params.reward, [one.prompt for one in rollouts], params.data)}
-    reward = RewardSum(params.reward, Context(Runtime(DeviceParams()), where))
+    context = Context(Runtime(DeviceParams()), where, model_of(params.reward_model, f"{where}.reward_model"))
+    reward = RewardSum(params.reward, context)
     judged = reward.score([rollout for rollout in rollouts if rollout.prompt.id in can])
     judged = [judged[place] for place in FailureLimit(reward, MAX_FAILED, where).check(judged)]
     check_scorable(params.reward, judged, where)
@@ -80,11 +89,17 @@ def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: 
     return listed, ", ".join(why for why in limits if why in listed["reason"]) or "none of low score"
 
 
+def _with_tools(table: pl.DataFrame) -> int:
+    """Return the number of rows with more than texts of turns."""
+    used = [pl.col(name).is_not_null() for name in TOOL_USE if name in table.columns]
+    return table.filter(pl.any_horizontal(used)).height if used else 0
+
+
 def answered(row: Mapping[str, Any], column: str) -> Rollout:
     """Return a row of a table as rewards take it, without tokens."""
     turns = [*row.get("prompt", ()), *row[column]]
     before = max(place for place, turn in enumerate(turns) if turn["role"] == "assistant")
-    prompt = Prompt(row["id"], turns[:before], (), problem=row["problem"])
+    prompt = Prompt(row["id"], turns[:before], (), problem=row["problem"], variables=row_variables(row))
     return Rollout(prompt, 0, TokenRow((), ()), (), turns[before]["content"], "stop", turns[before : before + 1])
 
 

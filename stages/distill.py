@@ -60,13 +60,14 @@ def load(name: str, params: TaughtParams) -> Loaded:
         text.context = shared_context(text, teacher, seen or {}, section)
 
     runtime, formula = Runtime(params.device), params.formula()
+    shares = iter(params.shares(teachers, section))
     asked = [
-        Teacher(frozen_on(load_policy(teacher), runtime), formula, seen, share=share)
-        for teacher, share in zip(teachers.values(), params.shares(teachers, section), strict=True)
+        Teacher(frozen_on(load_policy(teacher), runtime), formula, seen, share=next(shares))
+        for teacher in teachers.values()
     ]
-    if params.served is not None:
-        server = ServedTeacher(params.served, section, text.tokenizer, params.start)
-        asked = [Teacher(None, formula, seen, server)]
+    for server in params.servers.values():
+        served = ServedTeacher(server, section, text.tokenizer, params.start)
+        asked.append(Teacher(None, formula, seen, served, share=next(shares)))
     models = ModelSet.load(
         runtime, start, params.needs, params, temperature=params.rollout.sampling.temperature, teachers=asked
     )

@@ -33,8 +33,8 @@ PARAMS: Final = {
             "exam": {"path": "my", "prompts": {"path": EXAM_FILE.name, "heldout_share": 0.0}},
         },
         "filters": {
-            "near": {"data": "rows/chat", "against": "none", "near_duplicates": 0.8},
-            "clean": {"data": "rows/chat", "against": "exam/prompts"},
+            "near": {"data": "rows/chat", "against": "none", "reward_model": "none", "near_duplicates": 0.8},
+            "clean": {"data": "rows/chat", "against": "exam/prompts", "reward_model": "none"},
         },
     }
 }

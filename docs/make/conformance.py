@@ -40,6 +40,8 @@ def enumerations() -> Iterator[tuple[str, float]]:
     for name in ("k1", "k3"):
         yield f"E[{name}] = KL(policy, reference)", max(enumerated.kl_gap(seed, name) for seed in range(20))
     yield "E[gradient of rloo] = gradient of -E[R]", enumerated.gradient_gap(1, enumerated.quiet("rloo"), 2, 1.0)
+    text = "E[gradient of p3o, samples of another policy, no clip] = gradient of -E[R]"
+    yield text, enumerated.pairwise_gap(0, 2)
     half = enumerated.gradient_gap(2, enumerated.quiet("reinforce"), 2, 0.5)
     yield "E[gradient of reinforce, batch of 2] = 1 / 2 of it", half
     for group in (2, 3):

@@ -32,7 +32,9 @@ ITEMS: dict[str, dict[str, str]] = {
         "distillation: samples, logits, own samples": "recipe `distill`",
         "a served teacher": "setting `served` of `distill.runs`",
         "several teachers, a teacher next to a reward": "a set as `teacher`, policy rows in `distill.runs` "
-        "([models](../models.md#reward-models-and-teachers-from-elsewhere)); " + NOT + "several served ones",
+        "and several endpoints as `served` ([models](../models.md#reward-models-and-teachers-from-elsewhere))",
+        "a served teacher of another tokenizer": NOT + "endpoints answer ids, not characters, and its chat template "
+        "is unknown here; sample it (`data.samples`) and use `sft`",
         "curriculum": "recipe `curriculum`, setting `rollout.pass_rates`",
         "more pretraining": "recipe `continue`",
         "process rewards": "recipe `process`, setting `steps` of the reward `model`",
@@ -41,7 +43,7 @@ ITEMS: dict[str, dict[str, str]] = {
     },
     "Parts": {
         "rows chosen by a reward": "`min_score` and `pass_rate` of `data.samples`; `reward` of `data.filters`, "
-        "for tables that others wrote; " + NOT + "there by a reward model",
+        "for tables that others wrote: by rules, a judge or a reward model",
         "a reference that is renewed or averaged (ProRL, TR-DPO, Nash-EMA)": "setting `renew_reference`; "
         "`parts` of preference runs",
         "a critic from a reward model, with its own lambda, learning alone at first": "settings `critic`, "
@@ -53,6 +55,7 @@ ITEMS: dict[str, dict[str, str]] = {
         "a table of labelled steps (PRM800K), labels by Monte-Carlo": "layout of `feedback`, "
         "setting `steps` of `data.samples`",
         "top-entropy tokens": "row `top_entropy`",
+        "preferences as distributions (AOT), pairwise PPO (P3O)": "rows `aot`, `aot_unpaired`, `p3o`",
         "Muon, rsLoRA, a mean of the weights": "settings `optimizer.matrices`, `adapter.rslora`, `optimizer.average`",
     },
     "Baselines without training": {
@@ -65,7 +68,6 @@ ITEMS: dict[str, dict[str, str]] = {
         "DiscoPOP": NOT + "the law `direction` fails: of two equal answers it makes the chosen one less likely",
         "unlikelihood": NOT + "no gain over three seeds: +.034 [-.010, .077]",
         "RRHF on given ranks": NOT + "it lost over three seeds: -.040 [-.063, -.018]",
-        "AOT, P3O": NOT + "not built",
     },
     "Small models of other kinds": {
         "Diffusion-DPO": "`posttrain.losses.diffusion_dpo_loss`, `examples/diffusion_dpo.py`; " + NOT + PIPELINE,

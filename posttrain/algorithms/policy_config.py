@@ -246,11 +246,11 @@ def foreign_refusal(knobs: PolicyConfig, *, foreign: bool) -> str | None:
 def _sequence_refusal(knobs: PolicyConfig) -> str | None:
     if not knobs.surrogate_entry.per_sequence:
         return None
-    name = knobs.surrogate.type
-    if knobs.aggregation != "sequence_mean":
+    name, wanted = knobs.surrogate.type, knobs.surrogate_entry.aggregation
+    if knobs.aggregation != wanted:
         return (
-            f"surrogate '{name}' is one number per sequence, which aggregation '{knobs.aggregation}' would count once "
-            "per token, so long answers would weigh more. Use aggregation sequence_mean"
+            f"surrogate '{name}' is one number per sequence, and with aggregation '{knobs.aggregation}' its weight "
+            f"would depend on the answer's length. Use aggregation {wanted}"
         )
     if knobs.advantage_entry.per_token:
         return (

@@ -53,6 +53,8 @@ def refusal(knobs: PreferenceConfig) -> str | None:
     """Return why a combination of valid settings is refused, with the fix; None if it is not."""
     if knobs.loss.type == "orpo" and (knobs.reference or knobs.reduce != "mean"):
         return "orpo takes the odds of an answer's mean probability. Use reference false and reduce mean"
+    if isinstance(knobs.loss_entry, PairLoss) and knobs.loss_entry.match is not None and not knobs.reference:
+        return f"{knobs.loss.type} sorts log-probs relative to a reference. Use reference true"
     if not knobs.paired and not knobs.reference:
         return (
             f"{knobs.loss.type} compares an answer's shift from the reference with the shift elsewhere. "

@@ -16,6 +16,8 @@ from torch import Tensor
 from posttrain.params.choices import Options
 from posttrain.params.listing import Listing
 
+Match = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
 
 @dataclass(frozen=True)
 class PairLoss:
@@ -29,6 +31,9 @@ class PairLoss:
     formula: str
     balanced: bool = True
     """Whether the gradients of two equal answers cancel."""
+    match: Match | None = None
+    """What is compared where it is not the two answers of a pair: (h, l, the reference's margin) of the whole step, at
+    its start -> what each chosen, and what each rejected answer is compared with, [pairs] each."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from posttrain.algorithms.objective import (
     require_columns,
 )
 from posttrain.algorithms.preference_config import PreferenceConfig
-from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
+from posttrain.algorithms.preference_loss import Match, PairLoss, UnaryLoss
 from posttrain.formulas.policy import k1
 from posttrain.formulas.ragged import Ragged, per_item
 
@@ -37,7 +37,13 @@ class PreferenceObjective(Objective):
     @property
     def needs(self) -> frozenset[str]:
         needs = {"side"} if isinstance(self.loss_entry, PairLoss) else {"label", "step_start_logp"}
+        needs |= {"step_start_logp"} if self.matched else set()
         return frozenset(needs | ({"ref_logp"} if self.knobs.reference else set()))
+
+    @property
+    def matched(self) -> bool:
+        """Whether answers are compared with those of other pairs of the step."""
+        return isinstance(self.loss_entry, PairLoss) and self.loss_entry.match is not None
 
     @property
     def mismatched(self) -> bool:
@@ -56,7 +62,8 @@ class PreferenceObjective(Objective):
         if isinstance(self.loss_entry, UnaryLoss):
             return self._prepare_feedback(step, dict(state))
         _check_pairs(step)
-        return Prepared(step.with_rows(weight=per_item(step.items)), dict(state))
+        columns = {"against": self._matches(self.loss_entry.match, step)} if self.loss_entry.match else {}
+        return Prepared(step.with_rows(weight=per_item(step.items), **columns), dict(state))
 
     def loss(self, micro: Ragged, state: State) -> Loss:
         """sum over items of weight * loss, plus the chosen answers' NLL."""
@@ -85,13 +92,26 @@ class PreferenceObjective(Objective):
         metrics = {"z0" if self.mismatched else "shift": state["shift"]}
         return Prepared(step.with_rows(weight=per_item(step.items)), state, metrics)
 
+    def _matches(self, match: Match, step: Ragged) -> Tensor:
+        """Return what each answer is compared with [B], as log-probs relative to the reference."""
+        relative_B = self._relative(step, step.tokens["step_start_logp"])
+        ref_B = self._reduced(step, step.tokens["ref_logp"].to(relative_B.dtype))
+        chosen, rejected = _chosen_and_rejected(step)
+        matches = match(relative_B[chosen], relative_B[rejected], ref_B[chosen] - ref_B[rejected])
+        return torch.empty_like(relative_B).index_put((torch.cat([chosen, rejected]),), torch.cat(matches))
+
     def _pairs(
         self, entry: PairLoss, micro: Ragged, relative_B: Tensor, weight_B: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         good_B = micro.rows["side"] > 0
         chosen, rejected = _chosen_and_rejected(micro)
         weight, h, l = weight_B[chosen], relative_B[chosen], relative_B[rejected]  # noqa: E741
-        total = (weight * entry.loss(h, l, self.knobs.loss)).sum()
+        if entry.match is None:
+            total = (weight * entry.loss(h, l, self.knobs.loss)).sum()
+        else:  # each side has its own gradient, and the loss counts once
+            against_B = micro.rows["against"].to(h.dtype)
+            lost = entry.loss(against_B[rejected], l, self.knobs.loss)
+            total = (weight * (entry.loss(h, against_B[chosen], self.knobs.loss) + lost - lost.detach())).sum()
         metrics = {
             "accuracy": (weight * (h > l)).sum(),
             "margin": (weight * (h - l)).sum().detach(),
@@ -101,7 +121,7 @@ class PreferenceObjective(Objective):
         return good_B, total, metrics
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
-        """Return the loss of each pair, or of each answer with a shift of 0."""
+        """Return the loss of each pair by itself, or of each answer with a shift of 0."""
         logp, entry = micro.tokens["logp"], self.loss_entry
         relative_B = self._relative(micro, logp)
         if isinstance(entry, UnaryLoss):
@@ -130,8 +150,10 @@ class PreferenceObjective(Objective):
     def _relative(self, step: Ragged, logp: Tensor) -> Tensor:
         """h or l of each row: log-prob, relative to the reference where there is one, summed or averaged."""
         logp = logp.to(torch.promote_types(logp.dtype, torch.float32))
-        relative_N = logp - step.tokens["ref_logp"] if self.knobs.reference else logp
-        return step.sum_rows(relative_N) if self.knobs.reduce == "sum" else step.mean_rows(relative_N)
+        return self._reduced(step, logp - step.tokens["ref_logp"] if self.knobs.reference else logp)
+
+    def _reduced(self, step: Ragged, values_N: Tensor) -> Tensor:
+        return step.sum_rows(values_N) if self.knobs.reduce == "sum" else step.mean_rows(values_N)
 
     @torch.no_grad()
     def _divergence(self, micro: Ragged, weight_B: Tensor) -> dict[str, Tensor]:

@@ -54,7 +54,8 @@ class Surrogate:
     needs_sequence: bool = False
     """Whether a token's term depends on other tokens of its row; else the loss is computed tile by tile."""
     per_sequence: bool = False
-    """Whether the term is one number per row, which needs one advantage per row and the mean over its tokens."""
+    """Whether the term is one number per row, which needs one advantage per row and this aggregation."""
+    aggregation: str = "sequence_mean"
     needs: frozenset[str] = field(default_factory=frozenset)
     """Columns beyond log-probs and advantages (objective.py)."""
     prepare: Callable[[Ragged, Any], dict[str, Tensor]] | None = None

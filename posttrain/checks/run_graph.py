@@ -67,8 +67,13 @@ class RunOutputs:
             yield from self.fault(f"{where}.{slot}", name, **kind)
         if named.get("first", {}).get("sets") and len({*self._kinds(params.first), *self._kinds(params.second)}) > 1:
             yield f"{where} has a reward model and a model that writes text. Put models of one kind into a set"
+        if named.get("first", {}).get("sets"):
+            names = [*self._names(params.first), *self._names(params.second)]
+            for name in sorted({name for name in names if names.count(name) > 1}):
+                yield f"{where} has two models of the name '{name}'. Rename the run that makes one of them"
         if "teacher" in named:
-            yield from params.weights_fault(self._names(params.teacher), where)
+            models = [] if params.teacher == NONE else self._names(params.teacher)
+            yield from params.teachers_fault(models, where)
         if "reward_model" in named and params.reward_model != NONE:
             yield from self._unknown_parts(where, params)
 

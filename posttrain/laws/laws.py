@@ -119,7 +119,8 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
     if isinstance(objective, PreferenceObjective) and isinstance(objective.loss_entry, PairLoss):
         if not objective.loss_entry.balanced:
             return None
-        return _uncancelled(build(PreferenceObjective(objective.knobs.model_copy(update={"nll": 0.0})), shape), "logp")
+        case = build(PreferenceObjective(objective.knobs.model_copy(update={"nll": 0.0})), shape)
+        return _uncancelled(_at_start(case), "logp")
     if isinstance(objective, RewardObjective) and "side" in objective.needs and not objective.knobs.centring:
         return _uncancelled(build(objective, shape), "score")
     return None
@@ -130,13 +131,7 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
     if not isinstance(objective, PolicyObjective):
         return None
     objective = _without_extra_terms(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
-    case = build(objective, shape)
-    same = {
-        name: case.leaves["logp"]
-        for name in ("old_logp", "recomputed_logp", "step_start_logp")
-        if name in case.step.tokens
-    }
-    case = replace(case, step=case.step.with_tokens(**same))
+    case = _at_start(build(objective, shape))
     outcome = run(case)
     prepared = case.objective.prepare(case.step, dict(case.state)).step
     expected = torch.zeros_like(case.leaves["logp"])
@@ -275,6 +270,12 @@ def _with(case: Case, name: str, number: float) -> Case:
     if name in step.rows:
         return replace(case, step=step.with_rows(**{name: torch.full_like(step.rows[name], number)}))
     return replace(case, step=step.with_tokens(**{name: torch.full_like(step.tokens[name], number)}))
+
+
+def _at_start(case: Case) -> Case:
+    """Return the case before the first update: the policy is that which sampled, and that of the step's start."""
+    names = [name for name in ("old_logp", "recomputed_logp", "step_start_logp") if name in case.step.tokens]
+    return replace(case, step=case.step.with_tokens(**dict.fromkeys(names, case.leaves["logp"])))
 
 
 def _twins(case: Case) -> Case:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from posttrain.algorithms.distillation import (
     DISTILL_ROWS,
@@ -23,7 +23,7 @@ from posttrain.errors import ParamsError
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.runs import OnlineParams, PolicyRun
 from posttrain.online.served_teacher import TeacherServer
-from posttrain.params.params import PARAMS_FILE
+from posttrain.params.params import ONE, PARAMS_FILE, SEVERAL
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards
 from posttrain.tables.store import read_table
@@ -34,6 +34,20 @@ from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Batch
 from posttrain.train.tokenize_tables import demonstrations
 
+SERVED: Final = "served"
+"""What a teacher of an endpoint is called that has no name."""
+
+
+def _form(value: Any) -> str:
+    """Return whether it is one endpoint, or several by name."""
+    return ONE if isinstance(value, TeacherServer) or (isinstance(value, Mapping) and "url" in value) else SEVERAL
+
+
+Served = Annotated[
+    Annotated[TeacherServer, Tag(ONE)] | Annotated[dict[str, TeacherServer], Field(min_length=1), Tag(SEVERAL)],
+    Discriminator(_form),
+]
+
 
 class TaughtParams(OnlineParams, TeacherConfig):
     """The settings of every run that has a teacher."""
@@ -43,21 +57,19 @@ class TaughtParams(OnlineParams, TeacherConfig):
         "the model that is learned from, or a set of them (reward.sets)", optional=True, sets=True
     )
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
-        None, description="of a set: each model's share of the divergence, by its name; null: equal shares"
+        None, description="of several: each teacher's share of the divergence, by its name; null: equal shares"
     )
-    served: TeacherServer | None = Field(None, description="or an endpoint that has it, with teacher: none")
+    served: Served | None = Field(
+        None, description="an endpoint that has a teacher, or several by their names; without other ones teacher: none"
+    )
     demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
 
     @model_validator(mode="after")
     def _has_a_teacher(self) -> TaughtParams:
         if self.algorithm == "context_distill" and self.context is None:
             raise ValueError("context_distill needs context: the system turn that only the teacher sees")
-        if (self.served is None) == (self.teacher == NONE):
-            both = self.served is not None
-            raise ValueError(
-                f"{'two teachers are' if both else 'no teacher is'} named. Name a model of models/ as "
-                f"teacher, or an endpoint as served with teacher: {NONE}"
-            )
+        if self.served is None and self.teacher == NONE:
+            raise ValueError("no teacher is named. Name a model of models/ as teacher, or an endpoint as served")
         if self.served is not None and self.temperature != 1:
             raise ValueError(
                 f"temperature = {self.temperature:g} needs the logits of all tokens, and served gives some "
@@ -65,21 +77,28 @@ class TaughtParams(OnlineParams, TeacherConfig):
             )
         if self.context is None and self.teacher == self.start:
             raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
-        if self.weights is not None and self.served is not None:
-            raise ValueError("weights are those of a set's models, and served is one teacher. Remove weights")
         return self
 
-    def weights_fault(self, names: Collection[str], where: str) -> Iterator[str]:
-        """Yield what is wrong with the weights of a set that has models of these names, if anything is."""
+    @property
+    def servers(self) -> dict[str, TeacherServer]:
+        """The endpoints by the names of their teachers."""
+        return {SERVED: self.served} if isinstance(self.served, TeacherServer) else self.served or {}
+
+    def teachers_fault(self, models: Collection[str], where: str) -> Iterator[str]:
+        """Yield what is wrong with the names and weights of the teachers, of which `models` are in models/."""
+        if twice := {*models} & {*self.servers}:
+            yield f"{where}.served has a teacher of the name {min(twice)}, as {self.teacher} has. Rename it"
+        names = [*models, *self.servers]
         if self.weights is not None and {*self.weights} != {*names}:
-            known = f"{self.teacher} has {', '.join(names)}"
+            known = f"the teachers are {', '.join(names)}"
             yield f"{where}.weights name {', '.join(self.weights)}, and {known}. Give each a weight"
 
-    def shares(self, names: Collection[str], where: str) -> list[float]:
-        """Return the share of the divergence of each teacher of these names."""
-        for fault in self.weights_fault(names, where):
+    def shares(self, models: Collection[str], where: str) -> list[float]:
+        """Return the share of the divergence of each model of these names, and of each served teacher after them."""
+        for fault in self.teachers_fault(models, where):
             what, fix = fault.rsplit(". ", 1)
             raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+        names = [*models, *self.servers]
         weights = self.weights or dict.fromkeys(names, 1.0)
         return [weights[name] / sum(weights.values()) for name in names]
 

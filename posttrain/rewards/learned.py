@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.errors import DataError, ModelError, RewardError
+from posttrain.measure.progress import Progress
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.store import load_model
@@ -26,15 +27,19 @@ from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import micro_batches, pack
 
+ROWS = 1024
+"""Rows of a table that are tokenized at a time."""
+
 
 class RewardModel:
     """Scores completions with the scalar head of a model folder; demonstrations score 0 on average.
 
     It reads the policy's tokens where its tokenizer and template are the same, and otherwise the conversation as its
     own template and tokenizer write it: up to the end of the answer if it was trained here, all of it if it was not.
+    Without a policy it reads conversations.
     """
 
-    def __init__(self, path: Path, runtime: Runtime, policy: ChatText, micro_tokens: int = 16_384) -> None:
+    def __init__(self, path: Path, runtime: Runtime, policy: ChatText | None, micro_tokens: int = 16_384) -> None:
         self._model = frozen_on(load_model(path), runtime)
         config = self._model.config
         self._shift = getattr(config, "reward_shift", 0.0)
@@ -45,10 +50,11 @@ class RewardModel:
             what, where = f"reward_shift = {self._shift!r:.40} is not a number", str(path / "config.json")
             raise ModelError(what=what, where=where, fix="Give the mean score of demonstrations, or remove it")
         self._runtime, self._budget, self._path = runtime, micro_tokens, path
-        self._text, self._padding = load_text(path, policy.today), config.get_text_config().pad_token_id
-        self._variables, self._policy = policy.variables, policy
+        self._text = load_text(path) if policy is None else load_text(path, policy.today)
+        self._padding, self._policy = config.get_text_config().pad_token_id, policy
+        self._variables = {} if policy is None else policy.variables
         self._whole = bool(getattr(config, WHOLE_TEXT, False))
-        self._same = not self._whole and self._text.same_as(policy)
+        self._same = policy is not None and not self._whole and self._text.same_as(policy)
 
     @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float]:
@@ -73,8 +79,8 @@ class RewardModel:
             mine = [next(scores) for _ in some]
             totals = [REDUCE[reduce](mine[: nth + 1]) for nth in range(len(mine))]
             added = [total - before for total, before in zip(totals, [0.0, *totals], strict=False)]
-            ends = step_ends(rollout, some, separator, self._policy)
-            found.append(Score(totals[-1], steps=list(zip(ends, added, strict=True))))
+            ends = [] if self._policy is None else step_ends(rollout, some, separator, self._policy)
+            found.append(Score(totals[-1], steps=list(zip(ends, added, strict=bool(ends)))))
         return found
 
     def _scores(self, rollouts: Sequence[Rollout], rows: Sequence[TokenRow]) -> list[float]:
@@ -138,7 +144,7 @@ def models_of(folder: Path) -> dict[str, Path]:
 
 
 def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
-    if context.reward_model is None or context.text is None or context.device is None:
+    if context.reward_model is None or context.device is None:
         raise ValueError("the reward `model` has no reward model")
     found = models_of(context.reward_model)
     model = context.reward_model if options.part is None and len(found) == 1 else found.get(options.part or "")
@@ -147,7 +153,18 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
         fix = f"Name one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
         raise RewardError(what=what, where=f"{context.where}: reward 'model'", fix=fix)
     scorer, reduce = RewardModel(model, context.device, context.text), options.steps
-    return scorer if reduce is None else lambda rollouts: scorer.by_step(rollouts, options.separator, reduce)
+    score: ScoreFn = scorer if reduce is None else lambda rollouts: scorer.by_step(rollouts, options.separator, reduce)
+    return score if context.text is not None else lambda rollouts: _by_parts(score, rollouts, context.where)
+
+
+def _by_parts(score: ScoreFn, rollouts: Sequence[Rollout], where: str) -> list[Score | float]:
+    """Return the scores of rows of a table, which may be too many for their tokens to be in memory at once."""
+    progress, found = Progress(f"{where}: reward model", len(rollouts), "row"), list[Score | float]()
+    for start in range(0, len(rollouts), ROWS):
+        found += score(rollouts[start : start + ROWS])
+        progress.advance(len(found) - start)
+    progress.close()
+    return found
 
 
 REWARDS = {"model": Reward(_score_fn, ModelOptions, by_step=lambda options: options.steps is not None)}

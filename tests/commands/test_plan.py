@@ -14,7 +14,7 @@ from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.checks.params_schema import load_settings
 from posttrain.commands.plan.memory_estimate import demand_of
 from posttrain.commands.plan.table import plan
-from posttrain.errors import ParamsError
+from posttrain.errors import ModelError, ParamsError
 from posttrain.measure.phases import NAMES, OTHER
 from posttrain.measure.timings import timings_path
 from posttrain.models.device import Runtime
@@ -98,6 +98,56 @@ def test_a_run_that_samples_needs_its_keys_and_values_as_well(params: Path) -> N
     assert ppo.states["moments"] > 1.5 * grpo.states["moments"], "the critic is trained too"
     assert ppo.training["activations"] < grpo.training["activations"], "layers are computed again"
     assert grpo.rollouts > 0 and grpo.checkpoints > 3 * grpo.states["moments"]
+
+
+def teach(params: Path, sets: dict[str, Any], **runs: dict[str, Any]) -> None:
+    """Add sets of models, and runs that learn from them."""
+    file = params / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    shared = {
+        "algorithm": "gkd", "start": "sft/main", "data": "d/prompts", "reward_model": "none",
+        "demonstrations": "d/chat", "rollout": GRPO["rollout"],
+    }  # fmt: skip
+    settings["reward"] = {"sets": sets}
+    settings["distill"] = {"runs": {name: {**shared, **run} for name, run in runs.items()}}
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_teacher_of_a_set_has_its_weights(params: Path) -> None:
+    endpoint = {"url": "http://127.0.0.1:1/v1", "model": "m"}
+    sets = {
+        "two": {"first": "preference/dpo", "second": "base/own"},
+        "three": {"first": "reward/two", "second": "online/grpo"},
+    }
+    runs: dict[str, dict[str, Any]] = {
+        "one": {"teacher": "base/own"},
+        "two": {"teacher": "reward/two"},
+        "three": {"teacher": "reward/three", "served": {"far": endpoint, "near": endpoint}},
+        "none": {"teacher": "none", "served": endpoint},
+    }
+    teach(params, sets, **runs)
+    found = {name: demand_of("distill.runs", name, read(), 30, None) for name in runs}
+    model = byte_count(load_policy(params / "my/model").parameters())
+    weights = {name: demand.states["weights"] - found["none"].states["weights"] for name, demand in found.items()}
+    assert weights == {"none": 0, "one": model, "two": 2 * model, "three": 3 * model}
+    assert all(demand.training["head"] > 0 for demand in found.values())
+    assert found["three"].total > found["two"].total > found["one"].total > found["none"].total
+    assert all(f"distill@{name} " in plan(["distill"], None, 30) for name in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("second", ["reward/itself", "reward/other"])
+def test_a_set_that_holds_itself_has_no_models_to_plan(params: Path, second: str) -> None:
+    """`check` refuses it; a plan ends, too."""
+    sets = {
+        "itself": {"first": "base/own", "second": second},
+        "other": {"first": "base/own", "second": "reward/itself"},
+    }
+    teach(params, sets, taught={"teacher": "reward/itself"})
+    assert "distill@taught: " in plan(["distill"], None, 30)
+    with pytest.raises(ModelError, match=r"it has no config.json yet"):
+        demand_of("distill.runs", "taught", read(), 30, None)
 
 
 @pytest.mark.slow

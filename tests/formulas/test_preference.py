@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from posttrain.algorithms.preference.aot import aot, by_margin, by_side, of_same_rank
 from posttrain.algorithms.preference.apo import apo_down, apo_zero
 from posttrain.algorithms.preference.bco import bco
 from posttrain.algorithms.preference.dpo import dpo
@@ -43,6 +44,15 @@ def test_pair_losses_by_hand() -> None:
     assert_close(simpo(H, L, 2 * beta, QUARTER), t(-math.log(0.75)))
     assert_close(sppo(t(5), t(-3), 0.1), t(0 + 4))
     assert_close(nca(t(QUARTER), t(-QUARTER), 1.0), t(-math.log(0.75) - 0.5 * (math.log(0.25) + math.log(0.75))))
+
+
+def test_aot_by_hand() -> None:
+    assert_close(aot(H, L, QUARTER / 3), t(-math.log(0.75)))
+    assert_close(of_same_rank(t(5, -1, 2), t(30, 10, 20)), t(30, 10, 20))
+    assert_close(of_same_rank(t(5, -1, 2), t(10, 20, 30)), t(30, 10, 20))
+    h, l = t(4, 1), t(0, 3)  # noqa: E741
+    assert_close(by_side(h, l, t(7, 7)), (t(3, 0), t(1, 4)))
+    assert_close(by_margin(h, l, t(1, 2)), (t(1, 2), t(3, 2)))  # margins 5 and 0, against 2 and 1
 
 
 def test_apo_by_hand() -> None:

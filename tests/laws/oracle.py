@@ -84,7 +84,7 @@ def _policy_term(knobs: Any, longest: int, rows: Rows, still: Rows, state: dict[
             "fixed_length": 1 / (len(kept) * longest),
         }[knobs.aggregation]
         for t in range(length):
-            at = Token(row, still[i], sampled, t, advantages[i][t], i, chosen)
+            at = Token(row, still[i], sampled, t, advantages[i][t], i, chosen, met(rows, advantages, sampled, row))
             item = -SURROGATES[knobs.surrogate.type](knobs.surrogate, at) * _correction(knobs, row, t)
             if knobs.kl.type == "loss":
                 item += state["beta"] * estimate(knobs.kl.estimator, row["logp"][t], row["ref_logp"][t])
@@ -136,6 +136,8 @@ class Token:
     advantage: float
     place: int
     marked: set[tuple[int, int]]
+    met: list[tuple[float, float]]
+    """Advantage and ratio at the step's start of each sample of the prompt, of a surrogate that compares them."""
 
     @property
     def logp(self) -> float:
@@ -191,6 +193,22 @@ def gspo_token(o: Any, at: Token) -> float:
     return pessimistic(s, at.advantage, o.low, o.high)
 
 
+def met(rows: Rows, advantages: list[list[float]], sampled: str, row: dict[str, Any]) -> list[tuple[float, float]]:
+    found = []
+    for other, advantage in zip(rows, advantages, strict=True):
+        if "step_start_logp" in row and "group" in row and other["group"] == row["group"]:
+            moved = sum(a - b for a, b in zip(other["step_start_logp"], other[sampled], strict=True))
+            found.append((advantage[0], math.exp(moved)))
+    return found
+
+
+def p3o(o: Any, at: Token) -> float:
+    steps, terms = at.steps(at.row), []
+    for advantage, ratio in at.met:
+        terms.append(pessimistic(math.exp(sum(steps)), (at.advantage - advantage) * ratio, o.low, o.high))
+    return mean(terms) / len(steps)
+
+
 def kl_cov(o: Any, at: Token) -> float:
     charge = o.beta * abs(at.steps(at.row)[at.t]) if (at.place, at.t) in at.marked else 0.0
     return at.ratio(at.row) * at.advantage - charge
@@ -211,6 +229,7 @@ SURROGATES: dict[str, Callable[[Any, Token], float]] = {
     "clip_cov": lambda o, at: 0.0 if (at.place, at.t) in at.marked else ppo_clip(o, at),
     "top_entropy": lambda o, at: ppo_clip(o, at) if (at.place, at.t) in at.marked else 0.0,
     "kl_cov": kl_cov,
+    "p3o": p3o,
 }
 """The oracle's formula of each surrogate."""
 ADVANTAGES = frozenset(
@@ -218,7 +237,9 @@ ADVANTAGES = frozenset(
     | {"return_to_go", "gae", "outcome_value", "opo", "pass_at_k"}
 )
 LOSSES = frozenset(
-    {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"} | {"kto", "bco", "nca", "sppo"}
+    {"dpo", "robust_dpo", "exo", "ipo", "apo_zero", "apo_down", "slic", "simpo", "orpo"}
+    | {"kto", "bco", "nca", "sppo"}
+    | {"aot", "aot_unpaired"}
 )
 """What the oracle has besides; the laws that need it say nothing about other entries, and one test lists them."""
 
@@ -387,10 +408,12 @@ def _whitened(advantages: list[list[float]], counted: list[bool]) -> list[list[f
     return [[(a - middle) / deviation for a in row] for row in advantages]
 
 
-def preference(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
+def preference(knobs: Any, rows: Rows, state: dict[str, float], still: Rows) -> float:
     """The loss of a preference row."""
     if knobs.loss.type in ("kto", "bco"):
         return _unpaired(knobs, rows, state)
+    if knobs.loss.type in ("aot", "aot_unpaired"):
+        return _sorted(knobs, rows, still)
     items = sorted({row["item"] for row in rows})
     total = 0.0
     for item in items:
@@ -398,6 +421,40 @@ def preference(knobs: Any, rows: Rows, state: dict[str, float]) -> float:
         (rejected,) = [row for row in rows if row["item"] == item and row["side"] < 0]
         loss = _pair(knobs.loss, _relative(knobs, chosen, "logp"), _relative(knobs, rejected, "logp"))
         total += (loss - knobs.nll * mean(chosen["logp"])) / len(items)
+    return total
+
+
+def _sorted(knobs: Any, rows: Rows, still: Rows) -> float:
+    """Each rank of the chosen side against the same rank of the other side; who has which rank, by the step's start."""
+    pairs = []
+    for item in sorted({row["item"] for row in rows}):
+        places = [place for place, row in enumerate(rows) if row["item"] == item]
+        pairs.append(sorted(places, key=lambda place: -rows[place]["side"]))
+
+    def cost(h: float, l: float) -> float:  # noqa: E741
+        return -log_sigmoid(knobs.loss.beta * (h - l)) / len(pairs)
+
+    def start(place: int) -> float:
+        return _relative(knobs, rows[place], "step_start_logp")
+
+    def reference(pair: list[int]) -> float:
+        reduce = sum if knobs.reduce == "sum" else mean
+        return float(reduce(rows[pair[0]]["ref_logp"]) - reduce(rows[pair[1]]["ref_logp"]))
+
+    total = 0.0
+    if knobs.loss.type == "aot":
+        ranked = sorted(pairs, key=lambda pair: start(pair[0]) - start(pair[1]) + reference(pair))
+        shifts = [(pair, reference(pair) - m) for pair, m in zip(ranked, sorted(map(reference, pairs)), strict=True)]
+        sides = [(pair[0], start(pair[1]) - shift, pair[1], start(pair[0]) + shift) for pair, shift in shifts]
+    else:
+        chosen, rejected = (sorted((pair[side] for pair in pairs), key=start) for side in (0, 1))
+        sides = [(a, start(b), b, start(a)) for a, b in zip(chosen, rejected, strict=True)]
+    for a, against_a, b, against_b in sides:
+        total += cost(_relative(knobs, rows[a], "logp"), against_a)
+        total += cost(against_b, _relative(knobs, rows[b], "logp")) - cost(
+            against_b, _relative(knobs, still[b], "logp")
+        )
+        total -= knobs.nll * mean(rows[a]["logp"]) / len(pairs)
     return total
 
 

@@ -67,7 +67,7 @@ def plain(case: Case, leaves: dict[str, Tensor], still: dict[str, Tensor]) -> fl
                 _as_rows(case.step, still),
             )
         case PreferenceObjective():
-            return oracle.preference(objective.knobs, rows, case.state)
+            return oracle.preference(objective.knobs, rows, case.state, _as_rows(case.step, still))
         case RewardObjective():
             return oracle.reward(objective.knobs, rows)
         case LikelihoodObjective():

@@ -66,6 +66,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "dual_clip, a low floor": ("dual_clip", {"surrogate": {"floor": 1.05, "low": 0.05}}),
     "pass_at_k, pairs": ("pass_at_k", {"advantage": {"k": 2, "threshold": 0.8}}),
+    "p3o, correction": ("p3o", {"surrogate": {"low": 0.4, "high": 0.5}, "correction": "truncate", "truncated": "mask"}),
     "rloo, k2 in the loss": ("rloo", {"kl": {"type": "loss", "estimator": "k2", "beta": 0.1}}),
 }
 """Settings of rows that exercise settings that no row has."""
@@ -75,6 +76,8 @@ PREFERENCE_VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "slic, reference": ("slic", {"reference": True, "loss": {"delta": 0.3}}),
     "kto, weights, nll": ("kto", {"loss": {"desirable": 1.5, "undesirable": 0.5}, "nll": 0.1}),
     "simpo, nll": ("simpo", {"nll": 0.3}),
+    "aot, nll, mean": ("aot", {"nll": 0.3, "reduce": "mean"}),
+    "aot_unpaired, nll, mean": ("aot_unpaired", {"nll": 0.3, "reduce": "mean"}),
 }
 
 

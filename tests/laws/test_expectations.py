@@ -58,11 +58,17 @@ def kl_gap(seed: int, name: str) -> float:
     return abs(float(by_tokens(policy, ref, ESTIMATORS[name]) - true_kl(policy, ref)))
 
 
-def expected_gradient(objective: PolicyObjective, policy: Table, group: int, reward: Tensor = REWARD) -> Tensor:
-    """The gradient of the loss over every group of samples, each weighed by its probability, at the sampling policy."""
+def expected_gradient(
+    objective: PolicyObjective, policy: Table, group: int, reward: Tensor = REWARD, sampler: Table | None = None
+) -> Tensor:
+    """The gradient of the loss over every group of samples, each weighed by its probability; the policy samples them.
+
+    `sampler`: or another one does.
+    """
     table = policy.clone().requires_grad_()
     rows = logps(table)
-    probability = rows.detach().sum(1).exp()
+    old = logps(policy if sampler is None else sampler)
+    probability = old.sum(1).exp()
     total = torch.zeros_like(policy)
     for members in itertools.product(range(len(SEQUENCES)), repeat=group):
         index = torch.tensor(members)
@@ -73,7 +79,7 @@ def expected_gradient(objective: PolicyObjective, policy: Table, group: int, rew
                 "group": torch.zeros(group),
                 "truncated": torch.zeros(group, dtype=torch.bool),
             },
-            {"old_logp": rows[index].detach().flatten()},
+            {"old_logp": old[index].flatten(), "step_start_logp": rows[index].detach().flatten()},
         )
         prepared = objective.prepare(step, objective.initial_state())
         logp = rows[index].flatten()
@@ -136,6 +142,24 @@ def test_as_a_loss_k1_has_no_gradient_and_k2_has_the_kls(seed: int) -> None:
 
 def test_the_gradient_of_rloo_is_unbiased() -> None:
     assert gradient_gap(1, quiet("rloo"), 2, 1.0) < 1e-12
+
+
+def pairwise_gap(seed: int, group: int) -> float:
+    """E[gradient of p3o without a clip] over samples of another policy, against minus that of the expected reward."""
+    objective = quiet("p3o", surrogate={"low": 1.0, "high": 1e6})
+    policy, sampler = tables(seed), tables(seed + 100)
+    gradient = expected_gradient(objective, policy, group, sampler=sampler)
+    return float((gradient - true_gradient(policy)).abs().max())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_of_p3o_is_unbiased_whoever_sampled(seed: int) -> None:
+    assert pairwise_gap(seed, 2) < 1e-12
+
+
+@pytest.mark.slow
+def test_the_gradient_of_p3o_is_unbiased_for_larger_groups() -> None:
+    assert pairwise_gap(4, 3) < 1e-12
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,6 +116,7 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
     advantages = padded(prepared.step.tokens["advantage"])
     options: dict[str, Any] = {"ref_logp": tokens.get("ref_logp"), "entropy": padded(padded.leaves["entropy"])}
     options |= {"truncated": rows["truncated"]} if knobs.truncated == "mask" else {}
+    options |= {"groups": rows["group"]} if "group" in knobs.surrogate_entry.needs else {}
     options |= {"max_length": LONGEST} if knobs.aggregation == "fixed_length" else {}
     old = tokens["old_logp"]
     if knobs.correction.type != "none":
@@ -137,7 +139,10 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
 @each_shape
 @pytest.mark.parametrize(("name", "settings"), PREFERENCE_VARIANTS)
 def test_preference_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape: Shape) -> None:
-    case = build(PreferenceObjective(PREFERENCE_ROWS[name].settings(**settings)), shape)
+    objective = PreferenceObjective(PREFERENCE_ROWS[name].settings(**settings))
+    case = build(objective, shape)
+    if objective.matched:
+        case = replace(case, step=case.step.with_tokens(step_start_logp=case.leaves["logp"]))
     rows = case.step.rows
     if "side" in rows:  # chosen rows first; items are in order on both sides
         order = torch.cat([(rows["side"] > 0).nonzero(), (rows["side"] < 0).nonzero()]).squeeze(1)
@@ -276,9 +281,10 @@ MISTAKES: Mapping[str, Any] = {
     "max_length: 'dr_grpo' needs it": lambda: policy_loss("dr_grpo", LOGP, LOGP, REWARD, MASK),
     "truncated: 'grpo_plus' needs it": lambda: policy_loss("grpo_plus", LOGP, LOGP, REWARD, MASK),
     "old_logp: its shape is \\(2, 3\\)": lambda: policy_loss("dapo", LOGP, LOGP[:2], REWARD, MASK),
+    "groups: 'p3o' needs it": lambda: policy_loss("p3o", LOGP, LOGP, REWARD, MASK),
     "ptx": lambda: policy_loss("dapo", LOGP, LOGP, REWARD, MASK, settings={"ptx": 1.0}),
     "surrogate.hihg": lambda: policy_loss("dapo", LOGP, LOGP, REWARD, MASK, settings={"surrogate": {"hihg": 1}}),
-    "groups: 4 rewards are not groups of 3": lambda: group_advantages("grpo", REWARD, 3),
+    "groups: 4 rows are not groups of 3": lambda: group_advantages("grpo", REWARD, 3),
     "group of one": lambda: group_advantages("grpo", REWARD, torch.arange(4)),
     "Use gae": lambda: group_advantages("ppo", REWARD, 2),
     "rewards of 0 or more": lambda: group_advantages("maxrl", -REWARD, 2),

@@ -246,7 +246,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
 
 @pytest.mark.parametrize("name", list(SURROGATES))
 def test_what_has_no_ratio_serves_one_update_and_is_never_replayed(name: str) -> None:
-    settings = PolicyConfig.model_validate({"surrogate": name})
+    settings = PolicyConfig.model_validate({"surrogate": name, "aggregation": SURROGATES[name].aggregation})
     refused = [reuse_refusal(settings, 2), replay_refusal(settings, 4)]
     assert all(reason is None for reason in refused) == SURROGATES[name].has_ratio
     assert reuse_refusal(settings, 1) is None and replay_refusal(settings, 0) is None

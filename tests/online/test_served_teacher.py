@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ import yaml
 from torch.testing import assert_close
 
 from benchmarks.faults.processes import Server
+from posttrain.algorithms.distill.reverse_kl import reverse_kl
 from posttrain.errors import ModelError, ParamsError
-from posttrain.formulas.distill import log_probs
+from posttrain.formulas.distill import Divergence, forward_kl, log_probs
+from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.logp import head_of
@@ -31,11 +34,15 @@ from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.packing import pack
+from posttrain.train.model_set import ModelSet, Teacher
+from posttrain.train.step import make_batch
 from posttrain.workspace import library_environment
-from tests.models.tiny import tiny_folder
+from tests.models.tiny import tiny_folder, tiny_model
 from tests.serve.served import Served
 from tests.workspace import Finished, environment
 
+RUNTIME = Runtime(DeviceParams(device="cpu", threads=1))
+NEEDS = frozenset({"teacher_kl"})
 KEY = "a-secret-of-the-test"
 ROWS = [TokenRow([5, 6, 7], [8, 9, 10, 11]), TokenRow([5, 6, 7], [20, 21, 22], [True, False, True])]
 
@@ -116,6 +123,34 @@ def test_one_that_is_down_ends_the_run_with_its_address(models: tuple[Path, Path
     assert teacher.url in str(error.value) and KEY not in str(error.value)
 
 
+def divergence_of(student: Path, teachers: list[Teacher]) -> list[torch.Tensor]:
+    """The divergence at each token of the rows from the teachers, and its sum's gradients."""
+    policy = load_policy(student)
+    found = ModelSet(policy, RUNTIME, teachers=teachers).forward(make_batch(ROWS), NEEDS).tokens["teacher_kl"]
+    return [found.detach(), *torch.autograd.grad(found.sum(), [*policy.parameters()])]
+
+
+@pytest.mark.parametrize("divergence", [forward_kl, reverse_kl])
+def test_served_teachers_next_to_others_add_up_with_their_shares(
+    models: tuple[Path, Path], teacher: Served, divergence: Divergence
+) -> None:
+    """Each has classes of its own; one that names all its tokens is the model itself."""
+    every = len(load_tokenizer(models[1])) - 1
+    local = Teacher(tiny_model(3, vocabulary=every + 1), divergence, share=0.6)
+    few, all_of_them = (asks(teacher, models[1], top) for top in (5, every))
+    here = Teacher(load_policy(models[1]), divergence, share=0.4)
+    served = replace(here, model=None, served=all_of_them)
+    expected, found = (divergence_of(models[0], [local, other]) for other in (here, served))
+    assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    three = [local, replace(served, share=0.3), replace(served, served=few, share=0.1)]
+    alone = [divergence_of(models[0], [replace(one, share=1.0)]) for one in three]
+    parts = [[one.share * part for part in found] for one, found in zip(three, alone, strict=True)]
+    assert_close(
+        divergence_of(models[0], three), [sum(part) for part in zip(*parts, strict=True)], rtol=1e-3, atol=1e-5
+    )
+    assert bool((alone[2][0] <= alone[1][0] + 1e-6).all()) and bool((alone[2][0] < alone[1][0] - 1e-3).any())
+
+
 def project(folder: Path, models: tuple[Path, Path], run: dict[str, Any]) -> Path:
     """A project with one distill run."""
     for name, model in zip(("student", "teacher"), models, strict=True):
@@ -163,6 +198,11 @@ def test_a_run_with_all_tokens_is_the_run_with_the_model(
         "here": {"teacher": "base/teacher"},
         "all": {**served, "served": {**served["served"], "top": size - 1}},  # type: ignore[dict-item]
         "some": {**served, "served": {**served["served"], "top": 20}},  # type: ignore[dict-item]
+        "both": {
+            "teacher": "base/teacher",
+            "weights": {"teacher": 2.0, "far": 1.0},
+            "served": {"far": {**served["served"], "top": size - 1}},  # type: ignore[dict-item]
+        },
     }.items():
         folder = project(tmp_path / name, models, run)
         done = train(folder)
@@ -170,6 +210,7 @@ def test_a_run_with_all_tokens_is_the_run_with_the_model(
         found[name] = curve(folder)
         assert KEY not in done.stdout + json.dumps([str(path) for path in folder.rglob("*") if KEY in path.name])
     assert found["all"] == pytest.approx(found["here"], rel=1e-3)
+    assert found["both"] == pytest.approx(found["here"], rel=1e-3)
     assert found["some"][0] < found["here"][0]  # tokens that are one class cannot differ
     assert found["some"][-1] < 0.8 * found["some"][0] and found["here"][-1] < 0.8 * found["here"][0]
 
@@ -195,14 +236,17 @@ def test_a_run_continues_after_its_teacher_was_away(
     assert done.returncode == 0, done.stdout
 
 
-def test_settings_that_name_two_teachers_or_none_are_refused(
+def test_settings_of_teachers_that_mean_nothing_are_refused(
     models: tuple[Path, Path], stage_server: Server, tmp_path: Path
 ) -> None:
     served = {"url": "http://127.0.0.1:1/v1", "model": "m"}
     for name, run, message in (
-        ("two", {"teacher": "base/teacher", "served": served}, "two teachers are named"),
+        ("twice", {"served": {"teacher": served}}, "served has a teacher of the name teacher, as base/teacher has"),
+        ("unnamed", {"served": served, "weights": {"teacher": 1.0}}, "and the teachers are teacher, served. Give each"),
+        ("none of them", {"served": {}}, "served"),
         ("none", {"teacher": "none"}, "no teacher is named"),
         ("warm", {"teacher": "none", "served": served, "temperature": 2.0}, "needs the logits of all tokens"),
     ):
-        ended = stage_server.run(project(tmp_path / name, models, run), "distill x")
+        settings = {"teacher": "base/teacher", **run}
+        ended = stage_server.run(project(tmp_path / name, models, settings), "distill x")
         assert ended.status != 0 and message in ended.output, ended.output

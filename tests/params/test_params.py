@@ -45,6 +45,9 @@ TEACHERS = "reward: {sets: {both: {first: preference/dpo, second: online/a}}}"
 """Two models that write text."""
 TAUGHT = "algorithm: grpo, start: sft/main, data: two_step/prompts, demonstrations: none, reward_model: none"
 """A policy row with a teacher."""
+ANOTHER = "start: base/tiny, data: two_step/chat"
+CLEAN = "data: two_step/chat, against: none, best: 1"
+"""Settings of a filter by a score."""
 GKD = "algorithm: gkd, start: sft/main, teacher: online/a, data: two_step/prompts, demonstrations: two_step/chat"
 
 
@@ -185,6 +188,18 @@ distill:
             "reward.sets.both has a reward model and a model that writes text. Put models of one kind into a set",
         ),
         (
+            "reward: {sets: {a: {first: reward/a, second: reward/main}}}",
+            "reward.sets.a.first = 'reward/a': a run cannot start from itself. Name another model",
+        ),
+        (
+            "reward: {sets: {a: {first: reward/b, second: reward/main}, b: {first: reward/a, second: online/a}}}",
+            "cycle: reward.sets.a needs reward.sets.b needs reward.sets.a. Give one of them another input",
+        ),
+        (
+            f"{TEACHERS[:-2]}, all: {{first: reward/both, second: sft/a}}}}}}\nsft: {{runs: {{a: {{{ANOTHER}}}}}}}",
+            "reward.sets.all has two models of the name 'a'. Rename the run that makes one of them",
+        ),
+        (
             f"{TEACHERS}\nonline: {{runs: {{a: {{start: reward/both}}}}}}",
             "online.runs.a.start = 'reward/both': it is a set of models, and one is needed. Known here: ",
         ),
@@ -198,11 +213,11 @@ distill:
         ),
         (
             f"{TEACHERS}\ndistill: {{runs: {{t: {{{TAUGHT}, teacher: reward/both, weights: {{a: 1.0, b: 2.0}}}}}}}}",
-            "distill.runs.t.weights name a, b, and reward/both has dpo, a. Give each a weight",
+            "distill.runs.t.weights name a, b, and the teachers are dpo, a. Give each a weight",
         ),
         (
             f"distill: {{runs: {{t: {{{TAUGHT}, teacher: online/a, weights: {{dpo: 1.0}}}}}}}}",
-            "distill.runs.t.weights name dpo, and online/a has a. Give each a weight",
+            "distill.runs.t.weights name dpo, and the teachers are a. Give each a weight",
         ),
         (
             f"{TWO}\nonline: {{runs: {{a: {{start: reward/both}}}}}}",
@@ -221,12 +236,24 @@ distill:
         ("data: {samples: {compared: {tables: []}}}", "data.samples.compared.tables = []: "),
         ("data: {samples: {compared: {tables: [corpus]}}}", "data.samples.compared.tables.0 = 'corpus': "),
         (
-            "data: {filters: {clean: {data: two_step/chat, against: two_step/promts}}}",
+            "data: {filters: {clean: {data: two_step/chat, against: two_step/promts, reward_model: none}}}",
             "data.filters.clean.against = 'two_step/promts': expected the",
         ),
         (
-            "data: {filters: {clean: {data: two_step/pairs, against: none}}}",
+            "data: {filters: {clean: {data: two_step/pairs, against: none, reward_model: none}}}",
             "data.filters.clean.data = 'two_step/pairs': no run makes this table. Did you mean 'two_step/",
+        ),
+        (
+            "data: {filters: {clean: {data: two_step/chat, against: none}}}",
+            "data.filters.clean.reward_model is missing. Write the reward model behind reward `model`: a folder under",
+        ),
+        (
+            f"data: {{filters: {{clean: {{{CLEAN}, reward_model: online/a, reward: {{model: 1.0}}}}}}}}",
+            "data.filters.clean.reward_model = 'online/a': it gives no scores. Known here: reward/main",
+        ),
+        (
+            f"data: {{filters: {{clean: {{{CLEAN}, reward_model: reward/main, reward: {{model: {{part: first}}}}}}}}}}",
+            "data.filters.clean.reward.model: part is first, and reward/main is one model. Remove part",
         ),
         (
             "base: {folders: {tiny: {path: mine}}}",
@@ -340,7 +367,10 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ("teacher: online/a, teacher_coef: 0.0", "greater than 0"),
         ("teacher: online/a, corpus: two_step/corpus, ptx: 1.0", "corpus"),
         ("teacher: online/a, update: trpo, surrogate: importance", "bounded by the policy's loss alone. Use adamw"),
-        ("teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {a: 1.0}", "served is one teacher"),
+        (
+            "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {a: 1.0}",
+            "distill.runs.t.weights name a, and the teachers are served. Give each a weight",
+        ),
         (
             "teacher: online/a, algorithm: ppo, critic: reward_model, reward_model: reward/main, reward: {model: 1.0}",
             "the critic starts as the policy does. Use start",

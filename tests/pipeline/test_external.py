@@ -216,7 +216,7 @@ data:
     nothing: {command: [python, my/make.py, nothing], script: my/make.py, start: none, data: none, pairs: pairs.jsonl}
     fails: {command: "echo no; exit 3", script: my/make.py, start: none, data: none, pairs: pairs.jsonl}
   filters:
-    kept: {data: made/pairs, against: none}
+    kept: {data: made/pairs, against: none, reward_model: none}
 base:
   folders:
     start: {path: my/model}

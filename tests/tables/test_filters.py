@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError, RewardError
+from posttrain.models.files.import_model import fetch_model
 from posttrain.params.params import check
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.tables.columns import TURNS, Kind, from_rows, with_ids
@@ -24,6 +26,8 @@ from posttrain.tables.options import FileTable
 from posttrain.tables.store import read_table, write_tables
 from posttrain.tables.user_data import load_table
 from stages.data_filters import ScoredFilterRun, low_scored
+from tests.models.imported_models import scorer_folder
+from tests.models.tiny import tiny_folder
 from tests.rewards.judge.conftest import Endpoint, running
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import run
@@ -220,7 +224,7 @@ def test_every_kind_of_table(kind: Kind, tmp_path: Path) -> None:
         "feedback": [{**row, "completion": assistant("1"), "label": True} for row in asked],
     }
     put("raw", kind, rows[kind])
-    done = run(tmp_path, "filters", data=f"raw/{kind}", against=f"raw/{kind}", near_duplicates=0.7)
+    done = run(tmp_path, "filters", data=f"raw/{kind}", against=f"raw/{kind}", near_duplicates=0.7, reward_model="none")
     assert done.returncode == 0, done.stderr
     assert read_table(f"data/mine/{kind}.parquet", kind).height == 3
 
@@ -268,7 +272,8 @@ LENGTH = {"length": {"limit": 20, "unit": "words"}}
 
 def scored(data: str, **settings: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows that are kept, and the list of the rows left out."""
-    params = check(ScoredFilterRun, {"data": data, "against": "none", **settings}, where="data.filters.good")
+    named = {"data": data, "against": "none", "reward_model": "none", **settings}
+    params = check(ScoredFilterRun, named, where="data.filters.good")
     kind, table = filtered("good", params, lambda table, kind: low_scored(table, kind, params, "data.filters.good"))
     return table, pl.read_parquet(f"rejected/good/{kind}.rejected.parquet")
 
@@ -337,14 +342,94 @@ def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
         ({"reward": LENGTH}, "min_score or best choose by it. Set both, or neither"),
         ({"best": 1}, "min_score or best choose by it. Set both, or neither"),
         ({"reward": {"length": {"weight": 0.0, "limit": 3}}, "best": 1}, "no reward has a weight other than 0"),
-        ({"reward": {"model": 1.0}, "best": 1}, "a filter has no reward model. Use a rule, a judge, or your own"),
+        ({"reward": {"model": 1.0}, "best": 1}, "Name one, e.g. reward_model: reward/main"),
+        (
+            {"reward_model": "reward/main", "reward": LENGTH, "best": 1},
+            "Add `model` to reward, or set reward_model: no",
+        ),
+        ({"reward_model": "reward/main"}, "reward_model = reward/main, reward = : a reward model is named where the"),
         ({"reward": LENGTH, "best": 0}, "greater than or equal to 1"),
         ({"data": "mine/prompts", "reward": LENGTH, "best": 1}, "its rows have no answers to score. Use chat, pairs"),
     ],
 )
 def test_settings_of_scores_that_mean_nothing_are_refused(settings: dict[str, Any], because: str) -> None:
+    named = {"data": "mine/chat", "against": "none", "reward_model": "none", **settings}
     with pytest.raises(ParamsError, match=because):
-        check(ScoredFilterRun, {"data": "mine/chat", "against": "none", **settings}, where="data.filters.x")
+        check(ScoredFilterRun, named, where="data.filters.x")
+
+
+@pytest.fixture(scope="module")
+def judges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A reward model that was trained here, and one of others with another tokenizer and template."""
+    import torch
+
+    from posttrain.models.files.store import load_scorer, save_model
+
+    folder = tmp_path_factory.mktemp("judges")
+    start = tiny_folder(folder)
+    model = load_scorer(start)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(model.score.weight)
+    save_model(model, folder / "ours", start)
+    fetch_model(str(scorer_folder(folder / "given")), None, folder / "theirs")
+    return {"ours": folder / "ours", "theirs": folder / "theirs"}
+
+
+def alone(folder: Path, messages: list[dict[str, str]]) -> float:
+    """The score of one conversation by a forward pass of transformers, without padding or packing."""
+    import torch
+
+    from posttrain.models.files.loading import WHOLE_TEXT
+    from posttrain.models.files.store import load_model
+    from posttrain.models.files.text import load_text
+
+    model, text = load_model(folder), load_text(folder)
+    row = text.exchange(messages[:-1], messages[-1:])
+    whole = getattr(model.config, WHOLE_TEXT, False)
+    ids = text.whole([messages])[0] if whole else [*row.prompt, *row.rest]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return float(model.score(model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1]))
+
+
+@pytest.mark.parametrize("name", ["ours", "theirs"])
+@pytest.mark.parametrize("kind", ["chat", "pairs", "feedback"])
+def test_the_rows_that_a_reward_model_scores_highest_are_kept(
+    judges: dict[str, Path], name: str, kind: Kind, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("posttrain.rewards.learned.ROWS", 7)  # parts that no prompt's rows fill
+    shutil.copytree(judges[name], "models/reward/main")
+    rows = [row for row in foreign(random.Random(3), kind, 5) if row["split"] == "train" or kind != "feedback"]
+    put("theirs", kind, rows)
+    column = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}[kind]
+    scores = [alone(judges[name], [*row.get("prompt", []), *row[column]]) for row in rows]
+    ranked = sorted(range(len(rows)), key=lambda place: -scores[place])
+    least, seen, expected = sorted(scores)[len(scores) // 4] - 1e-4, dict[str, int](), list[int]()
+    for place in ranked:
+        seen[rows[place]["problem"]] = seen.get(rows[place]["problem"], 0) + 1
+        if seen[rows[place]["problem"]] <= 2 and scores[place] >= least:
+            expected.append(place)
+    kept, removed = scored(
+        f"theirs/{kind}", reward_model="reward/main", reward={"model": 2.0}, best=2, min_score=2 * least
+    )
+    said = [row[column][-1]["content"] for row in rows]
+    assert kept[column].list.last().struct.field("content").to_list() == [said[place] for place in sorted(expected)]
+    assert 0 < removed.height == len(rows) - kept.height
+    listed = dict(zip(removed[column].list.last().struct.field("content"), removed["score"], strict=True))
+    for place, score in enumerate(scores):
+        assert listed.get(said[place], 2 * score) == pytest.approx(2 * score, abs=1e-4)
+    assert f"data.filters.good: reward model: {len(rows)}/{len(rows)} rows" in capsys.readouterr().err
+
+
+def test_rows_with_tools_are_not_shown_to_a_reward_model(judges: dict[str, Path]) -> None:
+    shutil.copytree(judges["ours"], "models/reward/main")
+    tools = json.dumps([{"type": "function", "function": {"name": "add", "parameters": {}}}])
+    table = from_rows([chat(n, f"Question {n}?", f"Answer {n}.") for n in range(4)], "chat")
+    used = pl.when(pl.col("problem") == "p2").then(pl.lit(tools))
+    columns = {"fields": pl.lit(None, pl.String), "tools": used}
+    write_tables({"chat": with_ids(table.drop("id").with_columns(**columns), "chat")}, Path("data/theirs"))
+    with pytest.raises(DataError, match="1 of 4 rows use tools, which a reward model is not shown"):
+        scored("theirs/chat", reward_model="reward/main", reward={"model": 1.0}, best=1)
 
 
 def test_rewards_that_cannot_score_the_rows_of_a_table_say_why() -> None:

@@ -118,8 +118,8 @@ def _reward_models(params: Any, settings: Settings, shape: Any) -> list[Any]:
 def _teachers(params: Any, settings: Settings, shape: Any) -> list[Teacher]:
     if not isinstance(params, TaughtParams):
         return []
-    models = [None] if params.served else [shape(one) for one in models_of_set(settings, params.teacher)]
-    return [Teacher(model, params.formula()) for model in models]
+    here = [] if params.teacher == NONE else [shape(one) for one in models_of_set(settings, params.teacher)]
+    return [Teacher(model, params.formula()) for model in (*here, *(None for _ in params.servers))]
 
 
 def _frozen_bytes(models: list[Any], runtime: Runtime) -> float:
