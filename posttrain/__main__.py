@@ -31,7 +31,7 @@ def main() -> int:
 
             follow_move(Path.cwd())
         text = line.run(arguments)
-        print(text if arguments.json else "\n".join(map(folded, text.split("\n"))))
+        print(text if isinstance(text, line.Document) or arguments.json else "\n".join(map(folded, text.split("\n"))))
     except PosttrainError as error:
         return _said(_params_error_behind(error))
     except BrokenPipeError:

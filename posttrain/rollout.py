@@ -48,6 +48,8 @@ class TokenRow:
     mask: Sequence[bool] | None = None
     kept: Kept | None = None
     """What each trained token was drawn from, where log-probs are over these tokens alone; None: over all."""
+    experts: Tensor | None = None
+    """The experts [tokens, layers, k] that a mixture chose when the round began (`router.replay`); None: any."""
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.rest)

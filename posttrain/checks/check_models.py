@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -115,16 +116,17 @@ def _shape(model: str, settings: Any, *, scores: bool) -> Any | None:
 def _faults(where: str, params: TrainingParams, start: str, shape: Any) -> Iterator[str]:
     """Yield a line for each setting that the start model cannot have."""
     adapter = params.adapter if isinstance(params.adapter, LoraOptions) else None
-    if adapter is None and not params.router.balance and not params.compile:
+    routed = {"balance": params.router.balance, "replay": params.router.replays}
+    if adapter is None and not any(routed.values()) and not params.compile:
         return
     if adapter is not None and adapter.type in ADDED and find_spec("peft") is None:
         yield f"{where}.adapter = {adapter.type}: it needs the package peft. {INSTALL}"
     model = shape()
     if model is None:
         return
-    if params.router.balance and not find_routers(model):
-        what = f"router.balance = {params.router.balance:g}: {start} has no routers"
-        yield f"{where}.{what}. Remove it, or start from a mixture"
+    if any(routed.values()) and not find_routers(model):
+        key = next(f"{name} = {json.dumps(value)}" for name, value in routed.items() if value)
+        yield f"{where}.router.{key}: {start} has no routers. Remove it, or start from a mixture"
     if adapter is not None:
         yield from _adapter_faults(where, adapter, start, model)
     if params.compile:

@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> str:
     module = _module(arguments.command)
     if not arguments.json:
         with _said_meanwhile(getattr(module, "DOING", "")):
-            return str(module.run(arguments))
+            return module.run(arguments)  # type: ignore[no-any-return]
     with contextlib.redirect_stdout(sys.stderr):
         text = module.run(arguments)
     return text if isinstance(text, Document) else as_json({"command": arguments.command, "text": text})

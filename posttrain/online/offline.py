@@ -36,7 +36,7 @@ UNKNOWN: Final = {
     REWARD_PARTS: "an advantage over each reward needs the weights of the rewards",
     "opponent": "an advantage over opponents needs samples of a mixture",
     "kl_old": "a KL to the sampling policy needs its weights",
-    "step_start_logp": "a penalty that follows the KL to the sampling policy needs its weights",
+    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only samples of its own have",
     "pretrain": "ptx needs a corpus",
 }
 """Columns that stored rollouts do not have, and why."""

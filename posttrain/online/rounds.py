@@ -23,6 +23,7 @@ from posttrain.rewards.usage import USED, judge_metrics
 from posttrain.rollout import FAILED, Prompt, Rollout
 from posttrain.train.batch_sources import BatchSource, prefixed, under
 from posttrain.train.model_set import ModelSet
+from posttrain.train.routing import with_experts
 from posttrain.train.step import Batch, concatenate
 
 
@@ -146,9 +147,13 @@ class Rounds(BatchSource):
         *,
         of_policy: bool = True,
         renewal: Renewal | None = None,
+        replays: bool = False,
     ) -> None:
-        """`of_policy`: whether the samples' log-probs are the policy's, not those of a mixture."""
-        self._renewal = renewal
+        """`of_policy`: whether the samples' log-probs are the policy's, not those of a mixture.
+
+        `replays`: each token keeps the experts that it has when its round begins.
+        """
+        self._renewal, self._replays = renewal, replays
         self._sampled, self._models, self._needs, self._params = sampled, models, needs, params
         self._seed, self._of_policy = seed, of_policy
         self._rounds: dict[int, Batch] = {}
@@ -201,6 +206,7 @@ class Rounds(BatchSource):
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
         batch = self._models.add_scored_columns(sampled.batch, self._needs - STEP_COLUMNS)
+        batch = with_experts(self._models, batch) if self._replays else batch
         self._metrics = dict(sampled.metrics)
         if self._of_policy:
             self._metrics |= sampler_metrics(self._models, batch, self._params)

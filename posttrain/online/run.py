@@ -45,7 +45,7 @@ def training_run(
     fresh = FreshRounds(prompts, collect, rollout, params.tries)
     rounds = Rounds(
         RoundsAhead(fresh) if rollout.ahead else fresh, models, objective.needs, rollout, params.seed,
-        of_policy=not params.mixture_share, renewal=params.renew_reference,
+        of_policy=not params.mixture_share, renewal=params.renew_reference, replays=params.router.replays,
     )  # fmt: skip
     source = params.source(rounds, text)
 

@@ -43,6 +43,7 @@ from posttrain.train.batch_sources import BatchSource
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import Update
+from posttrain.train.routing import ReplayParams, routing_refusal
 from posttrain.train.run_config import Algorithms
 from posttrain.train.tokenize_tables import windows
 
@@ -223,6 +224,7 @@ class PolicyRun(OnlineParams, PolicyConfig):
         "start", description="what the critic starts from: `start` with a new head, or the reward model with its own"
     )
     text: TextParams = Field(default_factory=TextParams)
+    router: ReplayParams = Field(default_factory=ReplayParams)
 
     @model_validator(mode="after")
     def _fits_the_rollout(self) -> PolicyRun:
@@ -237,14 +239,14 @@ class PolicyRun(OnlineParams, PolicyConfig):
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.allow_unsupported:
             raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
+        if self.router.replays and (reason := routing_refusal(self, self.needs)):
+            raise ValueError(f"router.replay = true: {reason}. Change one of them")
         if isinstance(self.update, TrpoOptions) and self.activations != "keep":
             raise ValueError(
                 f"activations = {self.activations}: update trpo differentiates twice, which needs all of them. Use keep"
             )
         if isinstance(self.update, TrpoOptions) and self.compile:
-            raise ValueError(
-                "compile = true: update trpo differentiates twice, which compiled layers cannot. Remove it"
-            )
+            raise ValueError("compile = true: update trpo differentiates twice, which it cannot. Remove it")
         if isinstance(self.update, TrpoOptions) and self.device.precision == "bf16":
             raise ValueError("device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto")
         if isinstance(self.update, TrpoOptions) and (self.optimizer.average or self.optimizer.matrices != "adamw"):

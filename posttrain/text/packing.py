@@ -39,6 +39,8 @@ class PackedRows:
     """Each row: start and length of its prompt, start and length of the rest."""
     kept: Kept | None = None
     """What each trained token was drawn from; it stays in the host's memory."""
+    experts_NLK: Tensor | None = None
+    """The experts that the routers of a mixture have to choose; -1: their own choice."""
 
     @cached_property
     def gathered(self) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -133,7 +135,20 @@ def pack(rows: Sequence[TokenRow]) -> PackedRows:
         last_B=torch.tensor(last, dtype=torch.long),
         spans=tuple(spans),
         kept=kept_of(rows),
+        experts_NLK=_experts(rows, spans, len(ids)),
     )
+
+
+def _experts(rows: Sequence[TokenRow], spans: Sequence[Span], tokens: int) -> Tensor | None:
+    """Return the experts of each packed token, -1 where a row has none; None where no row has any."""
+    known = [(row.experts, span) for row, span in zip(rows, spans, strict=True) if row.experts is not None]
+    if not known:
+        return None
+    packed_NLK = known[0][0].new_full((tokens, *known[0][0].shape[1:]), -1)
+    for experts_TLK, (start, length, first, count) in known:
+        packed_NLK[start : start + length] = experts_TLK[:length]
+        packed_NLK[first : first + count] = experts_TLK[length:]
+    return packed_NLK
 
 
 def joined_kept(parts: Sequence[Kept]) -> Kept:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from posttrain.algorithms.objective import STEP_COLUMNS
 from posttrain.errors import ParamsError
-from posttrain.models.forward.forward import packed_states
+from posttrain.models.forward.forward import packed_states, runs_in_rows
 from posttrain.models.forward.routers import Recording, RoutingSums, balance_loss, find_routers
 from posttrain.models.sharding import gathered
 from posttrain.params.params import Params
 from posttrain.processes import world
 from posttrain.text.packing import PackedRows
+
+if TYPE_CHECKING:
+    from posttrain.train.model_set import ModelSet
+    from posttrain.train.step import Batch
 
 
 class RouterParams(Params):
@@ -27,6 +32,48 @@ class RouterParams(Params):
         None, ge=0, description="weight of the policy's load-balancing loss; null: its config's router_aux_loss_coef"
     )
 
+    @property
+    def replays(self) -> bool:
+        """Whether each token keeps the experts that it had when its round began."""
+        return False
+
+
+class ReplayParams(RouterParams):
+    """The same, of a run that takes several steps on a round of samples."""
+
+    replay: bool = Field(
+        False,
+        description="each token keeps the experts that the policy gave it when its round began, for all steps on the "
+        "round: log-probs then change with the weights alone (routing replay, Zheng 2025)",
+    )
+
+    @property
+    def replays(self) -> bool:
+        """Whether each token keeps the experts that it had when its round began."""
+        return self.replay
+
+
+class Replaying(Protocol):
+    """Settings that decide whether experts can be replayed."""
+
+    @property
+    def algorithm(self) -> str: ...
+
+    @property
+    def activations(self) -> str: ...
+
+    @property
+    def compile(self) -> bool: ...
+
+
+def routing_refusal(params: Replaying, needs: frozenset[str]) -> str | None:
+    """Return why experts cannot be replayed in a run that needs these columns; None where they can."""
+    if params.activations != "keep":
+        return f"activations = {params.activations}, which computes layers again with other experts"
+    if params.compile:
+        return "compile = true"
+    return f"{params.algorithm} reads log-probs at the start of each step" if needs & STEP_COLUMNS else None
+
 
 @dataclass(frozen=True)
 class Routers:
@@ -35,6 +82,7 @@ class Routers:
     model: Any = None
     modules: tuple[nn.Module, ...] = ()
     balance: float = 0.0
+    replays: bool = False
 
     def record(self, packed: PackedRows) -> Recording:
         """Return a context that records one micro-batch's forward pass."""
@@ -48,12 +96,33 @@ def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
     """Return the model's routers with the weight that the run's settings or the config give."""
     modules = find_routers(model)
     if not modules:
-        if params.balance:
-            what = f"router.balance = {params.balance:g} of {name}, and no routers were found in its model"
+        if params.balance or params.replays:
+            key = f"balance = {params.balance:g}" if params.balance else "replay = true"
+            what = f"router.{key} of {name}, and no routers were found in its model"
             raise ParamsError(what=what, where="params.yaml", fix="Remove it, or start from a mixture")
         return NO_ROUTERS
+    if params.replays and runs_in_rows(model):
+        what = f"router.replay = true of {name}: its model cannot run packed, so its experts are not replayed"
+        raise ParamsError(what=what, where="params.yaml", fix="Remove it")
     own = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0
-    return Routers(model, modules, own if params.balance is None else params.balance)
+    return Routers(model, modules, own if params.balance is None else params.balance, params.replays)
+
+
+@torch.no_grad()
+def with_experts(models: ModelSet, batch: Batch) -> Batch:
+    """Return the batch whose rows have the experts that the policy chooses for their tokens, as it is now."""
+    routers, found = Routers(models.policy, find_routers(models.policy)), list[Tensor]()
+    for micro in models.micro_batches(batch):
+        packed = models.packed(micro)
+        with routers.record(packed) as recording:
+            gathered(models.policy, partial(packed_states, models.policy, packed))
+        experts_NLK = recording.experts().to("cpu", torch.int16)
+        found += [
+            torch.cat([experts_NLK[start : start + length], experts_NLK[first : first + count]])
+            for start, length, first, count in packed.spans
+        ]
+    rows = [replace(row, experts=experts) for row, experts in zip(batch.rows, found, strict=True)]
+    return replace(batch, rows=rows)
 
 
 class StepRouting:
@@ -109,7 +178,8 @@ class StepRouting:
         sums = self._sums.of_all()
         load_LE = sums.chosen_LE / self._tokens
         relative_LE = load_LE / load_LE.mean(1, keepdim=True)
-        return {
+        moved = {"router_moved": sums.moved_L.sum() / sums.chosen_LE.sum()} if self._routers.replays else {}
+        return moved | {
             "balance_loss": balance_loss(load_LE, sums.probability_LE / self._tokens),
             "router_entropy": sums.entropy_L.mean() / self._tokens,
             "expert_load_max": relative_LE.max(),

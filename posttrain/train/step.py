@@ -64,6 +64,9 @@ class Batch:
         saved["mask"] = torch.tensor([flag for row in self.rows for flag in row.mask or ()], dtype=torch.bool)
         if kept := kept_of(self.rows):
             saved |= {"kept.ids": kept.ids, "kept.counts": kept.counts}
+        experts = [row.experts for row in self.rows if row.experts is not None]
+        if experts and len(experts) == len(self):
+            saved["experts"] = torch.cat(experts)
         return saved
 
     @staticmethod
@@ -86,7 +89,9 @@ class Batch:
         ends = [0, *saved["lengths"].cumsum(0).tolist()]
         kept = Kept(saved["kept.ids"], saved["kept.counts"]) if "kept.ids" in saved else None
         sets = [kept and kept.part(slice(*bounds)) for bounds in pairwise(ends)]
-        return Batch([TokenRow(*fields) for fields in zip(prompts, rests, masks, sets, strict=True)], columns)
+        tokens = (saved["prompt.lengths"] + saved["rest.lengths"]).tolist()
+        experts = torch.split(saved["experts"], tokens) if "experts" in saved else [None] * len(tokens)
+        return Batch([TokenRow(*fields) for fields in zip(prompts, rests, masks, sets, experts, strict=True)], columns)
 
 
 def make_batch(

@@ -93,3 +93,11 @@ def test_codes_are_those_of_the_page() -> None:
     page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8").split("| `code` | what is wrong |")[1]
     assert made == set(re.findall(r"\| `(\w+)` \|", page)) and len(made) == 9
     assert AliasError(what="a", where="b", fix="c").code == "params"
+
+
+def test_the_schema_is_a_document_without_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = said(["params", "--schema"], tmp_path, capsys, monkeypatch)
+    assert code == 0 and "online" in json.loads(out)["properties"]

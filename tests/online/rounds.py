@@ -35,6 +35,7 @@ def rounds_of(
     log: RolloutLog | None = None,
     name: str = "rollouts",
     renewal: Renewal | None = None,
+    replays: bool = False,
 ) -> Rounds:
     """Return the rounds of a run with seed 0."""
     groups = PolicyGroups(sampler, text, models, params, seed=0, name=name, mixture=mixture, opponents=opponents)
@@ -43,4 +44,4 @@ def rounds_of(
     collect = Collect(groups, reward, failures, monitor, log, params.group_size, needs, seed=0)
     fresh = FreshRounds(prompts, collect, params, tries)
     sampled = RoundsAhead(fresh) if params.ahead else fresh
-    return Rounds(sampled, models, needs, params, seed=0, of_policy=not mixture, renewal=renewal)
+    return Rounds(sampled, models, needs, params, seed=0, of_policy=not mixture, renewal=renewal, replays=replays)

@@ -77,6 +77,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "renewed": ("grpo", {"renew_reference": {"every": 1, "keep": 0.5}}),
     "renewed_mixture": ("nash_md", {"renew_reference": {"every": 2}}),
     "by_pass_rate": ("grpo", {"rollout": {"pass_rates": {"pass_score": 0.1}}}),
+    "experts": ("gspo", {"router": {"replay": True}, "rollout": {"epochs": 2}}),
 }
 """Policy rows with some settings: what they need besides is supplied by the same run."""
 
@@ -229,7 +230,7 @@ def sampled_run(
     samples = groups(
         folder, models, needs, params.rollout, params.terms,
         tries=params.tries, mixture=params.mixture_share, opponents=params.has_opponents,
-        renewal=params.renew_reference,
+        renewal=params.renew_reference, replays=params.router.replays,
     )  # fmt: skip
     if name == "ptx":
         windows = [Example([TokenRow([], list(range(9 + i, 20 + i)))]) for i in range(5)]
@@ -285,7 +286,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 CUT = [
     *("sft", "dpo", "kto", "bco", "sdpo", "grpo", "ppo", "ppo_penalty", "trpo", "nash_md", "gmpo", "kl_cov"),
-    *VARIANTS,
+    *(name for name in VARIANTS if name != "experts"),
     *OPTIMIZERS,
     *SAMPLED_ROWS,
     *(name for name in DISTILL_ROWS if name != "distill"),
@@ -301,6 +302,11 @@ QUICK = {
 def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cut_and_whole(name, folder, tmp_path, monkeypatch)
+
+
+def cut_and_whole(name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is cut twice and goes on ends with the weights and the log of one that is not."""
     monkeypatch.setenv("DVC_ROOT", str(tmp_path / "whole"))
     whole = make_run(folder, name, tmp_path)
     start = digest(whole)

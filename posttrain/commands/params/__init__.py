@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from posttrain.commands.line import Document
+
 EXAMPLE = "online"
 DOING = "reading the settings"
 ALGORITHMS, METRICS = "algorithms", "metrics"
@@ -27,7 +29,7 @@ def run(arguments: Namespace) -> str:
     if arguments.schema:
         from posttrain.checks.editor_schema import editor_schema
 
-        return editor_schema()
+        return Document(editor_schema())
     name: str | None = arguments.name
     if name == METRICS:
         from posttrain.report.watched_metrics import listed

@@ -9,11 +9,13 @@ transformers sums f and P over layers first, which hides a layer whose imbalance
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from posttrain.errors import ModelError
 from posttrain.models.forward.forward import runs_in_rows
 from posttrain.processes import world
 from posttrain.text.packing import PackedRows, sent
@@ -39,6 +41,8 @@ class RoutingSums:
     """Softmax of the router's logits, with gradient."""
     entropy_L: Tensor
     """Entropy of that distribution."""
+    moved_L: Tensor
+    """Choices of the router's own that are not among the replayed ones."""
 
     def __add__(self, other: RoutingSums) -> RoutingSums:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -58,22 +62,23 @@ class RoutingSums:
 
 
 class Recording:
-    """The outputs of the routers in the forward passes within this context.
+    """The outputs of the routers in the forward passes within this context, which choose the experts of `packed`.
 
     A second pass over the same tokens (an exact KL, a teacher) is not recorded again.
     """
 
     def __init__(self, model: Any, routers: tuple[nn.Module, ...], packed: PackedRows) -> None:
-        self._routers = routers
-        self._outputs: list[list[tuple[Tensor, Tensor]]] = [[] for _ in routers]
+        self._routers, self._replayed_NLK = routers, packed.experts_NLK
+        self._outputs: list[list[Routed]] = [[] for _ in routers]
         self._weights: list[Tensor] = []
         if routers:
             counts = packed.row_masks() if runs_in_rows(model) else [packed.rows_per_token()]
             self._weights = [sent(part.flatten(), packed.ids_N.device) for part in counts]
 
     def __enter__(self) -> Recording:
-        hooks = zip(self._routers, self._outputs, strict=True)
-        self._hooks = [router.register_forward_hook(self._hook(outputs)) for router, outputs in hooks]
+        hooks = [self._hook(layer, outputs) for layer, outputs in enumerate(self._outputs)]
+        pairs = zip(self._routers, hooks, strict=True)
+        self._hooks = [router.register_forward_hook(hook, with_kwargs=True) for router, hook in pairs]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,26 +90,70 @@ class Recording:
         layers = [_layer_sums(outputs, self._weights) for outputs in self._outputs]
         return RoutingSums(*(torch.stack(parts) for parts in zip(*layers, strict=True)))
 
-    def _hook(self, outputs: list[tuple[Tensor, Tensor]]) -> Any:
-        def record(router: Any, _: object, output: tuple[Tensor, ...]) -> None:
-            if len(outputs) == len(self._weights):
-                return
-            if len(output) == 3:  # logits, weights, experts
-                outputs.append((output[0], output[2]))
-            else:  # Llama 4: weights, logits
-                outputs.append((output[1], output[1].topk(router.top_k).indices))
+    def experts(self) -> Tensor:
+        """Return the experts [N, L, K] of the packed tokens, of a model that runs packed."""
+        return torch.stack([outputs[0].experts_NK for outputs in self._outputs], 1)
+
+    def _hook(self, layer: int, outputs: list[Routed]) -> Any:
+        def record(router: Any, inputs: Any, named: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            logits_NE, own_NK = _routed(router, output)
+            if self._replayed_NLK is None:
+                routed, replayed = Routed(logits_NE, own_NK, own_NK), None
+            else:
+                stored_NK = self._replayed_NLK[:, layer].to(own_NK.dtype)
+                experts_NK = torch.where(stored_NK < 0, own_NK, stored_NK)
+                routed = Routed(logits_NE, experts_NK, own_NK)
+                with _Choosing(experts_NK, logits_NE.shape[-1]) as choosing:
+                    replayed = router.forward(*inputs, **named)
+                if not choosing.asked:
+                    what = "its routers do not choose by topk, so other experts cannot be given to them"
+                    raise ModelError(what=what, where=type(router).__name__, fix="Set router.replay: false")
+            if len(outputs) < len(self._weights):
+                outputs.append(routed)
+            return replayed
 
         return record
 
 
-def _layer_sums(outputs: list[tuple[Tensor, Tensor]], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return one layer's chosen experts [E], probabilities [E] and entropy, summed over the tokens of all passes."""
-    logits_NE, experts_NK = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+class Routed(NamedTuple):
+    """What a router decided about some tokens."""
+
+    logits_NE: Tensor
+    experts_NK: Tensor
+    own_NK: Tensor
+    """Its own choice, where another one was replayed."""
+
+
+def _routed(router: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return the logits and the experts of a router's output."""
+    if len(output) == 3:  # logits, weights, experts
+        return output[0], output[2]
+    return output[1], output[1].topk(router.top_k).indices  # Llama 4: weights, logits
+
+
+class _Choosing(TorchFunctionMode):
+    """Within it the `topk` over all experts returns these, with their values, whatever comes before and after it."""
+
+    def __init__(self, experts_NK: Tensor, count: int) -> None:
+        super().__init__()
+        self._experts_NK, self._scores, self.asked = experts_NK, torch.Size((len(experts_NK), count)), False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.topk, Tensor.topk) and args[0].shape == self._scores:
+            self.asked = True
+            return torch.return_types.topk((args[0].gather(-1, self._experts_NK), self._experts_NK))
+        return func(*args, **(kwargs or {}))
+
+
+def _layer_sums(outputs: list[Routed], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return one layer's chosen experts [E], probabilities [E], entropy and moved choices, summed over its tokens."""
+    logits_NE, experts_NK, own_NK = (torch.cat(parts) for parts in zip(*outputs, strict=True))
     logp_NE = logits_NE.log_softmax(-1, dtype=torch.promote_types(logits_NE.dtype, torch.float32))
     p_NE, weight_N = logp_NE.exp(), torch.cat(weights).to(logp_NE.dtype)
     chosen_E = torch.zeros_like(p_NE[0])
     chosen_E.index_add_(0, experts_NK.flatten(), weight_N.repeat_interleave(experts_NK.shape[1]))
-    return chosen_E, weight_N @ p_NE, weight_N @ -(p_NE * logp_NE).detach().sum(-1)
+    moved_N = (own_NK[:, :, None] != experts_NK[:, None]).all(2).sum(1).to(logp_NE.dtype)
+    return chosen_E, weight_N @ p_NE, weight_N @ -(p_NE * logp_NE).detach().sum(-1), weight_N @ moved_N
 
 
 def balance_loss(load_LE: Tensor, probability_LE: Tensor) -> Tensor:
