@@ -1,4 +1,4 @@
-"""The metrics of a training step: what each means, and when to worry. docs/watching.md and the page have this table."""
+"""The metrics of a training step: what each means, and when to worry (docs/reference/watching.md)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ METRICS = (
 
 
 def table_rows() -> list[str]:
-    """Return the rows of the table in docs/watching.md."""
+    """Return the rows of the table in docs/reference/watching.md."""
     return [
         f"| {', '.join(name if name == '...' else f'`{name}`' for name in row.names)} | {row.meaning} | {row.worry} |"
         for row in METRICS

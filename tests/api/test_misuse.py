@@ -72,7 +72,7 @@ def test_every_name_of_the_table_is_a_setting_of_some_run() -> None:
 
 
 def test_the_page_for_those_who_come_from_another_library_has_the_whole_table() -> None:
-    page = (ROOT / "docs/trl.md").read_text(encoding="utf-8").split("## Keys")[1]
+    page = (ROOT / "docs/reference/trl.md").read_text(encoding="utf-8").split("## Keys")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| (.*) \|$", page, re.MULTILINE)
     found = {
         name: tuple(re.findall(r"`(.*?)`", ours)) for ours, theirs in rows for name in re.findall(r"`(.*?)`", theirs)

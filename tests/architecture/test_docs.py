@@ -116,7 +116,8 @@ def test_every_written_page_has_writers_that_exist_and_no_report_is_without() ->
         for folder in ("reports", "reference")
         for page in ROOT.glob(f"docs/{folder}/*.md")
     }
-    assert written == set(WRITERS)
+    by_hand = {name for name in written - set(WRITERS) if name.startswith("reference/")}
+    assert written - by_hand == set(WRITERS)
     assert not [module for modules in WRITERS.values() for module in modules if not (ROOT / module).is_file()]
 
 

@@ -1,4 +1,4 @@
-"""A small project of the user's own data for docs/deletion.md: one row of it has an address."""
+"""A small project of the user's own data for docs/reference/deletion.md: one row of it has an address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`posttrain where`, the notes before a push, and docs/deletion.md word for word."""
+"""`posttrain where`, the notes before a push, and docs/reference/deletion.md word for word."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lineage.guide import ADDRESS, LINE, PARAMS, project, write_data
 from tests.workspace import ROOT, environment
 
 pytestmark = [pytest.mark.timeout(1800)]
-GUIDE = (ROOT / "docs/deletion.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/reference/deletion.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SOURCE = f"my/data/demonstrations.jsonl:{LINE}"
 

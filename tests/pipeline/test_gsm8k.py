@@ -1,4 +1,4 @@
-"""docs/gsm8k.md, word for word: the Hub's folder and a tiny model through `dvc repro`."""
+"""The section GSM8K of docs/trl.md, word for word: the Hub's folder and a tiny model through `dvc repro`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.tables.store import read_table
 from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT, make_workspace, run
 
-PAGE = (ROOT / "docs/gsm8k.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/trl.md").read_text(encoding="utf-8").split("\n## GSM8K\n")[1].split("\n## ")[0]
 ((PARAMS,), (COMMANDS,)) = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("yaml", "sh"))
 
 

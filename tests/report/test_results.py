@@ -266,7 +266,7 @@ def test_every_suggested_command_works_in_a_project(reported: Path) -> None:
 
 @pytest.mark.slow
 def test_docs_name_every_figure(reported: Path) -> None:
-    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/results.md").read_text(encoding="utf-8")
     for name in read_summary()[0]["grpo"]:
         assert f"`{name}`" in text
 

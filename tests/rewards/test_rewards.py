@@ -267,7 +267,7 @@ def test_the_first_completions_of_a_run_must_be_readable(capsys: pytest.CaptureF
 
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "rewards.md").read_text(encoding="utf-8")
+PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("rewards.md", "reference/rewards.md"))
 OWN_PAGE = (DOCS / "own-rewards.md").read_text(encoding="utf-8").split("## More than one number per completion")[1]
 
 

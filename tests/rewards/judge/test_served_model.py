@@ -140,7 +140,7 @@ def test_the_secret_goes_to_the_endpoint_and_into_no_message(
 
 
 def test_the_settings_of_the_documentation() -> None:
-    page = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/rewards.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(reward:\n  endpoint:.*?)```", page, re.DOTALL)
     term = check(Settings, YAML(typ="safe").load(block), where="x").reward["endpoint"]
     assert isinstance(term.options, ServedModelOptions) and term.normalise and term.outcome
