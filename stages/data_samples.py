@@ -62,8 +62,9 @@ def main(run: str) -> None:
     progress = Progress(f"{where}: sampling", count, "completion")
     sampled = SampledModel(model, model_folder, text, runtime)
     with frozen_sampler(
-        params.engine, sampled, params.policy, longest, prompts, params.device, where, params.engine_args
-    ) as sampler:
+        params.engine, sampled, params.policy, longest, prompts, params.device, where,
+        params.engine_args, params.engine_servers,
+    ) as sampler:  # fmt: skip
         drawn = generate_rollouts(
             sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
         )

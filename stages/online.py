@@ -61,8 +61,9 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
     sampled = SampledModel(models.policy, inputs[0], text, models.runtime)
     heldout = heldout_prompts(params, text, section)
     longest = longest_row([*prompts, *heldout], rollout.sampling, context_of(models.policy.config))
-    opened = ENGINES[rollout.engine].open(sampled, rollout.sampling, longest, f"{section}.rollout", rollout.engine_args)
-    with opened as sampler:
+    with ENGINES[rollout.engine].open(
+        sampled, rollout.sampling, longest, f"{section}.rollout", rollout.engine_args, rollout.engine_servers
+    ) as sampler:
         groups = PolicyGroups(
             sampler, text, models, rollout,
             seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,

@@ -34,8 +34,9 @@ pass@1 to the start model, paired by prompt; its 95 % interval resamples seeds a
 interval is above 0, is *worse* if it is below; else we *cannot tell*.
 
 One SFT model, one task, few seeds: this shows that a row learns, not which row is best.
-What one seed bears another may not: `ipo_md` has the rate that was best for the search's seed, and two of three seeds fell apart at it.
-`orpo` is for a base: its likelihood of chosen answers, here the SFT model's own samples, holds an SFT model where it is.
+What one seed bears another may not: `ipo_md` has the rate that was best for the search's seed, and two of three seeds
+fell apart at it. `orpo` is for a base: its likelihood of chosen answers, here the SFT model's own samples, holds an
+SFT model where it is.
 `context_distill` needs a teacher that reads instructions.
 
 Learning rates were chosen with a seed that is not in the tables, on other prompts.

@@ -51,7 +51,7 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     progress = Progress(name, count + len(prompts), "completion")
     with frozen_sampler(
         params.engine, SampledModel(model, model_folder, text, runtime), policy, params.sampling, prompts,
-        params.device, section, params.engine_args, keep=params.completions == "full",
+        params.device, section, params.engine_args, params.engine_servers, keep=params.completions == "full",
     ) as sampler:  # fmt: skip
         draw = partial(generate_rollouts, sampler, text, prompts, params.sampling, params.seed)
         drawn = [

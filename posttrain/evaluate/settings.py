@@ -15,7 +15,7 @@ from posttrain.params.params import PARAMS_FILE, Params, at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
-from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, refuse_sampling
+from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Split
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
@@ -59,6 +59,7 @@ class EvaluateParams(Params):
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     engine: EngineName = ENGINE
     engine_args: EngineArgs = Field(default_factory=dict)
+    engine_servers: Servers = 1
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
     template: TemplateVariables = Field(
@@ -79,7 +80,7 @@ class EvaluateParams(Params):
 
     @model_validator(mode="after")
     def _within_the_engine(self) -> EvaluateParams:
-        refuse_sampling(self.engine, self.sampling, self.engine_args)
+        refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         return self
 
     @model_validator(mode="after")
@@ -91,7 +92,8 @@ class EvaluateParams(Params):
 
 
 SAMPLING = frozenset(
-    {"samples", "kl_samples", "sampling", "engine", "engine_args", "context", "reward", "max_failed", "on_failures"}
+    {"samples", "kl_samples", "sampling", "engine", "engine_args", "engine_servers", "context", "reward"}
+    | {"max_failed", "on_failures"}
 )
 """The settings of samples, which a likelihood does not read."""
 

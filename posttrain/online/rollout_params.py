@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from posttrain.online.prompt_order import PassRates
 from posttrain.params.params import Params
-from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, refuse_sampling
+from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 
 
@@ -46,6 +46,7 @@ class RolloutParams(Params):
 
     engine: EngineName = ENGINE
     engine_args: EngineArgs = Field(default_factory=dict)
+    engine_servers: Servers = 1
     ahead: Literal[0, 1] = Field(
         0, description="1: a round is sampled with the weights of one round before, with vllm while that one is trained"
     )
@@ -58,7 +59,7 @@ class RolloutParams(Params):
 
     @model_validator(mode="after")
     def _within_the_engine(self) -> RolloutParams:
-        refuse_sampling(self.engine, self.sampling, self.engine_args)
+        refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         return self
 
     @property

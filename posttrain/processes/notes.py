@@ -22,15 +22,19 @@ def process_notes(typed: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(where: str, params: Any) -> Iterator[str]:
-    processes = getattr(params, "processes", 1)
-    if processes == 1 or LAUNCH in os.environ:  # they run elsewhere
+    processes, served = getattr(params, "processes", 1), _served_gpus(params)
+    if (processes == 1 and not served) or LAUNCH in os.environ:  # they run elsewhere
         return
-    shown = f"processes = {processes}"
+    shown = together = f"processes = {processes}"
     gpus, cores = _gpus(params.device.device), os.cpu_count() or 1
+    if served > processes:
+        shown = f"engine_servers names GPU {served - 1}"
+        if served > (gpus or 0):
+            yield f"{shown}: this host has {gpus or 0} GPUs"
     if gpus is not None and processes > gpus:
-        yield f"{shown}: this host has {gpus} GPUs, and each process needs one"
-    if gpus is None and processes * params.device.threads > cores:
-        yield f"{shown}, each with device.threads = {params.device.threads}: this host has {cores} CPU cores"
+        yield f"{together}: this host has {gpus} GPUs, and each process needs one"
+    if gpus is None and processes > 1 and processes * params.device.threads > cores:
+        yield f"{together}, each with device.threads = {params.device.threads}: this host has {cores} CPU cores"
     group, _, run = where.rpartition(".")
     stage = next(entry.name for entry in STAGES if entry.group == group)
     try:
@@ -38,8 +42,14 @@ def _notes(where: str, params: Any) -> Iterator[str]:
     except PosttrainError:  # the check itself reports it
         return
     reserved = declared.meta.get("gpus") if declared else None
-    if isinstance(reserved, int) and 0 < reserved < processes:
+    if isinstance(reserved, int) and 0 < reserved < max(processes, served):
         yield f"{shown}: meta.gpus = {reserved} of the stage {stage} in dvc.yaml, so a flow shows it no more GPUs"
+
+
+def _served_gpus(params: Any) -> int:
+    """Return how many GPUs hold those that servers of an engine are on: the first is GPU 0."""
+    servers = getattr(getattr(params, "rollout", params), "engine_servers", 1)
+    return 1 + max(map(max, servers)) if isinstance(servers, list) else 0
 
 
 def _gpus(device: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The metrics of a training step: what each means, and when to worry; also in docs/reference/watching.md."""
+"""The metrics of a training step: what each means, and when to worry (docs/reference/watching.md)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from posttrain.pipeline.code_manifest import Library
 from posttrain.pipeline.digests import Digests, file_digest
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledModel
+from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledModel, Servers
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import MEMORY, Capability, Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
@@ -47,15 +47,15 @@ class ExactSampler(Sampler, Protocol):
 @contextmanager
 def frozen_sampler(
     engine: EngineName, model: SampledModel, version: str, sampling: SamplingParams, prompts: Sequence[Prompt],
-    device: DeviceParams, where: str, args: EngineArgs, *, keep: bool = True,
+    device: DeviceParams, where: str, args: EngineArgs, servers: Servers = 1, *, keep: bool = True,
 ) -> Iterator[Sampler]:  # fmt: skip
     """Yield a sampler of the unchanged model of a folder; with the cache where its completions are the same each time.
 
-    `version`: the model's name; `where`: the section of its settings; `args`: the engine's own settings; `keep`:
-    whether completions may be cached.
+    `version`: the model's name; `where`: the section of its settings; `args`: the engine's own settings; `servers`: how
+    many, or the GPUs of each; `keep`: whether completions may be cached.
     """
     longest = longest_row(prompts, sampling, model.text.context)
-    with ENGINES[engine].open(model, sampling, longest, where, args) as sampler:
+    with ENGINES[engine].open(model, sampling, longest, where, args, servers) as sampler:
         sampler.sync(model.policy, version)
         if not (keep and "exact" in sampler.can):
             yield sampler

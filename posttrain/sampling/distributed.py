@@ -14,7 +14,7 @@ from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.rollout import Kept
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.engines import Engine, EngineArgs, SampledModel
+from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
 from posttrain.sampling.sampler import (
     VLLM_CAN,
     Capability,
@@ -158,6 +158,7 @@ def _completions(shape: Tensor, ids: Tensor, logps: Tensor, *sets: Tensor) -> li
 @contextmanager
 def _opened(
     model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,  # noqa: ARG001
+    servers: Servers = 1,  # noqa: ARG001
 ) -> Iterator[Sampler]:  # fmt: skip
     yield DistributedSampler(LocalSampler(model.policy, model.text.stops, model.runtime, section=f"{where}.sampling"))
 

@@ -28,6 +28,16 @@ EngineArgs = Annotated[
     ),
 ]
 """The setting `engine_args`."""
+Servers = Annotated[
+    int | list[list[int]],
+    Field(
+        description="servers of vLLM that share the samples: how many, where the run itself computes; or the GPUs of "
+        "each, numbered as the run sees them, e.g. [[1], [2, 3]]: one on GPU 1, one divided between 2 and 3"
+    ),
+]
+"""The setting `engine_servers`."""
+PARALLEL: Final = {f"{kind}_parallel_size" for kind in ("tensor", "pipeline", "data")}
+"""Settings of vLLM about GPUs."""
 
 
 class SampledModel(NamedTuple):
@@ -42,12 +52,14 @@ class SampledModel(NamedTuple):
 class Open(Protocol):
     """Opens a sampler of a model.
 
-    `longest`: the most tokens of a row; `where`: the section of its settings; `args`: the engine's own settings.
+    `longest`: the most tokens of a row; `where`: the section of its settings; `args`: the engine's own settings;
+    `servers`: how many, or the GPUs of each.
     """
 
     def __call__(
-        self, model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs
-    ) -> AbstractContextManager[Sampler]: ...
+        self, model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,
+        servers: Servers = 1,
+    ) -> AbstractContextManager[Sampler]: ...  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,14 +84,17 @@ ENGINES: Final[Listing[Engine]] = Listing("posttrain.sampling", "ENGINES")
 """Name -> engine; a run imports the file of the one that it names."""
 
 
-def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs) -> None:
+def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs, servers: Servers) -> None:
     """Raise where settings need what an engine cannot, or are ours to set: log-probs would not be the policy's."""
+    _refuse_servers(name, servers)
     if args and ENGINES[name].sets is None:
         raise ValueError(f"engine_args: engine {name} has no settings of its own. Remove them, or set engine: vllm")
     for key, value in args.items():
         plain = key.replace("-", "_").partition(".")[0]
         if decided := (ENGINES[name].sets or {}).get(plain):
             raise ValueError(f"engine_args.{key}: {decided}. Remove it")
+        if plain in PARALLEL and isinstance(servers, list):
+            raise ValueError(f"engine_args.{key}: engine_servers has the GPUs of each server. Remove it")
         if not re.fullmatch(r"[a-z][\w.-]*", key) or value is None:
             raise ValueError(f"engine_args.{key} = {value}: expected the name of a setting of vLLM and its value")
     needs: dict[str, Capability] = {}
@@ -87,3 +102,13 @@ def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs
     needs |= {f"sampling.top_k = {sampling.top_k}": "top_k"} if sampling.top_k is not None else {}
     needs |= {"sampling.stop": "stop_strings"} if sampling.stop else {}
     ENGINES[name].refuse(name, needs)
+
+
+def _refuse_servers(name: EngineName, servers: Servers) -> None:
+    if servers != 1 and ENGINES[name].sets is None:
+        raise ValueError(f"engine_servers: engine {name} has no servers. Remove it, or set engine: vllm")
+    gpus = [gpu for one in servers for gpu in one] if isinstance(servers, list) else []
+    right = servers >= 1 if isinstance(servers, int) else servers and all(servers) and min(gpus) >= 0
+    if not right or len(set(gpus)) < len(gpus):
+        what = "expected how many, or the GPUs of each server, each GPU once"
+        raise ValueError(f"engine_servers = {servers}: {what}. Write e.g. 2, or [[1], [2, 3]]")

@@ -24,7 +24,7 @@ from posttrain.params.slots import model_slot, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rollout import Rollout
-from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, refuse_sampling
+from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.step_labels import LabelledStep, StepLabels
 from posttrain.tables.columns import CONTROL, VARIABLES, Kind, with_ids
@@ -74,6 +74,7 @@ class SamplesRun(Params):
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     engine: EngineName = ENGINE
     engine_args: EngineArgs = Field(default_factory=dict)
+    engine_servers: Servers = 1
     device: DeviceParams = Field(default_factory=DeviceParams)
     date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
     template: TemplateVariables = Field(
@@ -83,7 +84,7 @@ class SamplesRun(Params):
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> SamplesRun:
         need_reward_model(self.reward, self.reward_model)
-        refuse_sampling(self.engine, self.sampling, self.engine_args)
+        refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         return self
 
     @model_validator(mode="after")

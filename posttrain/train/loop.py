@@ -166,7 +166,9 @@ def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     """Return the settings that change the training, as plain data: they name the folder of the run's checkpoints."""
     names = ["limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards", "on_failures"]
     without = dict.fromkeys(names if params.template else [*names, "template"], True)
-    return params.model_dump(mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}}})
+    return params.model_dump(
+        mode="json", exclude={**without, "rollout": {"sampling": {"kv_gb"}, "engine_servers": True}}
+    )
 
 
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:

@@ -21,6 +21,7 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.memory import byte_count, decoding_bytes
 from posttrain.params.params import read
+from posttrain.sampling.vllm.engine import OWN_BYTES
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
 from posttrain.workspace import format_size, write_json
@@ -230,6 +231,19 @@ def test_a_run_with_an_engine_names_what_lowers_it(params: Path) -> None:
     assert found.once == found.states["engine"], "the first process alone has a server"
     (row,) = [line for line in plan(["online@grpo"], None, 512).splitlines() if line.startswith("online@grpo")]
     assert "the first of 2 processes" in row and row.endswith("  -"), "the server's own memory is most"
+
+    def taken(servers: Any) -> float:
+        change = {"rollout": {"engine_servers": servers}}
+        return demand_of("online.runs", "grpo", read(), 512, None, change).states.get("engine", 0.0)
+
+    weights = taken(2) - taken(1) - OWN_BYTES
+    assert weights > 0 and taken(3) - taken(2) == pytest.approx(weights + OWN_BYTES)
+    assert taken([[0], [1]]) == 0, "GPUs are not the memory of this machine, which trains on its CPUs"
+    evaluated = {"settings": {"data": "d/prompts", "reference": "none", "reward_model": "none"}}
+    evaluated["policies"] = {"sft": "sft/main"}
+    for engine in ("builtin", "vllm"):
+        found = demand_of("evaluate.policies", "sft", {**read(), "evaluate": evaluated}, 512, None, {"engine": engine})
+        assert ("engine" in found.states, "decoding" in found.sampling) == (engine == "vllm", engine == "builtin")
 
 
 @pytest.mark.usefixtures("params")

@@ -5,7 +5,7 @@
 It takes what posttrain gives to vLLM's server. A fault is `KIND@N`: at the N-th completion (or, for `stale`, the N-th
 load of weights) of a process; it happens once, which a file in the folder remembers over restarts. ENGINE_ALONE: each
 completion is decoded by itself, so that its log-probs have the same bits whatever comes with it. ENGINE_PERTURB: how
-much the head is changed.
+much the head is changed. ENGINE_ASKED: a folder for a file of each process with the names that it was asked for.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Engine:
 
     folder: Path
     longest: int | None
+    socket: str
     waiting: list[tuple[dict[str, Any], asyncio.Future[Completion]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -147,6 +148,9 @@ def application(engine: Engine) -> Starlette:
         assert body.items() >= expected.items(), body
         assert body["model"] in engine.adapters or (body["model"] == "policy" and not engine.adapters), body
         assert len(body["stop"]) <= 4, "vLLM refuses more"
+        if asked := os.environ.get("ENGINE_ASKED"):
+            with Path(asked, f"asked-{engine.socket}").open("a", encoding="utf-8") as file:
+                file.write(f"{body['user']}\n")
         match fault := faults.next():
             case "500" | "400" | "409":
                 return JSONResponse({"error": {"message": "as was asked"}}, status_code=int(fault))
@@ -219,7 +223,7 @@ def main() -> None:
     end_with(options.parent, options.socket.parent)
     Weights.model, Weights.engine = options.model, os.environ.get("ENGINE_NAME", ENGINE)
     longest = int(rest[rest.index("--max-model-len") + 1]) if "--max-model-len" in rest else None
-    engine = Engine(options.model, longest)
+    engine = Engine(options.model, longest, options.socket.name)
     app = application(engine)
     app.state.engine_client = engine
     app.add_middleware(Weights)

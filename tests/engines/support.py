@@ -42,12 +42,16 @@ def use_server(patch: pytest.MonkeyPatch, place: Path, faults: str = "", **envir
         patch.setenv(name, value)
 
 
-def engine(models: ModelSet, folder: Path, process: EngineProcess | None = None) -> EngineSampler:
-    """A sampler with a server of its own, or with one that runs."""
+def servers(count: int) -> list[EngineProcess]:
+    """Servers that share a folder, not started yet."""
+    first = EngineProcess([], {})
+    return [first, *(EngineProcess([], {}, first=first, number=number) for number in range(1, count))]
+
+
+def engine(models: ModelSet, folder: Path, *processes: EngineProcess) -> EngineSampler:
+    """A sampler with a server of its own, or with these."""
     stops = ChatText(load_tokenizer(folder)).stops
-    return EngineSampler(
-        models.policy, folder, stops, models.runtime, process or EngineProcess([], {}), patience=IMPATIENT
-    )
+    return EngineSampler(models.policy, folder, stops, models.runtime, processes or servers(1), patience=IMPATIENT)
 
 
 def low_tokens(rollouts: Sequence[Rollout]) -> list[float]:

@@ -48,15 +48,15 @@ def local(models: ModelSet, folder: Path) -> LocalSampler:
 
 
 def run(
-    folder: Path, place: Path, patch: pytest.MonkeyPatch, process: EngineProcess | None = None, *, ahead: int = 0
+    folder: Path, place: Path, patch: pytest.MonkeyPatch, *processes: EngineProcess, ahead: int = 0
 ) -> tuple[list[tuple[str, list[int]]], list[str], torch.Tensor, list[dict[str, float]]]:
     """(samples, version of each, change of the weights, metrics) of a GRPO run, in process or with a server."""
     place.mkdir()
     patch.setenv("DVC_ROOT", str(place))
     models = models_of(folder)
     start = flat(models)
-    sampler = Recorded(local(models, folder) if process is None else engine(models, folder, process))
-    one = grpo(folder, models, sampler, ahead=ahead, engine="builtin" if process is None else "vllm")  # type: ignore[arg-type]
+    sampler = Recorded(engine(models, folder, *processes) if processes else local(models, folder))
+    one = grpo(folder, models, sampler, ahead=ahead, engine="vllm" if processes else "builtin")  # type: ignore[arg-type]
     log = train(one, Checkpoints(one.name, {}, []), place / "log.csv")
     return sampler.samples, sampler.versions, flat(models) - start, log.rows
 
@@ -203,4 +203,4 @@ def test_a_missing_environment_and_a_server_that_does_not_start_are_named(
         sampler.sync(models.policy, "a")
     sampler.close()
     with pytest.raises(EngineError, match="the run is over"):
-        sampler._process.start(tmp_path)
+        sampler._servers[0].start(tmp_path)

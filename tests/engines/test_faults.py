@@ -78,17 +78,17 @@ def test_what_cannot_be_mended_ends_the_run_with_the_reason(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tests.engines.support import engine, models_of
+from tests.engines.support import engine, models_of, servers
 folder = Path(sys.argv[1])
 models = models_of(folder)
-sampler = engine(models, folder)
+sampler = engine(models, folder, *servers(2))
 sampler.sync(models.policy, "a")
-print(sampler._process._process.pid, sampler._process.folder, flush=True)
+print(*(server._process.pid for server in sampler._servers), sampler._servers[0].folder, flush=True)
 time.sleep(600)
 """
 
 
-def test_the_server_and_its_folder_are_gone_soon_after_the_stage_was_killed(
+def test_servers_and_their_folder_are_gone_soon_after_the_stage_was_killed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_server(monkeypatch, tmp_path)
@@ -96,13 +96,16 @@ def test_the_server_and_its_folder_are_gone_soon_after_the_stage_was_killed(
         [sys.executable, "-c", HOLDER, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as stage:
         assert stage.stdout is not None
-        server, place = stage.stdout.readline().split()
-        assert psutil.pid_exists(int(server)) and oct(Path(place).stat().st_mode)[-3:] == "700"
+        *pids, place = stage.stdout.readline().split()
+        family = [int(pid) for pid in pids]
+        assert (
+            len(family) == 2 and all(map(psutil.pid_exists, family)) and oct(Path(place).stat().st_mode)[-3:] == "700"
+        )
         os.kill(stage.pid, signal.SIGKILL)
         deadline = time.monotonic() + GONE_S
-        while time.monotonic() < deadline and (Path(place).exists() or running(int(server))):
+        while time.monotonic() < deadline and (Path(place).exists() or any(map(running, family))):
             time.sleep(0.1)
-    assert not Path(place).exists() and not running(int(server))
+    assert not Path(place).exists() and not any(map(running, family))
 
 
 def running(pid: int) -> bool:

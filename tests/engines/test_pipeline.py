@@ -105,7 +105,7 @@ def test_a_killed_run_one_round_ahead_resumes_to_the_same_bytes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ["none", "lora"])
-def test_a_run_of_two_processes_samples_with_a_server_what_one_does(
+def test_a_run_of_two_processes_samples_with_two_servers_what_one_does_with_one(
     adapter: str, own_workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PYTHON, SERVER)
@@ -116,7 +116,7 @@ def test_a_run_of_two_processes_samples_with_a_server_what_one_does(
         rollout = {**ROLLOUT, "rounds": 4, "engine": "vllm"}
         params["online"]["runs"] = {
             "one": {**run, "rollout": rollout},
-            "two": {**run, "rollout": rollout, "processes": 2},
+            "two": {**run, "rollout": {**rollout, "engine_servers": 2}, "processes": 2},
         }
         params["evaluate"]["policies"] = {"one": "online/one", "two": "online/two"}
 
@@ -128,6 +128,7 @@ def test_a_run_of_two_processes_samples_with_a_server_what_one_does(
     assert one["version"].str.replace("one", "two").to_list() == two["version"].to_list()
     record = json.loads((own_workspace / "records/online/two.json").read_text(encoding="utf-8"))
     assert record["processes"] == "2" and record["engine"] == "vllm 0.30.0"
+    assert record["engine_starts"] == 2, "the first process alone starts both"
 
 
 @pytest.mark.slow

@@ -246,12 +246,44 @@ def test_a_killed_server_is_started_again_with_the_present_weights(sampler: Engi
         models.policy.lm_head.weight.mul_(1.2)
     sampler.sync(models.policy, "killed")
     expected = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
-    starts = sampler._process.starts
-    assert sampler._process._process is not None
-    os.kill(sampler._process._process.pid, signal.SIGKILL)
+    [server] = sampler._servers
+    starts = server.starts
+    assert server._process is not None
+    os.kill(server._process.pid, signal.SIGKILL)
     found = sampler.generate(asked, SamplingParams(max_tokens=20), 1)
-    assert sampler._process.starts == starts + 1
+    assert server.starts == starts + 1
     assert [one.ids for one in found] == [one.ids for one in expected]
+
+
+def test_two_servers_share_the_samples_and_a_killed_one_alone_is_started_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PYTHON, VLLM)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    models, asked, params = models_of(folder), requests(24), SamplingParams(max_tokens=20, rows=8)
+    model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
+    with ENGINES["vllm"].open(model, params, 200, "rollout", {}, 2) as sampler:
+        assert isinstance(sampler, EngineSampler)
+        one, other = sampler._servers
+        recorded = Recorded(sampler)
+        run = grpo(folder, models, recorded, engine="vllm")  # type: ignore[arg-type]
+        rows = train(run, Checkpoints(run.name, {}, []), tmp_path / "log.csv").rows
+        assert len(recorded.samples) == 48 and all(row["sampler_kl"] < 1e-8 for row in rows)
+        sampler.sync(models.policy, "after")
+        expected = sampler.generate(asked, params, 1)
+        assert gap(models, asked, expected) < TOLERANCE and one.starts == other.starts == 1
+        finished: list[int] = []
+
+        def advance(more: int) -> None:
+            finished.append(more)
+            if len(finished) == 4 and other._process is not None:
+                os.kill(other._process.pid, signal.SIGKILL)
+
+        found = sampler.generate(asked, params, 1, advance=advance)
+        assert (one.starts, other.starts, finished) == (1, 2, [1] * 24)
+        assert [done.ids for done in found] == [done.ids for done in expected]
+        family = [one._process, other._process]
+    assert all(process is not None and not running(process.pid) for process in family)
 
 
 HOLDER = """
@@ -268,7 +300,7 @@ models = models_of(folder)
 model = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
 with ENGINES["vllm"].open(model, SamplingParams(rows=8), 64, "rollout", {}) as sampler:
     sampler.sync(models.policy, "a")
-    print(sampler._process._process.pid, sampler._process.folder, flush=True)
+    print(sampler._servers[0]._process.pid, sampler._servers[0].folder, flush=True)
     time.sleep(900)
 """
 

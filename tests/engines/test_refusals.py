@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from posttrain.errors import ParamsError
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE, PolicyRun
 from posttrain.params.params import check, merge
-from posttrain.sampling.vllm.engine import own_options
+from posttrain.sampling.vllm.engine import bytes_next_to_training, own_options
+from posttrain.train.loop import checkpoint_settings
 
 BASE: dict[str, Any] = {
     "start": "sft/main", "data": "mine/prompts", "corpus": "none", "reward_model": "none",
@@ -39,6 +41,32 @@ def test_most_algorithms_take_samples_of_an_engine(algorithm: str, rollout: dict
 @pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
 def test_every_adapter_is_sampled_by_an_engine(kind: str) -> None:
     assert settings("grpo", adapter=kind).rollout.foreign
+
+
+@pytest.mark.parametrize("servers", [2, [[1]], [[1], [2, 3]], [[0, 1]]])
+def test_servers_are_a_number_or_gpus(servers: Any) -> None:
+    assert settings("grpo", rollout={"engine_servers": servers}).rollout.engine_servers == servers
+    assert settings("grpo", rollout={"engine_args": {"tensor_parallel_size": 2}}).rollout.engine_servers == 1
+
+
+def test_how_many_servers_there_are_names_no_other_checkpoints() -> None:
+    named = [checkpoint_settings(settings("grpo", rollout={"engine_servers": n})) for n in (1, 2, [[1]])]
+    assert named[0] == named[1] == named[2] and "engine_servers" not in named[0]["rollout"]
+
+
+def test_servers_take_of_the_trainers_gpus_what_is_on_them() -> None:
+    memory, device = (8e9, 3e9), torch.device("cuda")
+
+    def taken(servers: Any, processes: int = 1) -> float:
+        return bytes_next_to_training(memory, servers, processes, device) / 1e9
+
+    assert taken(1) == 8 + 3 + 2 and taken(2) == 2 * (8 + 2) + 3
+    assert taken([[1], [2, 3]]) == 0
+    assert taken([[0], [1], [2]]) == 8 + 1 + 2
+    assert taken([[0, 1], [2]]) == (8 + 1.5) / 2 + 2
+    assert taken([[1]], processes=2) == 8 + 3 + 2, "the second process trains there"
+    assert taken([[2], [1, 3]], processes=2) == (8 + 1.5) / 2 + 2
+    assert bytes_next_to_training(memory, [[0]], 1, torch.device("cpu")) == 0
 
 
 def test_settings_of_vllm_become_its_options() -> None:
@@ -81,6 +109,22 @@ def test_settings_of_vllm_become_its_options() -> None:
             "grpo",
             {"rollout": {"engine": "builtin", "engine_args": {"block_size": 16}}},
             "engine builtin has no settings",
+        ),
+        (
+            "grpo",
+            {"rollout": {"engine": "builtin", "engine_servers": 2}},
+            "engine builtin has no servers.*engine: vllm",
+        ),
+        ("grpo", {"rollout": {"engine_servers": 0}}, "engine_servers = 0: expected how many.*2, or .*1.*2, 3"),
+        ("grpo", {"rollout": {"engine_servers": []}}, r"engine_servers = \[\]: expected how many"),
+        ("grpo", {"rollout": {"engine_servers": [[1], []]}}, "expected how many, or the GPUs of each server"),
+        ("grpo", {"rollout": {"engine_servers": [[-1]]}}, "expected how many, or the GPUs of each server"),
+        ("grpo", {"rollout": {"engine_servers": [[1], [2, 1]]}}, "each GPU once"),
+        ("grpo", {"rollout": {"engine_servers": [1, 2]}}, "engine_servers"),
+        (
+            "grpo",
+            {"rollout": {"engine_servers": [[1, 2]], "engine_args": {"tensor-parallel-size": 2}}},
+            "engine_args.tensor-parallel-size: engine_servers has the GPUs of each server",
         ),
         ("nash_md", {}, "a mixture of two models.*engine builtin"),
         ("gkd", {"own": 0.5, "rollout": {"ahead": 1}}, "skips rounds, .* Use ahead 0"),

@@ -122,6 +122,12 @@ def test_what_a_machine_lacks_for_processes_is_noted_once(monkeypatch: pytest.Mo
     notes = [line for line in check_params().splitlines() if "processes" in line]
     cores = "processes = 64, each with device.threads = 1: this host has 2 CPU cores"
     assert notes == [f"note: sft.runs.first, sft.runs.second: {cores}"]
+    served = "engine: vllm, engine_servers: [[1], [2, 3]]"
+    start = "algorithm: grpo, start: sft/main, data: two_step/prompts, corpus: none, reward_model: none"
+    change(
+        f"online: {{runs: {{x: {{{start}, correction: truncate, device: {{device: cpu}}, rollout: {{{served}}}}}}}}}"
+    )
+    assert "note: online.runs.x: engine_servers names GPU 3: this host has 0 GPUs" in check_params()
 
 
 def test_any_run_starts_from_any_model_and_reads_any_table() -> None:

@@ -23,6 +23,7 @@ from posttrain.models.master_weights import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes, layer_bytes, vocabulary
 from posttrain.online.distill_runs import TaughtParams
 from posttrain.online.rollout_log import most_bytes
+from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.runs import OnlineParams
 from posttrain.params.params import at, check, merge
 from posttrain.params.slots import NONE
@@ -31,7 +32,7 @@ from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
-from posttrain.sampling.vllm.engine import OWN_BYTES, engine_bytes
+from posttrain.sampling.vllm.engine import bytes_next_to_training, engine_bytes
 from posttrain.train.checkpoint import KEPT
 from posttrain.train.estimate import TILES, checkpoint_bytes, training_parts
 from posttrain.train.loop import TrainingParams
@@ -138,7 +139,11 @@ def _of_sampling(
     runtime.suit(policy)
     weights = {"weights": _frozen_bytes([policy, *others], runtime)}
     demand = Demand(free_bytes(runtime.device), weights)
-    _add_sampling(demand, policy, runtime, params.sampling, prompts, params.samples, prompt)
+    if "exact" in ENGINES[params.engine].can:
+        _add_sampling(demand, policy, runtime, params.sampling, prompts, params.samples, prompt)
+    else:
+        most = params.sampling.max_tokens
+        _add_servers(demand, policy, runtime, params, _within(policy, prompt, most) + most)
     return demand
 
 
@@ -181,9 +186,8 @@ def _of_training(
             if divided:  # decoding takes a whole policy
                 size = 2 if runtime.bf16 else 4
                 demand.sampling["decoding"] += size * sum(part.numel() for part in models.policy.parameters())
-        else:  # the server holds its part while the policy is trained too
-            engine = sum(engine_bytes(rollout.sampling, models.policy, prompt + most, runtime)) + OWN_BYTES
-            demand.states["engine"], demand.once = engine, once + engine
+        else:  # servers hold their part while the policy is trained too
+            _add_servers(demand, models.policy, runtime, rollout, prompt + most)
         stored = most_bytes(params.rollouts, params.most_rollouts, prompt + most)
         demand.rollouts = min(stored, params.rollouts_gb * 1e9)
     return demand
@@ -221,6 +225,16 @@ def _step_tokens(group: str, params: Any, prompt: int) -> int:
         case "reward.runs" | "preference.runs":
             return int(params.batch * params.max_tokens * 2)
     return int(params.batch * params.max_tokens)
+
+
+def _add_servers(
+    demand: Demand, policy: Any, runtime: Runtime, params: RolloutParams | EvaluateParams | SamplesRun, longest: int
+) -> None:
+    """Add what servers of an engine take of the memory of the run."""
+    memory = engine_bytes(params.sampling, policy, longest, runtime)
+    if taken := bytes_next_to_training(memory, params.engine_servers, demand.processes, runtime.device):
+        demand.states["engine"] = taken
+        demand.once += taken
 
 
 def _add_sampling(

@@ -1,8 +1,8 @@
-"""Samples with an external engine: a server with vLLM's API for completions, in an environment and process of its own.
+"""Samples with an external engine: servers with vLLM's API for completions, in an environment and processes of its own.
 
-Each completion is one request: token ids in, token ids and log-probs out, with a seed of its own. Requests and answers
-name the version of the weights. A server that died or hangs is started again with the present weights; what it had not
-answered is asked again, with the same seeds.
+Each completion is one request: token ids in, token ids and log-probs out, with a seed of its own, so any server may
+answer it. Requests and answers name the version of the weights. A server that died or hangs is started again, alone,
+with the present weights; what it had not answered is asked again, with the same seeds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 import torch
@@ -52,6 +54,7 @@ FROZEN: Final = "the frozen model"
 STOPS: Final = 4
 """Stop strings that vLLM takes; at others a completion is cut here."""
 _LOW_63: Final = 2**63 - 1
+T = TypeVar("T")
 
 
 class _LostError(Exception):
@@ -70,9 +73,9 @@ class Patience:
 
 
 class EngineSampler:
-    """Samples with a server that is started with the first weights; `close` ends it.
+    """Samples with servers that are started with the first weights; `close` ends them.
 
-    Of a model with an adapter that vLLM takes alone, the server is started with the frozen model and gets adapters.
+    Of a model with an adapter that vLLM takes alone, they are started with the frozen model and get adapters.
     """
 
     can: frozenset[Capability] = VLLM_CAN
@@ -83,14 +86,14 @@ class EngineSampler:
         files: Path,
         stops: Stops,
         runtime: Runtime,
-        process: EngineProcess,
+        servers: Sequence[EngineProcess],
         *,
         longest: int | None = None,
         patience: Patience = Patience(),
     ) -> None:
-        """`files`: the folder with the tokenizer; `longest`: the most tokens of a request that the server takes."""
+        """`files`: the folder with the tokenizer; `longest`: the most tokens of a request; `servers` share a folder."""
         self._model, self._files, self._stops, self._runtime = model, files, stops, runtime
-        self._process, self._patience, self._longest = process, patience, longest
+        self._servers, self._patience, self._longest = servers, patience, longest
         self._weights: Path | None = None
         self._frozen: Path | None = None
         self._rank = lora_rank(model)
@@ -103,12 +106,20 @@ class EngineSampler:
 
     @phase("load")
     def sync(self, model: Any, version: str) -> None:
-        """Give the server these weights, and start it if it does not run."""
+        """Give the servers these weights, and start those that do not run."""
         before, self._model, self.version = self._weights, model, version
+        first = not any(server.starts for server in self._servers)
         self._write()
-        if not self._process.alive or not self._load():
-            self._start()
-            self._probe()
+        try:
+            started = self._each(self._give)
+        except EngineError as error:
+            if not first or self._rank is None:
+                raise
+            print(f"engine: the adapter is merged into the model for each round, since {error.what}", flush=True)
+            self._merge()
+            started = self._each(self._give)
+        for server in (one for one, new in zip(self._servers, started, strict=True) if new):
+            self._probe(server)
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 
@@ -127,19 +138,31 @@ class EngineSampler:
             raise ValueError("an external engine samples from all tokens of one policy")
         if greedy:  # vLLM's word for it; log-probs are those at temperature 1
             params = params.model_copy(update={"temperature": 0.0})
-        completions = self._all(requests, params, seed, advance)
+        completions = self._all(self._servers, requests, params, seed, advance)
         count({"generate_tokens": sum(len(completion.ids) for completion in completions)})
         return completions
 
     def close(self) -> None:
-        """End the server; a request in progress fails."""
-        self._process.close()
+        """End the servers; a request in progress fails."""
+        for server in self._servers:
+            server.retire()
+        for server in self._servers:
+            server.close()
+
+    def _each(self, do: Callable[[EngineProcess], T]) -> list[T]:
+        """Do something with each server, at the same time."""
+        with ThreadPoolExecutor(len(self._servers)) as pool:
+            try:
+                return list(pool.map(do, self._servers))
+            except (KeyboardInterrupt, SystemExit):
+                self.close()  # so that no thread waits for a start
+                raise
 
     def _all(
-        self, requests: Sequence[Request], params: SamplingParams, seed: int,
+        self, servers: Sequence[EngineProcess], requests: Sequence[Request], params: SamplingParams, seed: int,
         advance: Callable[[int], None] | None = None, *, restarts: bool = True,
     ) -> list[Completion]:  # fmt: skip
-        """Return the completions, asked again where an answer was lost."""
+        """Return the completions: each server is asked for neighbours, as those of a prompt are."""
         keys = row_keys(seed, [request.name for request in requests]).tolist()
         bodies = [
             {
@@ -153,33 +176,52 @@ class EngineSampler:
             for request, key in zip(requests, keys, strict=True)
         ]  # fmt: skip
         found: dict[int, Completion] = {}
-        lost = ""
-        for number in range(self._patience.tries):
-            left = [place for place in range(len(bodies)) if place not in found]
-            if not left:
-                break
-            if number:
-                self._look_after(number, lost, restarts=restarts)
-            lost = asyncio.run(self._round(bodies, left, params, found, advance)) or lost
-        if len(found) < len(bodies):
-            what = f"{len(bodies) - len(found)} of {len(bodies)} completions were not answered in "
-            raise self._process.failed(f"{what}{self._patience.tries} tries ({lost})")
+        bounds = [len(bodies) * number // len(servers) for number in range(len(servers) + 1)]
+
+        async def ask() -> None:
+            parts = zip(servers, pairwise(bounds), strict=True)
+            asked = (self._ask(one, bodies, range(*part), params, found, advance, restarts) for one, part in parts)
+            try:
+                await asyncio.gather(*asked)
+            except asyncio.CancelledError:
+                self.close()  # so that no thread waits for a start
+                raise
+
+        asyncio.run(ask())
+        note(engine_starts=sum(server.starts for server in self._servers))
         return [found[place] for place in range(len(bodies))]
 
+    async def _ask(
+        self, server: EngineProcess, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
+        found: dict[int, Completion], advance: Callable[[int], None] | None, restarts: bool,  # noqa: FBT001
+    ) -> None:  # fmt: skip
+        """Ask a server for the completions at these places, again where an answer was lost."""
+        lost = ""
+        for number in range(self._patience.tries):
+            left = [place for place in places if place not in found]
+            if not left:
+                return
+            if number:
+                await asyncio.to_thread(self._look_after, server, number, lost, restarts=restarts)
+            lost = await self._round(server, bodies, left, params, found, advance) or lost
+        if left := [place for place in places if place not in found]:
+            what = f"{len(left)} of {len(places)} completions were not answered in "
+            raise server.failed(f"{what}{self._patience.tries} tries ({lost})")
+
     async def _round(
-        self, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
+        self, server: EngineProcess, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
         found: dict[int, Completion], advance: Callable[[int], None] | None,
     ) -> str:  # fmt: skip
         """Ask for the completions at these places, put them into `found`; says why some are lost."""
-        slots, lost = asyncio.Semaphore(params.rows), ""
+        slots, lost = asyncio.Semaphore(-(-params.rows // len(self._servers))), ""
         transport = httpx.AsyncHTTPTransport(
-            uds=str(self._process.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=64)
+            uds=str(server.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=64)
         )
         async with httpx.AsyncClient(transport=transport, timeout=None, headers={HEADER: self.version}) as client:
 
             async def ask(place: int) -> None:
                 async with slots:
-                    found[place] = await self._completion(client, bodies[place], params)
+                    found[place] = await self._completion(server, client, bodies[place], params)
                 if advance:
                     advance(1)
 
@@ -204,7 +246,7 @@ class EngineSampler:
         return lost
 
     async def _completion(
-        self, client: httpx.AsyncClient, body: Mapping[str, Any], params: SamplingParams
+        self, server: EngineProcess, client: httpx.AsyncClient, body: Mapping[str, Any], params: SamplingParams
     ) -> Completion:
         try:
             answer = await client.post("http://engine/v1/completions", json=body)
@@ -213,12 +255,14 @@ class EngineSampler:
         if answer.status_code >= 500 or answer.status_code in (408, 409, 429):
             raise _LostError(f"HTTP {answer.status_code}: {answer.text:.200}")
         if answer.status_code != 200:
-            raise self._process.failed(f"the server refuses a request: HTTP {answer.status_code}: {answer.text:.300}")
+            raise server.failed(f"the server refuses a request: HTTP {answer.status_code}: {answer.text:.300}")
         if (held := answer.headers.get(HEADER)) != self.version:
             raise _LostError(f"an answer is of the weights {held!r}, not {self.version!r}")
-        return self._read(answer, body, params)
+        return self._read(server, answer, body, params)
 
-    def _read(self, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams) -> Completion:
+    def _read(
+        self, server: EngineProcess, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams
+    ) -> Completion:
         """Return the completion of an answer; refuses one that cannot be a sample of this request."""
         vocabulary = self._model.config.get_text_config().vocab_size
         try:
@@ -235,15 +279,12 @@ class EngineSampler:
                 buffer.add(0, ids, logps)
                 sane = buffer.ended[0]
         except (ValueError, LookupError, TypeError) as error:
-            raise self._nonsense(answer, repr(error)) from error
+            raise _nonsense(server, answer, repr(error)) from error
         if not sane:
-            raise self._nonsense(answer, "its token ids and log-probs are not those of a whole completion")
+            raise _nonsense(server, answer, "its token ids and log-probs are not those of a whole completion")
         return buffer.completions()[0]
 
-    def _nonsense(self, answer: httpx.Response, why: str) -> EngineError:
-        return self._process.failed(f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}")
-
-    def _look_after(self, number: int, lost: str, *, restarts: bool) -> None:
+    def _look_after(self, server: EngineProcess, number: int, lost: str, *, restarts: bool) -> None:
         """Before another try: start a dead or silent server again, load the weights again where it has others."""
         print(f"engine: {lost}; try {number + 1} of {self._patience.tries}", flush=True)
         pause = self._patience.pause_s * 2 ** (number - 1)
@@ -252,14 +293,14 @@ class EngineSampler:
             return
         silent = lost.startswith("no answer")
         try:
-            held = None if silent or not self._process.alive else self._held()
+            held = None if silent or not server.alive else self._held(server)
         except (httpx.TransportError, EngineError):
             held = None
-        if held is None or (held != self.version and not self._load()):
-            self._start()
+        if held is None or (held != self.version and not self._load(server)):
+            self._start(server)
 
-    def _held(self) -> str | None:
-        state = self._process.ask("GET", seconds=self._patience.health_s)
+    def _held(self, server: EngineProcess) -> str | None:
+        state = server.ask("GET", seconds=self._patience.health_s)
         return state.get("weights")
 
     def _write(self) -> None:
@@ -275,64 +316,64 @@ class EngineSampler:
         count({"weight_bytes": size})
 
     def _folder(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="weights-", dir=self._process.folder))
+        return Path(tempfile.mkdtemp(prefix="weights-", dir=self._servers[0].folder))
 
     @property
     def _dtype(self) -> torch.dtype:
         return torch.bfloat16 if self._runtime.bf16 else torch.float32
 
-    def _start(self) -> None:
-        """Start the server with the present weights; with merged ones where it does not take the adapter alone."""
+    def _merge(self) -> None:
+        """End the servers, and write the present weights with the adapter merged, as from now on."""
+        for server in self._servers:
+            server.end()
+        for folder in filter(None, (self._weights, self._frozen)):
+            shutil.rmtree(folder)
+        self._rank = None
+        self._write()
+
+    def _give(self, server: EngineProcess) -> bool:
+        """Let a server load the present weights, or start it with them; whether it was started."""
+        if server.alive and self._load(server):
+            return False
+        self._start(server)
+        return True
+
+    def _start(self, server: EngineProcess) -> None:
         assert self._weights is not None
         if self._rank is None:
-            self._check(self._started(self._weights, []), self.version)
+            _check(server, self._started(server, self._weights, []), self.version)
             return
         assert self._frozen is not None
-        try:
-            lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(self._rank)]
-            self._check(self._started(self._frozen, lora), FROZEN)
-            if not self._load():
-                raise self._process.failed("the server did not answer when it was given the adapter")
-        except EngineError as error:
-            if self._process.starts > 1:
-                raise
-            print(f"engine: the adapter is merged into the model for each round, since {error.what}", flush=True)
-            for folder in (self._weights, self._frozen):
-                shutil.rmtree(folder)
-            self._rank = None
-            self._write()
-            self._start()
+        lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(self._rank)]
+        _check(server, self._started(server, self._frozen, lora), FROZEN)
+        if not self._load(server):
+            raise server.failed("the server did not answer when it was given the adapter")
 
-    def _started(self, weights: Path, options: Sequence[str]) -> dict[str, Any]:
-        state = self._process.start(weights, options)
+    def _started(self, server: EngineProcess, weights: Path, options: Sequence[str]) -> dict[str, Any]:
+        state = server.start(weights, options)
         engine = str(state.get("engine"))
         if not engine.startswith("vllm "):
-            raise self._process.failed(f"the server is {engine!r:.60}, and not vLLM's")
-        note(engine=engine, engine_starts=self._process.starts)
+            raise server.failed(f"the server is {engine!r:.60}, and not vLLM's")
+        note(engine=engine)
         return state
 
-    def _load(self) -> bool:
-        """Let the server load the present weights; whether it has answered."""
+    def _load(self, server: EngineProcess) -> bool:
+        """Let a server load the present weights; whether it has answered."""
         try:
-            self._check(self._process.ask("POST", {"folder": str(self._weights)}), self.version)
+            _check(server, server.ask("POST", {"folder": str(self._weights)}), self.version)
         except httpx.TransportError:
             return False
         return True
 
-    def _check(self, state: Mapping[str, Any], version: str) -> None:
-        if state.get("weights") != version:
-            what = f"the server holds the weights {state.get('weights')!r} after it was given {version!r}"
-            raise self._process.failed(what)
-
     @torch.no_grad()
-    def _probe(self) -> None:
+    def _probe(self, server: EngineProcess) -> None:
         """A first sample: its log-probs are those that the trainer computes for the same tokens."""
         if not is_whole(self._model):  # a restart while the weights are divided among processes
             return
         known = min(4, self._model.config.get_text_config().vocab_size)
         stops, self._stops = self._stops, Stops((), self._stops.decode)
         try:
-            [sample] = self._all([Request(list(range(known)), "probe")], PROBE, 0, restarts=False)
+            [sample] = self._all([server], [Request(list(range(known)), "probe")], PROBE, 0, restarts=False)
         finally:
             self._stops = stops
         training = self._model.training
@@ -343,4 +384,14 @@ class EngineSampler:
         gap = float((logps - torch.tensor(sample.logps)).abs().mean())
         if not gap < PROBE_GAP:
             what = f"the log-probs of the server's first sample differ by {gap:.3g} nats from those of the trainer"
-            raise self._process.failed(what)
+            raise server.failed(what)
+
+
+def _check(server: EngineProcess, state: Mapping[str, Any], version: str) -> None:
+    if state.get("weights") != version:
+        what = f"the server holds the weights {state.get('weights')!r} after it was given {version!r}"
+        raise server.failed(what)
+
+
+def _nonsense(server: EngineProcess, answer: httpx.Response, why: str) -> EngineError:
+    return server.failed(f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}")

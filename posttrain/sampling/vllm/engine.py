@@ -1,21 +1,23 @@
-"""Opens vLLM's server for a model, and the memory that it takes."""
+"""Opens vLLM's servers for a model, and the memory that they take."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
+from posttrain.errors import EngineError
 from posttrain.models.adapters import weight_counts
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.sampling.distributed import RankZeroSampler
-from posttrain.sampling.engines import Engine, EngineArgs, SampledModel
+from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
 from posttrain.sampling.sampler import VLLM_CAN, Sampler, SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
@@ -27,25 +29,41 @@ OWN_BYTES = 2e9
 
 @contextmanager
 def opened(
-    model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,  # noqa: ARG001
+    model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,
+    servers: Servers = 1,
 ) -> Iterator[Sampler]:  # fmt: skip
-    """Yield the sampler; the server starts with the first weights that it is given and ends here."""
+    """Yield the sampler; the servers start with the first weights that they are given and end here."""
     policy, runtime = model.policy, model.runtime
     with whole(policy):  # its layers are run once, which all processes must do
-        options, environment = _options(sampling, policy, longest, runtime)
+        memory = engine_bytes(sampling, policy, longest, runtime)
     if not world.is_rank_zero():
         yield RankZeroSampler(longest)
         return
-    process = EngineProcess([*options, *own_options(args)], environment)
-    sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, process, longest=longest)
+    gpus_of: list[list[int] | None] = [None] * servers if isinstance(servers, int) else [*servers]
+    count = len(gpus_of)
+    common = [
+        "--dtype", "bfloat16" if runtime.bf16 else "float32", "--max-model-len", str(longest),
+        "--max-num-seqs", str(-(-sampling.rows // count)), "--disable-log-stats", *own_options(args),
+    ]  # fmt: skip
+    places = [_place(gpus, sampling, memory, runtime, count, where) for gpus in gpus_of]
+    made: list[EngineProcess] = []
+    for number, (options, environment) in enumerate(places):
+        first = made[0] if made else None
+        made.append(EngineProcess([*common, *options], environment, first=first, number=number))
+    sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, made, longest=longest)
     try:
         yield sampler if world.count() == 1 else RankZeroSampler(longest, sampler)
     finally:
         sampler.close()
 
 
+def shares_a_gpu(gpus: list[int], processes: int) -> bool:
+    """Whether a server has a GPU of the processes that train: these have the first ones."""
+    return min(gpus) < processes
+
+
 def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: Runtime) -> tuple[float, float]:
-    """Bytes of the server's weights, and of its keys and values: for all rows at a time, or half of the free memory."""
+    """Bytes of a server's weights, and of keys and values: for all rows at a time, or half of the free memory."""
     itemsize = 2 if runtime.bf16 else 4
     token, _ = kv_bytes(kv_sizes(policy), itemsize, 1)
     cache = min(float(sampling.rows * longest * token), FREE_SHARE * free_bytes(runtime.device))
@@ -53,27 +71,57 @@ def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: R
     return weights, cache if sampling.kv_gb is None else sampling.kv_gb * 1e9
 
 
-def _options(sampling: SamplingParams, policy: Any, longest: int, runtime: Runtime) -> tuple[list[str], dict[str, str]]:
-    """Return the options of vLLM, and its environment: the same device and precision as the trainer."""
-    weights, cache = engine_bytes(sampling, policy, longest, runtime)
-    options = [
-        "--dtype", "bfloat16" if runtime.bf16 else "float32", "--max-model-len", str(longest),
-        "--max-num-seqs", str(sampling.rows), "--disable-log-stats",
-    ]  # fmt: skip
+def bytes_next_to_training(
+    memory: tuple[float, float], servers: Servers, processes: int, device: torch.device
+) -> float:
+    """Bytes that servers take of a memory that the run trains in; `memory`: as `engine_bytes` has it."""
+    weights, cache = memory
+    if isinstance(servers, int):
+        return servers * (weights + OWN_BYTES) + cache
+    shared = [gpus for gpus in servers if device.type == "cuda" and shares_a_gpu(gpus, processes)]
+    return max(((weights + cache / len(servers)) / len(gpus) + OWN_BYTES for gpus in shared), default=0.0)
+
+
+def _place(
+    gpus: list[int] | None, sampling: SamplingParams, memory: tuple[float, float], runtime: Runtime, servers: int,
+    where: str,
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
+    """Return vLLM's options about the place of one of several servers, and its environment."""
+    weights, cache = memory[0], memory[1] / servers
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    options: list[str] = []
+    if gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(_shown(gpus, where))
+        weights, cache = weights / len(gpus), cache / len(gpus)
+        options += ["--tensor-parallel-size", str(len(gpus))] if len(gpus) > 1 else []
+        if not (runtime.device.type == "cuda" and shares_a_gpu(gpus, world.count())):  # the share that vLLM takes
+            return options if sampling.kv_gb is None else [*options, *_cache_option(cache)], environment
     if runtime.device.type == "cuda":
         total = torch.cuda.get_device_properties(runtime.device).total_memory
         share = min((weights + cache + OWN_BYTES) / total, 0.95)
-        options += ["--kv-cache-memory-bytes", str(int(cache)), "--gpu-memory-utilization", f"{share:.3f}"]
-        return options, environment
-    threads = torch.get_num_threads()
+        return [*options, *_cache_option(cache), "--gpu-memory-utilization", f"{share:.3f}"], environment
     environment |= {
         "VLLM_CPU_KVCACHE_SPACE": str(max(round(cache / 2**30), 1)),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(max(torch.get_num_threads() // servers, 1)),
         "CUDA_VISIBLE_DEVICES": "",
     }
-    return [*options, "--enforce-eager"], environment
+    return ["--enforce-eager"], environment
+
+
+def _cache_option(cache: float) -> list[str]:
+    return ["--kv-cache-memory-bytes", str(int(cache))]
+
+
+def _shown(gpus: list[int], where: str) -> list[str]:
+    """Return the names of GPUs among those that this run is shown."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(number) for number in range(torch.cuda.device_count())] if given is None else given.split(",")
+    if (most := max(gpus)) >= len(names):
+        what = f"GPU {most} has no place among the {len(names)} that are shown to this run"
+        fix = "Name GPUs from 0 on that it is shown, or raise meta.gpus in dvc.yaml if a flow runs it"
+        raise EngineError(what=what, where=f"{where}.engine_servers", fix=fix)
+    return [names[gpu] for gpu in gpus]
 
 
 def own_options(args: EngineArgs) -> list[str]:

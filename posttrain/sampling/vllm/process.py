@@ -76,11 +76,14 @@ def _kill_group(leader: int) -> None:
 class EngineProcess:
     """A server that is started, asked for its state, and ended."""
 
-    def __init__(self, options: Sequence[str], environment: Mapping[str, str], *, start_s: float = START_S) -> None:
-        """`options`: of the engine itself."""
+    def __init__(
+        self, options: Sequence[str], environment: Mapping[str, str], *, first: EngineProcess | None = None,
+        number: int = 0, start_s: float = START_S,
+    ) -> None:  # fmt: skip
+        """`options`: of the engine itself; `first`: of several servers that share a folder, and this one's `number`."""
         self._command, self._options, self._environment = engine_command(), list(options), dict(environment)
-        self._start_s = start_s
-        self.folder = private_folder()
+        self._start_s, self._number = start_s, number
+        self.folder: Path = first.folder if first else private_folder()
         self.starts = 0
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +91,7 @@ class EngineProcess:
     @property
     def socket(self) -> Path:
         """The Unix socket of the present process."""
-        return self.folder / f"socket-{self.starts}"
+        return self.folder / f"socket-{self._number}-{self.starts}"
 
     @property
     def alive(self) -> bool:
@@ -103,7 +106,7 @@ class EngineProcess:
         self.starts += 1
         own = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            server = self._process = subprocess.Popen(
                 [*self._command, *own, *self._options, *more],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 env={**_inherited(), **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)},
@@ -111,8 +114,8 @@ class EngineProcess:
             )  # fmt: skip
         deadline = time.monotonic() + self._start_s
         while time.monotonic() < deadline:
-            if not self.alive:
-                raise self.failed(f"the server ended with status {self._process.returncode} while it started")
+            if server.poll() is not None:
+                raise self.failed(f"the server ended with status {server.returncode} while it started")
             with contextlib.suppress(httpx.TransportError, OSError):
                 return self.ask("GET", seconds=10)
             time.sleep(0.1)
@@ -137,11 +140,16 @@ class EngineProcess:
             self._process.wait()
             self._process = None
 
-    def close(self) -> None:
-        """End it for good; it has some seconds to remove what it shares between its processes."""
+    def retire(self) -> None:
+        """Ask it to end for good, and do not wait for it."""
         self._closed = True
         if self._process is not None:
             self._process.terminate()
+
+    def close(self) -> None:
+        """End it for good; it has some seconds to remove what it shares between its processes."""
+        self.retire()
+        if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE_S)
         self.end()
@@ -158,4 +166,4 @@ class EngineProcess:
 
     @property
     def _log(self) -> Path:
-        return self.folder / "server.log"
+        return self.folder / f"server-{self._number}.log"
