@@ -58,19 +58,24 @@ def _watch(stage: str, limit: float) -> None:
         began, name = CLOCK.moved, CLOCK.current
         still = time.monotonic() - began
         if said and said != began:
-            print(f"{stage} moves again after {(began - said) / 60:.3g} minutes", file=sys.stderr, flush=True)
+            _say(f"{stage} moves again after {(began - said) / 60:.3g} minutes")
             said = 0.0
         if still >= limit and not said:
             said = began
             waits = f" (waits for {_MEANS[name]})" if name in _MEANS else ""
-            print(
+            _say(
                 f"{stage} has not moved for {still / 60:.3g} minutes: phase {name}{waits}. It still runs; "
-                f"{SETTING} sets after how long this is said. Its stacks and child processes:\n{_own_stacks()}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                f"{SETTING} sets after how long this is said. Its stacks and child processes:\n{_own_stacks()}"
+            )
             for line in _children():
-                print(line, file=sys.stderr, flush=True)
+                _say(line)
         time.sleep(min(limit / 4, 5.0))
+
+
+def _say(line: str) -> None:
+    """Write a line to stderr past its buffer: Python aborts where a thread holds the buffer when it ends."""
+    if sys.__stderr__ is not None:
+        os.write(sys.__stderr__.fileno(), f"{line}\n".encode())
 
 
 def _own_stacks() -> str:
