@@ -24,7 +24,7 @@ from posttrain.models.forward.routers import balance_loss, find_routers
 from posttrain.rollout import token_rows
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import RouterParams, routers_of
-from posttrain.train.step import StepClosure, make_batch
+from posttrain.train.step import Batch, StepClosure, make_batch
 from tests.models.families import EVERY, MOE, SHAPE
 from tests.models.tiny import plain_logps, random_rows, tiny_model
 
@@ -49,8 +49,8 @@ def mixture(name: str = "qwen3_moe") -> Any:
     return model
 
 
-def closure(model: Any, runtime: Runtime, objective: Objective, tokens: int, balance: float | None) -> StepClosure:
-    """A prepared step of nine rows."""
+def nine_rows() -> Batch:
+    """Three groups of three rows."""
     count = sum(len(ids) for ids in COMPLETIONS)
     rows = {
         "reward": torch.linspace(0, 1, 9),
@@ -58,7 +58,12 @@ def closure(model: Any, runtime: Runtime, objective: Objective, tokens: int, bal
         "group": torch.arange(3).repeat_interleave(3),
         "age": torch.zeros(9, dtype=torch.long),
     }
-    batch = make_batch(token_rows(PROMPTS, COMPLETIONS), rows, {"old_logp": torch.full((count,), -4.0)})
+    return make_batch(token_rows(PROMPTS, COMPLETIONS), rows, {"old_logp": torch.full((count,), -4.0)})
+
+
+def closure(model: Any, runtime: Runtime, objective: Objective, tokens: int, balance: float | None) -> StepClosure:
+    """A prepared step of nine rows."""
+    batch = nine_rows()
     old = mixture() if "kl_old" in objective.needs else None
     models = ModelSet(model, runtime, old=old, micro_tokens=tokens)
     batch = models.add_scored_columns(batch, objective.needs)

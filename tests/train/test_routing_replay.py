@@ -19,34 +19,21 @@ from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import run_in_rows, score_tokens
 from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import ONLINE
-from posttrain.rollout import token_rows
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import ReplayParams, Routers, routers_of, with_experts
 from posttrain.train.run_config import typed_run
-from posttrain.train.step import Batch, StepClosure, make_batch
+from posttrain.train.step import Batch, StepClosure
 from tests.models.families import EVERY, SHAPE
-from tests.models.tiny import TEXTS, random_rows, tiny_model
-from tests.train.test_routers import MIXTURES, mixture
+from tests.models.tiny import TEXTS, tiny_model
+from tests.train.test_routers import MIXTURES, mixture, nine_rows
 from tests.train.test_training import cut_and_whole, make_run
 
 CPU = Runtime(DeviceParams(device="cpu", threads=1))
 REPLAY = ReplayParams(replay=True, balance=0.0)
-PROMPTS, COMPLETIONS = random_rows(9, seed=3)  # some prompts are shared by neighbours
 SIZE = 2e-3
 """Of the step of a finite difference: the router's own softmax is in float32."""
-
-
-def batch_of() -> Batch:
-    count = sum(len(ids) for ids in COMPLETIONS)
-    rows = {
-        "reward": torch.linspace(0, 1, 9),
-        "truncated": torch.zeros(9, dtype=torch.bool),
-        "group": torch.arange(3).repeat_interleave(3),
-        "age": torch.zeros(9, dtype=torch.long),
-    }
-    return make_batch(token_rows(PROMPTS, COMPLETIONS), rows, {"old_logp": torch.full((count,), -4.0)})
 
 
 def routers(model: Any) -> list[Any]:
@@ -80,7 +67,7 @@ def chosen(models: ModelSet, batch: Batch) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("micro_tokens", [100_000, 64], ids=["whole", "micro-batches"])
 def test_at_the_weights_of_the_round_replay_changes_no_bit(micro_tokens: int) -> None:
     models = ModelSet(mixture(), CPU, micro_tokens=micro_tokens)
-    batch = batch_of()
+    batch = nine_rows()
     replayed = with_experts(models, batch)
     assert all(len(row.experts) == len(row) for row in replayed.rows if row.experts is not None)
     for own, kept in zip(chosen(models, batch), chosen(models, replayed), strict=True):
@@ -100,10 +87,10 @@ def test_every_family_keeps_its_experts_after_its_routers_moved(name: str) -> No
     models = ModelSet(mixture(name), CPU)
     for router in routers(models.policy):
         router.top_k = min(router.top_k, 2)
-    batch = with_experts(models, batch_of())
-    before, _ = chosen(models, batch_of())
+    batch = with_experts(models, nine_rows())
+    before, _ = chosen(models, nine_rows())
     moved(models.policy, 1.0)
-    after, own = chosen(models, batch_of())
+    after, own = chosen(models, nine_rows())
     assert not torch.equal(before.sort(-1).values, after.sort(-1).values), "the step turns choices"
     kept, logps = chosen(models, batch)
     assert torch.equal(kept.sort(-1).values, before.sort(-1).values)
@@ -114,10 +101,10 @@ def test_every_family_keeps_its_experts_after_its_routers_moved(name: str) -> No
 
 def test_the_share_of_moved_choices_is_what_is_counted() -> None:
     models = ModelSet(mixture(), CPU)
-    batch = with_experts(models, batch_of())
-    before, _ = chosen(models, batch_of())
+    batch = with_experts(models, nine_rows())
+    before, _ = chosen(models, nine_rows())
     moved(models.policy, 0.5)
-    after, _ = chosen(models, batch_of())
+    after, _ = chosen(models, nine_rows())
     packed = models.packed(batch)
     weight_N = packed.rows_per_token()
     with Routers(models.policy, find_routers(models.policy)).record(packed) as recording, torch.no_grad():
@@ -133,7 +120,7 @@ def test_the_gradient_is_that_of_the_loss_with_fixed_experts() -> None:
     """A finite difference over a step of the routers, after a step that turned their choices."""
     models = ModelSet(mixture().double(), Runtime(DeviceParams(device="cpu", threads=1), fused=False))
     models.policy.set_experts_implementation("eager")  # the others do not multiply float64
-    batch = with_experts(models, batch_of())
+    batch = with_experts(models, nine_rows())
     moved(models.policy, 0.3)
     closure = step_of(models, batch)
     closure()
@@ -157,22 +144,22 @@ def test_the_gradient_is_that_of_the_loss_with_fixed_experts() -> None:
 
 def test_a_round_in_a_checkpoint_has_its_experts() -> None:
     models = ModelSet(mixture(), CPU)
-    batch = with_experts(models, batch_of())
+    batch = with_experts(models, nine_rows())
     again = Batch.from_tensors(batch.tensors())
     for row, other in zip(batch.rows, again.rows, strict=True):
         assert row.experts is not None and other.experts is not None and torch.equal(row.experts, other.experts)
-    assert "experts" not in batch_of().tensors()
+    assert "experts" not in nine_rows().tensors()
 
 
 def test_rows_without_experts_choose_their_own() -> None:
     """Pretraining text next to samples."""
     models = ModelSet(mixture(), CPU)
-    batch = with_experts(models, batch_of())
+    batch = with_experts(models, nine_rows())
     spans = models.packed(batch).spans
     other = next(row for row in range(3, 9) if spans[row][0] != spans[row - 1][0])  # the first with another prompt
-    mixed = replace(batch, rows=[*batch.rows[:other], *batch_of().rows[other:]])
+    mixed = replace(batch, rows=[*batch.rows[:other], *nine_rows().rows[other:]])
     moved(models.policy, 1.0)
-    free, _ = chosen(models, batch_of())
+    free, _ = chosen(models, nine_rows())
     found, _ = chosen(models, mixed)
     first = spans[other][0]
     assert torch.equal(found[first:], free[first:]) and not torch.equal(found[:first], free[:first])
@@ -199,7 +186,7 @@ def test_a_router_that_does_not_ask_for_the_likeliest_is_named() -> None:
     """Phi's routers take the largest twice, and leave out what is near the first."""
     models = ModelSet(mixture("phimoe"), CPU)
     with pytest.raises(ModelError, match=r"PhimoeTopKRouter: its routers do not choose by topk"):
-        chosen(models, with_experts(models, batch_of()))
+        chosen(models, with_experts(models, nine_rows()))
 
 
 def mixture_folder(path: Path) -> Path:
