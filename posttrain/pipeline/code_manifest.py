@@ -27,6 +27,9 @@ from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, is_outside, write_
 CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
+PROMPTS: Final = "/prompts"
+DERIVED: Final = ("data.samples", "data.filters", "data.commands")
+"""Groups whose tables have the prompts of other tables."""
 UNCOUNTED: Final = (
     "posttrain.__main__",
     "posttrain.commands",
@@ -295,7 +298,14 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
         own = group_of(settings, group).get(run) if group else None
     texts = list(_texts(own))
     yield from texts
-    yield from _texts([tasks.get(text.removesuffix("/prompts")) for text in texts if text.endswith("/prompts")])
+    made_of = {name: made for group in DERIVED for name, made in group_of(settings, group).items()}
+    tables, seen = [text for text in texts if text.endswith(PROMPTS)], set[str]()
+    while tables:
+        name = tables.pop().removesuffix(PROMPTS)
+        yield from tasks.get(name, ())
+        if name in made_of and name not in seen:
+            tables += [text for text in _texts(made_of[name]) if text.endswith(PROMPTS)]
+        seen.add(name)
 
 
 def named_files(settings: Any) -> list[str]:

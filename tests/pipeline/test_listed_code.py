@@ -65,3 +65,17 @@ def test_the_miniature_depends_on_no_more_files_than_before(monkeypatch: pytest.
     from posttrain.params.formats import read_yaml
 
     assert len(Library().code("online@grpo", read_yaml("params.yaml"))["files"]) <= MOST
+
+
+def test_prompts_that_were_sampled_and_filtered_bring_the_code_of_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tables name the task in each row, so that a run imports it."""
+    monkeypatch.chdir(ROOT)
+    from posttrain.params.formats import read_yaml
+
+    settings = read_yaml("params.yaml")
+    directly = Library().code("online@grpo", settings)["files"]
+    settings["data"]["samples"]["medium"] = {"policy": "sft/main", "data": "two_step/prompts", "reward_model": "none"}
+    settings["data"]["filters"] = {"fewer": {"data": "medium/prompts", "against": "medium/prompts"}}
+    settings["online"]["runs"]["grpo"]["data"] = "fewer/prompts"
+    found = Library().code("online@grpo", settings)["files"]
+    assert "posttrain/tasks/two_step/__init__.py" in found and found == directly
