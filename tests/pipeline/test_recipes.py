@@ -25,9 +25,9 @@ RECIPES = (
     "scalerl",
 )
 SIZES = {
-    "n_corpus": 600, "n_corpus_heldout": 40, "n_sft": 60, "n_sft_heldout": 20, "n_rl": 60, "n_heldout": 30,
+    "n_corpus": 600, "n_corpus_heldout": 40, "n_sft": 250, "n_sft_heldout": 20, "n_rl": 60, "n_heldout": 30,
     "n_test": 20, "steps": 30, "rounds": 2, "prompts": 20, "heldout_prompts": 20, "samples": 3, "group_size": 3,
-    "epochs": 1.0,
+    "epochs": 4.0,
 }  # fmt: skip
 """The most of each size."""
 DROPPED = {"min_score", "pass_rate"}
