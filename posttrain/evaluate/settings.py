@@ -27,8 +27,8 @@ Completions = Literal["none", "sampled", "full"]
 class ContextTurn(Params):
     """One turn before the prompt."""
 
-    role: Literal["system", "user", "assistant"] = Field(description="who speaks")
-    content: str = Field(min_length=1, description="what is said")
+    role: Literal["system", "user", "assistant"] = Field(description="whose turn it is")
+    content: str = Field(min_length=1, description="its text")
 
 
 def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:

@@ -306,7 +306,7 @@ def test_a_cut_run_goes_on_to_the_same_weights_and_the_same_log(
 
 
 def cut_and_whole(name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is cut twice and goes on ends with the weights and the log of one that is not."""
+    """A run that is cut twice and resumed ends with the weights and the log of one that is not."""
     monkeypatch.setenv("DVC_ROOT", str(tmp_path / "whole"))
     whole = make_run(folder, name, tmp_path)
     start = digest(whole)

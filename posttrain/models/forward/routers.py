@@ -96,6 +96,8 @@ class Recording:
 
     def _hook(self, layer: int, outputs: list[Routed]) -> Any:
         def record(router: Any, inputs: Any, named: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            if self._replayed_NLK is None and len(outputs) == len(self._weights):
+                return None
             logits_NE, own_NK = _routed(router, output)
             if self._replayed_NLK is None:
                 routed, replayed = Routed(logits_NE, own_NK, own_NK), None
