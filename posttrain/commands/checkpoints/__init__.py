@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from posttrain.commands.line import add_action, add_actions
+from posttrain.workspace import checkpoint_path
 
 EXAMPLE = ""
 ACTIONS = {
@@ -23,7 +24,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> str:
     """List the checkpoints, or decide about one."""
-    from posttrain.commands.checkpoints import actions
+    if arguments.action == "list" and not any(checkpoint_path("").rglob("step-*")):
+        return "no checkpoints"
+    from posttrain.commands.checkpoints import actions  # imports torch
 
     if arguments.action == "list":
         return actions.list_checkpoints()
