@@ -13,14 +13,13 @@ from posttrain.evaluate.intervals import SEED
 from posttrain.models.device import DeviceParams
 from posttrain.params.params import PARAMS_FILE, Params, at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
-from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
+from posttrain.rewards.catalog import MEASURED, Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Split
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
-MEASURED: Any = {"correct": 1.0, "format": 0.0}
 Completions = Literal["none", "sampled", "full"]
 
 

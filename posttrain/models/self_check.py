@@ -90,7 +90,8 @@ def _fault(run: Callable[[], Tensor], head: Head | None, expected: Tensor) -> st
     try:
         states = run()
     except FAULTS as error:
-        return f"cannot be run packed ({type(error).__name__}: {error!s:.200})"
+        why = error.what if isinstance(error, ModelError) else f"{type(error).__name__}: {error!s:.200}"
+        return f"cannot be run packed ({why})"
     values = states if head is None else head.logits(states)
     gap, size = float((values - expected).abs().max()), float(expected.abs().max())
     if not _close(values, expected):

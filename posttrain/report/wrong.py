@@ -11,7 +11,7 @@ from posttrain.errors import PosttrainError
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.params.user_code import is_import_path
 from posttrain.report.policies import Policy
-from posttrain.rewards.catalog import term
+from posttrain.rewards.catalog import MEASURED, term
 from posttrain.rewards.reward import Each, score_one
 from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow
 from posttrain.tasks.task import load_task
@@ -56,7 +56,7 @@ class Asked:
     """Says what a reward asked for and did not get, for rewards that are cheap to ask again."""
 
     def __init__(self, settings: Settings) -> None:
-        self._terms = group_of(settings, "evaluate.settings").get("reward") or {}
+        self._terms = group_of(settings, "evaluate.settings").get("reward") or MEASURED
         self._known: dict[tuple[str, str], tuple[Each, Any] | None] = {}
 
     def reason(self, row: Mapping[str, Any]) -> str:
@@ -77,9 +77,14 @@ class Asked:
         return score.reason if (score.value, score.status) == (part["value"], part["status"]) else ""
 
     def _function(self, name: str, task: str) -> tuple[Each, Any] | None:
-        """Return the function of a reward with its options; None for one that is the user's or runs in workers."""
+        """Return the function of a reward with its options.
+
+        None for one that is the user's, runs in workers, or is not what evaluations measure now.
+        """
+        if name not in self._terms:
+            return None
         try:
-            given = term(name, self._terms.get(name, 1.0))
+            given = term(name, self._terms[name])
             options = given.options_for(load_task(task).reward_options)
         except (ValueError, PosttrainError):
             return None

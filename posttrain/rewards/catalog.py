@@ -98,6 +98,8 @@ Rewards = Annotated[dict[str, WeightedReward], BeforeValidator(_terms)]
 
 USUAL: Any = {"correct": 1.0, "format": 0.2}
 """What runs learn from where params.yaml says nothing."""
+MEASURED: Any = {"correct": 1.0, "format": 0.0}
+"""What evaluations measure where it says nothing."""
 
 
 def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:

@@ -67,6 +67,18 @@ def test_the_miniature_depends_on_no_more_files_than_before(monkeypatch: pytest.
     assert len(Library().code("online@grpo", read_yaml("params.yaml"))["files"]) <= MOST
 
 
+def test_the_report_asks_the_rewards_of_evaluations_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    from posttrain.params.formats import read_yaml
+    from posttrain.rewards.catalog import REWARDS
+
+    settings, library = read_yaml("params.yaml"), Library()
+    for name, module in REWARDS.modules.items():
+        settings["evaluate"]["settings"]["reward"] = {"own name": {"type": name}}
+        files = library.code("report", settings)["files"]
+        assert str(library.modules[module].relative_to(ROOT)) in files, name
+
+
 def test_prompts_that_were_sampled_and_filtered_bring_the_code_of_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their tables name the task in each row, so that a run imports it."""
     monkeypatch.chdir(ROOT)
