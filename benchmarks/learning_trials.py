@@ -12,7 +12,7 @@ from typing import Any
 from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
-from posttrain.algorithms.sampled_config import SAMPLED_ROWS
+from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.params.params import merge
 
 RATES = Path(__file__).with_name("learning_rates.json")

@@ -212,6 +212,8 @@ class AlgorithmRow:
     formula: str
     values: Mapping[str, Any]
     model: type[Params] = Params
+    run: type[Params] = Params
+    """Types a whole run of it, where that depends on the row."""
     name: str = ""
 
     def merged(self, over: Mapping[str, Any]) -> dict[str, Any]:

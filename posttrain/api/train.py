@@ -13,13 +13,13 @@ from posttrain.algorithms.padded import settings_of
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
-from posttrain.algorithms.sampled_config import SAMPLED_ROWS
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
 from posttrain.api.output import plain_rows, run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
+from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.params.params import check
 from posttrain.rollout import TokenRow
 from posttrain.tables.layouts import convert

@@ -21,15 +21,13 @@ from posttrain.algorithms.policy_config import (
     truncation_refusal,
 )
 from posttrain.algorithms.policy_objective import PolicyObjective
-from posttrain.algorithms.preference_objective import PreferenceObjective
-from posttrain.algorithms.sampled_config import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
-from posttrain.algorithms.supervised import LikelihoodObjective
 from posttrain.evaluate.watch import WatchRule
 from posttrain.models.device import Runtime
+from posttrain.online.ptx import PtxSource, TextParams
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import Renewal, RolloutParams
-from posttrain.online.sources import FilteredSource, PtxSource, TextParams, best_rule, pair_rule
+from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.trpo import Trpo
 from posttrain.params.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
@@ -343,58 +341,4 @@ class PolicyRun(OnlineParams, PolicyConfig):
         return super().step_tokens(longest_prompt) + text
 
 
-class SampledRun(OnlineParams):
-    """A run on samples that reads no corpus; dvc.yaml needs the slot all the same."""
-
-    corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) read a corpus")
-
-
-class SampledPairRun(SampledRun, SampledPairConfig):
-    """A preference objective on pairs of the policy's own samples."""
-
-    @model_validator(mode="after")
-    def _has_pairs(self) -> SampledPairRun:
-        if self.rollout.group_size < 2:
-            raise ValueError("rollout.group_size = 1: a pair is two samples of one prompt. Use 2 or more")
-        return self
-
-    def objective(self) -> Objective:
-        """Return the preference row."""
-        return PreferenceObjective(self)
-
-    @property
-    def mixture_share(self) -> float:
-        """The reference's weight in the mixture (IPO-MD); 0: the policy alone."""
-        return self.mixture
-
-    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """Return the pairs that the rule chooses."""
-        return FilteredSource(samples, pair_rule(self.select, self.seed))
-
-    @property
-    def compares_groups(self) -> bool:
-        """A pair is a better and a worse sample of one prompt."""
-        return True
-
-    def step_tokens(self, longest_prompt: int) -> int:
-        """Return a pair may be any two of a group."""
-        return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
-
-
-class SampledBestRun(SampledRun, SampledBestConfig):
-    """The likelihood of the policy's own best samples."""
-
-    def objective(self) -> Objective:
-        """Return the likelihood."""
-        return LikelihoodObjective(self)
-
-    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """Return the samples that pass the selection rule."""
-        return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
-
-
-def _sampled(model: type[Any]) -> type[OnlineParams]:
-    return SampledPairRun if model is SampledPairConfig else SampledBestRun
-
-
-ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda row: _sampled(row.model)))
+ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda row: row.run))

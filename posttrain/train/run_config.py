@@ -46,8 +46,13 @@ class Algorithms(Mapping[str, Algorithm]):
         return sum(len(rows) for rows, _ in self._tables)
 
 
-SECTIONS = {"policy": "online", "sampled": "online", "preference": "preference", "distill": "distill"}
-"""Folder of algorithms -> the section of params.yaml whose runs name them."""
+SECTIONS = {
+    "algorithms.policy": "online",
+    "online.sampled": "online",
+    "algorithms.preference": "preference",
+    "algorithms.distill": "distill",
+}
+"""Folder of rows -> the section of params.yaml whose runs name them."""
 
 
 def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
@@ -71,7 +76,7 @@ def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> An
 def _hint(name: str, algorithms: Mapping[str, Algorithm]) -> str:
     """Return the section that has the algorithm, or the nearest name."""
     for folder, section in SECTIONS.items():
-        if name in row_modules(f"posttrain.algorithms.{folder}", "ROWS"):
+        if name in row_modules(f"posttrain.{folder}", "ROWS"):
             also = f", or here '{near}'" if (near := f"online_{name}") in algorithms else ""
             return f"It is an algorithm of {section}.runs{also}"
     return did_you_mean(name, list(algorithms))

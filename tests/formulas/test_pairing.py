@@ -7,15 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.online.sources import (
-    _accepted,
-    above,
-    all_against_all,
-    best_against_worst,
-    best_of_group,
-    rejection_sampled,
-    rising_threshold,
-)
+from posttrain.online.sampled.best import above, best_of_group, rising_threshold
+from posttrain.online.sampled.pairs import _accepted, all_against_all, best_against_worst, rejection_sampled
 from posttrain.sampling.builtin import mixture_logits
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])

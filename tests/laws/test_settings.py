@@ -15,12 +15,12 @@ from posttrain.algorithms.distillation import DISTILL_ROWS, DistillConfig
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, group_refusal, replay_refusal, reuse_refusal
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
-from posttrain.algorithms.sampled_config import SAMPLED_ROWS
 from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas.distill import forward_kl
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE
+from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.params.choices import choices_of
 from posttrain.params.params import check
 

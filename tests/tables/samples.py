@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.tables.columns import Kind, from_rows
+from posttrain.tables.columns import OPTIONAL, Kind, from_rows, with_ids
 
 
 def user(text: str) -> list[dict[str, str]]:
@@ -106,4 +106,8 @@ def row_of(kind: Kind, n: int) -> dict[str, Any]:
 
 def table_of(kind: Kind, changes: dict[int, dict[str, Any]] | None = None, rows: int = 4) -> pl.DataFrame:
     """A valid table with the given rows' columns changed and the ids right for what came of it."""
-    return from_rows([{**row_of(kind, n), **(changes or {}).get(n, {})} for n in range(rows)], kind)
+    changed = [{**row_of(kind, n), **(changes or {}).get(n, {})} for n in range(rows)]
+    optional = {name: dtype for name, dtype in OPTIONAL.get(kind, {}).items() if any(name in row for row in changed)}
+    frame = from_rows([{name: row[name] for name in row if name not in optional} for row in changed], kind)
+    added = [pl.Series(name, [row.get(name) for row in changed], dtype=dtype) for name, dtype in optional.items()]
+    return with_ids(frame.with_columns(added), kind) if added else frame

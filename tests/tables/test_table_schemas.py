@@ -135,6 +135,7 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ("training_rollouts", "logps", {"logps": [-1.0]}, "must have one number for each token of the mask"),
     ("training_rollouts", "logps", {"logps": [-1.0, NAN, -1.0]}, "each must be finite"),
     ("training_rollouts", "logps", {"logps": [-1.0, 0.25, -1.0]}, "each must be <= 0"),
+    ("training_rollouts", "kept_counts", {"kept_ids": [1], "kept_counts": [2, 0, 0]}, "must count the kept tokens of"),
     ("training_rollouts", "length", {"length": 0}, "must be at least 1"),
     ("training_rollouts", "finish", {"finish": "ended"}, "must be one of stop, length"),
     ("training_rollouts", "reward", {"reward": NAN}, "must be finite, or missing"),
@@ -159,7 +160,7 @@ def test_a_broken_rule_is_reported_with_row_value_and_fix(
     assert message.endswith(str(rejected_path(tmp_path / f"{kind}.parquet")))
     assert max(len(line) for line in message.splitlines()[1:]) < 400
     rejected = pl.read_parquet(rejected_path(tmp_path / f"{kind}.parquet"))
-    assert rejected.columns == ["row", "reason", *COLUMNS[kind]]
+    assert rejected.columns == ["row", "reason", *table_of(kind, {2: change}).columns]
     assert 2 in rejected["row"]
 
 

@@ -20,7 +20,6 @@ from posttrain.algorithms.policy_config import TrpoOptions
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.algorithms.sampled_config import SAMPLED_ROWS, BestAgainstWorst
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
@@ -28,10 +27,12 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
 from posttrain.models.master_weights import master_of
 from posttrain.online.distill_runs import DISTILL, MixedSource
+from posttrain.online.ptx import PtxSource
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
 from posttrain.online.runs import ONLINE, OnlineParams
-from posttrain.online.sources import PtxSource, pair_rule
+from posttrain.online.sampled import SAMPLED_ROWS
+from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.params.params import check, merge
 from posttrain.rewards.reward import WeightedReward

@@ -13,9 +13,11 @@ from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig
-from posttrain.algorithms.sampled_config import SAMPLED_ROWS, SampledBestConfig, SampledPairConfig
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ParamsError
+from posttrain.online.sampled import SAMPLED_ROWS
+from posttrain.online.sampled.best import SampledBestConfig
+from posttrain.online.sampled.pairs import SampledPairConfig
 from posttrain.params.choices import choices_of
 from posttrain.params.params import Params, did_you_mean
 

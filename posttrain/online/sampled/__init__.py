@@ -1,0 +1,8 @@
+"""Algorithms that train on a selection of the policy's own samples, with an objective of another kind."""
+
+from __future__ import annotations
+
+from posttrain.algorithms.objective import AlgorithmRow, named
+from posttrain.params.listing import Listing
+
+SAMPLED_ROWS: Listing[AlgorithmRow] = Listing("posttrain.online.sampled", "ROWS", named)

@@ -1,0 +1,137 @@
+"""The likelihood of own samples that are good: the best of a prompt (RAFT), or all above a threshold (ReST)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from posttrain.algorithms.objective import AlgorithmRow, Objective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.online.selection import (
+    FilteredSource,
+    SampledRun,
+    Select,
+    groups,
+    rewards_and_groups,
+    selected_rows,
+    stacked,
+)
+from posttrain.params.choices import OneOf, Option, Options
+from posttrain.params.renames import SAMPLED, inside
+from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import BatchSource
+from posttrain.train.step import Batch
+
+
+class Rising(Options):
+    """A threshold that rises (ReST)."""
+
+    quantiles: list[float] = Field([0.5, 0.7, 0.9], min_length=1, description="of a step's rewards, in order")
+    rounds: int = Field(5, ge=1, description="rounds of sampling that share a quantile")
+
+    @model_validator(mode="after")
+    def _rise(self) -> Rising:
+        if sorted(self.quantiles) != self.quantiles or not all(0 <= q < 1 for q in self.quantiles):
+            raise ValueError("quantiles must lie in [0, 1) and must not fall: ReST filters harder with each round")
+        return self
+
+
+class Reaching(Options):
+    """A fixed threshold (ReST-EM)."""
+
+    threshold: float = Field(1.0, description="the least reward")
+
+
+BEST_SELECT: OneOf[Option] = OneOf(
+    {
+        "best": Option(Options, "each prompt's best sample (RAFT)"),
+        "rising": Option(Rising, "samples above a quantile of the rewards that rises (ReST)"),
+        "reaching": Option(Reaching, "samples whose reward reaches a threshold (ReST-EM)"),
+    },
+    "best",
+    renamed=inside(SAMPLED, "select"),
+)
+
+
+class SampledBestConfig(LikelihoodConfig):
+    """The likelihood of the policy's best samples."""
+
+    select: Annotated[Options, BEST_SELECT] = Field(BEST_SELECT.chosen, description="which samples are trained on")
+
+
+class SampledBestRun(SampledRun, SampledBestConfig):
+    """The likelihood of the policy's own best samples."""
+
+    def objective(self) -> Objective:
+        """Return the likelihood."""
+        return LikelihoodObjective(self)
+
+    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
+        """Return the samples that pass the selection rule."""
+        return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
+
+
+def best_rule(select: Options, steps_a_round: int) -> Select:
+    """Return the rule that selects samples, from its options; where none reaches the threshold, the best of all.
+
+    Thresholds are on the outcome, without rewards of form and length.
+    """
+
+    def select_rows(batch: Batch, step: int) -> Batch:
+        reward_B, group_B = rewards_and_groups(batch)
+        outcome_B = batch.columns.rows["outcome"]
+        match select:
+            case Rising():
+                iteration = step // (select.rounds * steps_a_round)
+                threshold = rising_threshold(outcome_B, iteration, tuple(select.quantiles))
+            case Reaching():
+                threshold = select.threshold
+            case _:
+                return selected_rows(batch, best_of_group(reward_B, group_B))
+        return selected_rows(batch, above(outcome_B, min(threshold, float(outcome_B.max()))))
+
+    return select_rows
+
+
+def best_of_group(reward_B: Tensor, group_B: Tensor) -> Tensor:
+    """Return the highest reward of each group, the first of equals (RAFT, Dong 2023)."""
+    return stacked([rows[reward_B[rows].argmax()] for rows in groups(group_B)])
+
+
+def above(reward_B: Tensor, threshold: float) -> Tensor:
+    """Return every sample whose reward reaches the threshold (ReST-EM, Singh 2023)."""
+    return (reward_B >= threshold).nonzero().squeeze(1)
+
+
+def rising_threshold(reward_B: Tensor, iteration: int, quantiles: tuple[float, ...]) -> float:
+    """Return the quantile that iteration n filters at; quantiles must not fall (ReST, Gulcehre 2023)."""
+    if list(quantiles) != sorted(quantiles) or not quantiles:
+        raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not fall")
+    return float(reward_B.double().quantile(quantiles[min(iteration, len(quantiles) - 1)]))
+
+
+ROWS = {
+    "raft": AlgorithmRow(
+        "Dong 2023, arXiv:2304.06767",
+        "-mean logp of each prompt's best sample",
+        {"select": "best"},
+        SampledBestConfig,
+        SampledBestRun,
+    ),
+    "rest": AlgorithmRow(
+        "Gulcehre 2023, arXiv:2308.08998",
+        "-mean logp of the samples above a quantile of the rewards that rises",
+        {"select": "rising"},
+        SampledBestConfig,
+        SampledBestRun,
+    ),
+    "rest_em": AlgorithmRow(
+        "Singh 2023, arXiv:2312.06585",
+        "-mean logp of every sample whose reward reaches a threshold",
+        {"select": "reaching"},
+        SampledBestConfig,
+        SampledBestRun,
+    ),
+}

@@ -1,0 +1,72 @@
+"""Runs that train on a selection of the policy's own samples; each kind of selection is a file in sampled/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from posttrain.online.runs import OnlineParams
+from posttrain.train.batch_sources import BatchSource, WrappedSource
+from posttrain.train.step import Batch
+
+Select = Callable[[Batch, int], Batch]
+"""(whole groups, optimizer step) -> the rows to train on."""
+
+
+class SampledRun(OnlineParams):
+    """A run on samples that reads no corpus; dvc.yaml needs the slot all the same."""
+
+    corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) read a corpus")
+
+
+class FilteredSource(WrappedSource):
+    """A source of groups from which a rule selects the rows of each step."""
+
+    def __init__(self, inner: BatchSource, select: Select) -> None:
+        super().__init__(inner)
+        self._select = select
+        self._metrics: dict[str, float] = {}
+
+    def batch(self, step: int) -> Batch:
+        """Return the selected rows of one step's groups."""
+        groups = self._inner.batch(step)
+        chosen = self._select(groups, step)
+        self._metrics = {
+            "reward": float(groups.columns.rows["reward"].mean()),
+            "length": float(groups.columns.lengths_B.float().mean()),
+            "chosen_rows": float(len(chosen)),
+        }
+        return chosen
+
+    def metrics(self) -> dict[str, float]:
+        """Return the mean reward and length of all samples, and how many rows were selected."""
+        return {**self._metrics, **self._inner.metrics()}
+
+
+def rewards_and_groups(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the reward and the group of each row."""
+    return batch.columns.rows["reward"], batch.columns.rows["group"]
+
+
+def selected_rows(batch: Batch, rows_R: Tensor) -> Batch:
+    """Return some rows of a batch, each an item."""
+    selected = batch.select(rows_R.tolist())
+    return selected.with_columns(replace(selected.columns, item_B=None))
+
+
+def groups(group_B: Tensor) -> list[Tensor]:
+    """Return the row numbers of each group, groups by their first row."""
+    first: dict[float, list[int]] = {}
+    for row, group in enumerate(group_B.tolist()):
+        first.setdefault(group, []).append(row)
+    return [torch.tensor(rows, device=group_B.device) for rows in first.values()]
+
+
+def stacked(numbers: list[Tensor]) -> Tensor:
+    """Return row numbers as one tensor; of none an empty one."""
+    return torch.stack(numbers) if numbers else torch.empty(0, dtype=torch.long)
