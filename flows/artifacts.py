@@ -18,8 +18,8 @@ from flows.graph import Stage
 from posttrain.errors import PipelineError
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.params.formats import read_yaml
+from posttrain.report.markup import NOT_MEASURED
 from posttrain.report.plots_page import vegalite_5
-from posttrain.report.summary import NOT_MEASURED
 from posttrain.workspace import library_command, library_environment
 
 MAX_PLOTS = 12

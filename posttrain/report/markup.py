@@ -6,6 +6,9 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+NOT_MEASURED = "not measured"
+"""What a cell shows in place of a figure."""
+
 
 class Markup(str):
     """A text that is HTML already."""

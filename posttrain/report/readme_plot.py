@@ -8,7 +8,8 @@ from typing import Any
 from posttrain.params.stage_table import Settings
 from posttrain.params.stage_table import policies as evaluated_labels
 from posttrain.report.lineage import labels
-from posttrain.report.summary import NOT_MEASURED, Figures, is_measured, policy_figures, score_name
+from posttrain.report.markup import NOT_MEASURED
+from posttrain.report.summary import Figures, is_measured, policy_figures, score_name
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import plot_path
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from posttrain.report.markup import NOT_MEASURED
 from posttrain.report.summary import (
-    NOT_MEASURED,
     Figures,
     extra_columns,
     is_measured,

@@ -24,7 +24,6 @@ GAIN = ("gain", "gain_low", "gain_high")
 SEEDS = ("seeds", "over_seeds")
 """The trainings behind a row, and whether the interval of its difference is over seeds too."""
 CANNOT_TELL = "cannot tell"
-NOT_MEASURED = "not measured"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
 """The figures that say nothing of a policy without a readable answer."""
 _LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+|maj_at_\d+|best_of_\d+_by_.+")

@@ -232,7 +232,6 @@ def test_a_slip_costs_no_work(
         check_trials_here([fine, Trial("s-wrong", overrides)])
 
 
-@pytest.mark.slow
 def test_nothing_that_takes_ctrl_c_away_is_loaded_beside_a_flow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
