@@ -29,6 +29,7 @@ from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import context_of
 from posttrain.models.forward.forward import score_tokens
+from posttrain.models.forward.routers import find_routers
 from posttrain.models.sharding import is_whole
 from posttrain.rollout import TokenRow
 from posttrain.sampling.sampler import VLLM_CAN, Capability, Completion, Mixture, Request, SamplingParams
@@ -224,7 +225,7 @@ class EngineSampler:
                 if advance:
                     advance(1)
 
-            waiting = {asyncio.create_task(ask(place)) for place in places}
+            tasks = waiting = {asyncio.create_task(ask(place)) for place in places}
             try:
                 while waiting:
                     done, waiting = await asyncio.wait(
@@ -241,7 +242,7 @@ class EngineSampler:
             finally:
                 for task in waiting:
                     task.cancel()
-                await asyncio.gather(*waiting, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
         return lost
 
     async def _completion(
@@ -345,7 +346,13 @@ class EngineSampler:
         return state
 
     def _load(self, server: EngineProcess) -> bool:
-        """Let a server load the present weights; whether it has answered."""
+        """Let a server load the present weights; whether it has answered.
+
+        vLLM 0.30 packs a mixture's experts for a CPU when it starts, and computes with unpacked ones once it has loaded
+        others: such a server is started again in place of it.
+        """
+        if self._rank is None and self._runtime.device.type == "cpu" and find_routers(self._model):
+            return False
         try:
             _check(server, server.ask("POST", {"folder": str(self._weights)}), self.version)
         except httpx.TransportError:
