@@ -164,6 +164,16 @@ class Engine:
         return every
 
 
+def encoded_experts(one: Completion) -> dict[str, str]:
+    """What vLLM's answer has of the experts."""
+    share = float(os.environ.get("ENGINE_EXPERTS", "1"))
+    if one.experts is None or not share:
+        return {}
+    buffer = io.BytesIO()
+    np.save(buffer, one.experts[: int(share * len(one.experts))].numpy().astype(np.uint8))
+    return {"routed_experts": base64.b64encode(buffer.getvalue()).decode()}
+
+
 def application(engine: Engine) -> Starlette:
     """vLLM's route, as far as posttrain uses it."""
     faults = Faults.of({"500", "400", "409", "hangup", "die", "hang", "nonsense", "text", "short", "version"})
@@ -195,10 +205,7 @@ def application(engine: Engine) -> Starlette:
             "index": 0, "token_ids": ids, "prompt_token_ids": body["prompt"], "logprobs": logprobs,
             "text": engine.tokenizer.decode(ids), "finish_reason": one.finish,
         }  # fmt: skip
-        if one.experts is not None and (share := float(os.environ.get("ENGINE_EXPERTS", "1"))):
-            buffer = io.BytesIO()
-            np.save(buffer, one.experts[: int(share * len(one.experts))].numpy().astype(np.uint8))
-            choice["routed_experts"] = base64.b64encode(buffer.getvalue()).decode()
+        choice |= encoded_experts(one)
         headers = {"fault": fault} if fault else {}
         return JSONResponse({"object": "text_completion", "model": "policy", "choices": [choice]}, headers=headers)
 
