@@ -49,7 +49,7 @@ class TokenRow:
     kept: Kept | None = None
     """What each trained token was drawn from, where log-probs are over these tokens alone; None: over all."""
     experts: Tensor | None = None
-    """The experts [tokens, layers, k] that a mixture chose when the round began (`router.replay`); None: any."""
+    """The experts [tokens, layers, k] that a mixture has to choose (`router.replay`), -1: its own choice; None: any."""
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.rest)

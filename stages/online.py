@@ -62,12 +62,12 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
     heldout = heldout_prompts(params, text, section)
     longest = longest_row([*prompts, *heldout], rollout.sampling, context_of(models.policy.config))
     with ENGINES[rollout.engine].open(
-        sampled, rollout.sampling, longest, f"{section}.rollout", rollout.engine_args, rollout.engine_servers
+        sampled, params.sampling, longest, f"{section}.rollout", rollout.engine_args, rollout.engine_servers
     ) as sampler:
         groups = PolicyGroups(
             sampler, text, models, rollout,
             seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,
-            keeps=params.keeps,
+            sampling=params.sampling,
         )  # fmt: skip
         training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
         watch = heldout_watch(params, models, text, heldout, rewards, training.source.steps, section, sampler)

@@ -97,8 +97,8 @@ def train_online(
         )  # fmt: skip
         loaded = Loaded(text, asked, models, [])
         groups = PolicyGroups(
-            sampler or LocalSampler(model, text.stops, runtime), text, models, rollout,
-            seed=seed, name=NAME, mixture=params.mixture_share, opponents=params.has_opponents, keeps=params.keeps,
+            sampler or LocalSampler(model, text.stops, runtime), text, models, rollout, seed=seed, name=NAME,
+            mixture=params.mixture_share, opponents=params.has_opponents, sampling=params.sampling,
         )  # fmt: skip
         rewards, monitor = rewards_of(NAME, params, loaded), params.monitor(NAME)
         check_canaries(rewards, asked[: params.canaries], NAME)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum, scored_by_first
 from posttrain.rewards.turns import placed_terms, rewards_by_token
 from posttrain.rollout import Prompt, Rollout
+from posttrain.sampling.sampler import KeptSampling, RoutedSampling, SamplingParams
 from posttrain.train.step import Batch, make_batch
 
 
@@ -73,16 +74,13 @@ class Collect:
     needs: frozenset[str]
     """The columns that the objective reads."""
     seed: int
-    keeps: bool = False
-    """Whether samples must carry the tokens that each of theirs was drawn from."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    """How they are sampled, which says what they must carry."""
 
     def __call__(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Collected:
         """Return the groups of a draw; `sampled`: its completions, where they were sampled before."""
         rollouts = list(self.sampler.sample(draw) if sampled is None else sampled)
-        if self.keeps and any(rollout.row.kept is None for rollout in rollouts):
-            what = "the samples do not say which tokens top_p and top_k left to sample from, which log-probs are over"
-            fix = "Use the built-in sampler, or top_p 1 and top_k null"
-            raise DataError(what=what, where="rollout.sampling", fix=fix)
+        _check_carried(rollouts, self.sampling)
         if not self.sampler.scored:
             rollouts = scored_by_first(self.rewards, rollouts)  # a status where a reward fails, never a 0
         places = self.failures.check(rollouts)
@@ -130,3 +128,15 @@ class Collect:
         terms = self.rewards.terms.items()
         scores = {name: torch.tensor([rollout.scores[name].value for rollout in group]) for name, _ in terms}
         return part_columns({name: (scores[name], term.counted) for name, term in terms})
+
+
+def _check_carried(rollouts: Sequence[Rollout], sampling: SamplingParams) -> None:
+    """Refuse samples without what log-probs are computed with."""
+    if isinstance(sampling, KeptSampling) and any(rollout.row.kept is None for rollout in rollouts):
+        what = "the samples do not say which tokens top_p and top_k left to sample from, which log-probs are over"
+        fix = "Use the built-in sampler, or top_p 1 and top_k null"
+        raise DataError(what=what, where="rollout.sampling", fix=fix)
+    if isinstance(sampling, RoutedSampling) and any(rollout.row.experts is None for rollout in rollouts):
+        what = "the samples do not say which experts they were computed with (rollouts/ does not store them)"
+        fix = "Sample with engine vllm, or use true, which takes those of the policy"
+        raise DataError(what=what, where="router.replay = sampler", fix=fix)

@@ -9,7 +9,7 @@ from posttrain.online.collect import Draw
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.sampler import KeptSampling, Mixture, Sampler, generate_rollouts
+from posttrain.sampling.sampler import Mixture, Sampler, SamplingParams, generate_rollouts
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
 
@@ -33,16 +33,16 @@ class PolicyGroups:
         name: str,
         mixture: float = 0.0,
         opponents: bool = False,
-        keeps: bool = False,
+        sampling: SamplingParams | None = None,
     ) -> None:
         """`mixture`: the reference's weight; `opponents`: half of each group is of the mixture, half of the policy.
 
-        `keeps`: samples carry the tokens that each of theirs was drawn from.
+        `sampling`: what is used in place of `params.sampling`, where samples carry more.
         """
         self._sampler, self._text, self._models, self._params = sampler, text, models, params
         self._seed, self._name, self._opponents = seed, name, opponents
         self._mixture = Mixture(models.reference, mixture) if mixture else None
-        self._sampling = KeptSampling(**params.sampling.model_dump()) if keeps else params.sampling
+        self._sampling = sampling or params.sampling
         self.background = "background" in sampler.can
 
     def sync(self, number: int) -> None:

@@ -40,12 +40,12 @@ def training_run(
     objective, failures = params.objective(), FailureLimit(rewards, params.max_failed, section)
 
     collect = Collect(
-        groups, rewards, failures, monitor, log, rollout.group_size, objective.needs, params.seed, keeps=params.keeps
+        groups, rewards, failures, monitor, log, rollout.group_size, objective.needs, params.seed, params.sampling
     )
     fresh = FreshRounds(prompts, collect, rollout, params.tries)
     rounds = Rounds(
         RoundsAhead(fresh) if rollout.ahead else fresh, models, objective.needs, rollout, params.seed,
-        of_policy=not params.mixture_share, renewal=params.renew_reference, replays=params.router.replays,
+        of_policy=not params.mixture_share, renewal=params.renew_reference, replays=bool(params.router.replays),
     )  # fmt: skip
     source = params.source(rounds, text)
 

@@ -28,13 +28,13 @@ from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.sampled import SAMPLED_ROWS
-from posttrain.online.trpo import Trpo
+from posttrain.online.trpo import Trpo, trpo_refusal
 from posttrain.params.slots import NONE, model_of, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINES
-from posttrain.sampling.sampler import MEMORY, Capability
+from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedSampling, SamplingParams
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
@@ -102,7 +102,7 @@ class OnlineParams(TrainingParams):
 
     @model_validator(mode="after")
     def _engine_can_sample_it(self) -> OnlineParams:
-        needs: dict[str, Capability] = {}
+        needs: dict[str, Capability] = {**self.router.asks}
         needs |= {"samples of a mixture of two models": "mixture"} if self.mixture_share else {}
         ENGINES[self.rollout.engine].refuse(self.rollout.engine, needs)
         return self
@@ -178,14 +178,17 @@ class OnlineParams(TrainingParams):
             group_size=rollout.group_size,
             most=self.most_rollouts,
             longest=longest_prompt + rollout.sampling.max_tokens,
-            keeps=self.keeps,
+            keeps=isinstance(self.sampling, KeptSampling),
         )
         return RolloutLog(sampling, self.rollouts, self.rollouts_gb * 1e9)
 
     @property
-    def keeps(self) -> bool:
-        """Whether samples carry the tokens that each of theirs was drawn from: its log-probs are over these alone."""
-        return self.rollout.sampling.truncates and "old_logp" in self.needs
+    def sampling(self) -> SamplingParams:
+        """How it samples: with the tokens that each was drawn from, or its experts, where training needs them."""
+        given = self.rollout.sampling
+        kept = given.truncates and "old_logp" in self.needs
+        kind = KeptSampling if kept else RoutedSampling if self.router.asks else SamplingParams
+        return kind(**given.model_dump())
 
     def tables(self) -> list[Path]:
         """Tables that the run reads in addition to its prompts."""
@@ -238,17 +241,9 @@ class PolicyRun(OnlineParams, PolicyConfig):
         if refused and not self.allow_unsupported:
             raise ValueError(f"{'; '.join(refused)}, or allow_unsupported: true")
         if self.router.replays and (reason := routing_refusal(self, self.needs)):
-            raise ValueError(f"router.replay = true: {reason}. Change one of them")
-        if isinstance(self.update, TrpoOptions) and self.activations != "keep":
-            raise ValueError(
-                f"activations = {self.activations}: update trpo differentiates twice, which needs all of them. Use keep"
-            )
-        if isinstance(self.update, TrpoOptions) and self.compile:
-            raise ValueError("compile = true: update trpo differentiates twice, which it cannot. Remove it")
-        if isinstance(self.update, TrpoOptions) and self.device.precision == "bf16":
-            raise ValueError("device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto")
-        if isinstance(self.update, TrpoOptions) and (self.optimizer.average or self.optimizer.matrices != "adamw"):
-            raise ValueError("optimizer.average and matrices: update trpo makes its own step. Remove them")
+            raise ValueError(f"router.replay = {str(self.router.replay).lower()}: {reason}. Change one of them")
+        if isinstance(self.update, TrpoOptions) and (reason := trpo_refusal(self)):
+            raise ValueError(reason)
         if self.critic == "reward_model" and (self.reward_model == NONE or not self.advantage_entry.valued):
             raise ValueError(
                 "critic = reward_model: name one in reward_model, and an advantage with a critic, e.g. ppo"

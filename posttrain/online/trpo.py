@@ -20,7 +20,22 @@ from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.logp import exact_kl
 from posttrain.processes import world
 from posttrain.text.packing import PackedRows, pack
+from posttrain.train.loop import TrainingParams
 from posttrain.train.step import StepClosure
+
+
+def trpo_refusal(params: TrainingParams) -> str | None:
+    """Return why a run cannot have the update rule; None where it can."""
+    if params.activations != "keep":
+        value = f"activations = {params.activations}"
+        return f"{value}: update trpo differentiates twice, which needs all of them. Use keep"
+    if params.compile:
+        return "compile = true: update trpo differentiates twice, which it cannot. Remove it"
+    if params.device.precision == "bf16":
+        return "device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto"
+    if params.optimizer.average or params.optimizer.matrices != "adamw":
+        return "optimizer.average and matrices: update trpo makes its own step. Remove them"
+    return None
 
 
 class TrustRegion:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -23,6 +25,7 @@ from posttrain.sampling.sampler import (
     KeptSampling,
     Mixture,
     Request,
+    RoutedSampling,
     Sampler,
     SamplingParams,
 )
@@ -116,7 +119,8 @@ class RankZeroSampler:
         done: list[Completion] = []
         if self._engine is not None:
             done = self._engine.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
-        return _exchanged(done)[0]
+        completions = _exchanged(done)[0]
+        return _with_experts(completions, done) if isinstance(params, RoutedSampling) else completions
 
 
 def places_of_ranks(requests: Sequence[Request]) -> list[list[int]]:
@@ -153,6 +157,16 @@ def _completions(shape: Tensor, ids: Tensor, logps: Tensor, *sets: Tensor) -> li
         Completion(ids[part].tolist(), logps[part].tolist(), FINISHES[finish], kept and kept.part(part))
         for part, finish in zip(parts, finishes, strict=True)
     ]
+
+
+def _with_experts(completions: Sequence[Completion], done: Sequence[Completion]) -> list[Completion]:
+    """Return the completions with the experts of the first process's, which are all; `done`: of this process."""
+    own = [completion.experts for completion in done if completion.experts is not None]
+    shapes = world.gathered([[*part.shape] for part in own])[0]
+    flat = torch.cat([torch.zeros(0, dtype=torch.int16), *(part.flatten() for part in own)])
+    first = world.gathered_tensors(flat.view(torch.uint8))[0].view(torch.int16)  # gloo sends no int16
+    parts = zip(completions, torch.split(first, [math.prod(shape) for shape in shapes]), shapes, strict=True)
+    return [replace(completion, experts=part.view(shape)) for completion, part, shape in parts]
 
 
 @contextmanager

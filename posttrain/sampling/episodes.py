@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from posttrain.isolation.child import DiedError, TooSlowError
 from posttrain.isolation.pool import Pool
 from posttrain.params.user_code import is_import_path
@@ -123,7 +125,7 @@ def first_turn(prompt: Prompt, sample: int, completion: Completion, text: ChatTe
     """Return the episode of one completion."""
     content = text.decode(completion.ids)
     turns = ({"role": "assistant", "content": content},)
-    row = TokenRow(prompt.ids, completion.ids, kept=completion.kept)
+    row = TokenRow(prompt.ids, completion.ids, kept=completion.kept, experts=completion.experts)
     return Rollout(prompt, sample, row, completion.logps, content, completion.finish, turns, version)
 
 
@@ -137,10 +139,13 @@ def _with_completion(rollout: Rollout, completion: Completion, text: ChatText) -
     """Return the episode with one more turn of the policy."""
     content, row = text.decode(completion.ids), rollout.row
     kept = row.kept and completion.kept and joined_kept([row.kept, completion.kept])
+    experts = completion.experts
+    if row.experts is not None and experts is not None:  # the last token of a turn is not routed before the next one
+        experts = torch.cat([row.experts[:-1], experts[len(row.experts) - 1 :]])
     mask = [*_mask(row), *(True for _ in completion.ids)]
     return replace(
         rollout,
-        row=replace(row, rest=[*row.rest, *completion.ids], mask=mask, kept=kept),
+        row=replace(row, rest=[*row.rest, *completion.ids], mask=mask, kept=kept, experts=experts),
         logps=[*rollout.logps, *completion.logps],
         text=content,
         finish=completion.finish,

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 import torch
 from pydantic import Field, field_validator
+from torch import Tensor
 
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
@@ -19,10 +20,10 @@ from posttrain.sampling.episodes import Episodes, first_turn
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables
 
-Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "background", "exact"]
+Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "background", "exact", "experts"]
 """background: it may sample in a thread while the policy is trained. exact: its log-probs are the trainer's own, and it
-takes no memory while the policy is trained."""
-VLLM_CAN: Final[frozenset[Capability]] = frozenset({"greedy", "stop_strings", "background"})
+takes no memory while the policy is trained. experts: it reports those that a mixture chose."""
+VLLM_CAN: Final[frozenset[Capability]] = frozenset({"greedy", "stop_strings", "background", "experts"})
 Finish = Literal["stop", "length"]
 
 
@@ -67,6 +68,10 @@ class KeptSampling(SamplingParams):
     """The same, for completions with the tokens that each of theirs was drawn from; log-probs are over these."""
 
 
+class RoutedSampling(SamplingParams):
+    """The same, for completions with the experts that a mixture chose for their tokens."""
+
+
 MEMORY = {"rows", "kv_gb"}
 """Keys that decide no completion."""
 
@@ -89,6 +94,8 @@ class Completion:
     finish: Finish
     kept: Kept | None = None
     """With `KeptSampling` that leaves tokens out."""
+    experts: Tensor | None = None
+    """With `RoutedSampling`: int16 [tokens of the request and of this, layers with a router, k]; -1: not known."""
 
 
 @dataclass(frozen=True)

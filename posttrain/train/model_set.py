@@ -22,6 +22,7 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_scorer, scorer_of
 from posttrain.models.forward.forward import packed_states, score_rows, score_tokens, value_tokens
 from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, token_logp
+from posttrain.models.forward.routers import Recording, find_routers
 from posttrain.models.master_weights import compute_in_bf16, is_trained_in_bf16, master_of, placed
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
 from posttrain.processes import world
@@ -374,9 +375,11 @@ class ModelSet:
             return gathered(self.critic, lambda: value_tokens(self.critic, packed))
         model = self.reference if name == "ref_logp" else self.policy
         wanted = name == "step_start_entropy"
-        logp, entropy = gathered(
-            model, lambda: score_tokens(model, packed, self.temperature, self.head(model), entropy=wanted)
-        )
+        replays = name != "ref_logp" and packed.experts_NLK is not None
+        with Recording(model, find_routers(self.policy) if replays else (), packed):
+            logp, entropy = gathered(
+                model, lambda: score_tokens(model, packed, self.temperature, self.head(model), entropy=wanted)
+            )
         return entropy if wanted else logp
 
 

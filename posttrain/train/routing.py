@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from pydantic import Field
@@ -33,23 +33,29 @@ class RouterParams(Params):
     )
 
     @property
-    def replays(self) -> bool:
-        """Whether each token keeps the experts that it had when its round began."""
+    def replays(self) -> bool | Literal["sampler"]:
+        """Whether each token keeps the experts that it had when its round began, and whose."""
         return False
+
+    @property
+    def asks(self) -> Mapping[str, Literal["experts"]]:
+        """The setting that asks for samples with their experts -> the ability of an engine that has them."""
+        return {"router.replay = sampler": "experts"} if self.replays == "sampler" else {}
 
 
 class ReplayParams(RouterParams):
     """The same, of a run that takes several steps on a round of samples."""
 
-    replay: bool = Field(
+    replay: bool | Literal["sampler"] = Field(
         False,
-        description="each token keeps the experts that the policy gave it when its round began, for all steps on the "
-        "round: log-probs then change with the weights alone (routing replay, Zheng 2025)",
+        description="each token keeps its experts for all steps on a round, so that log-probs change with the weights "
+        "alone. true: those that the policy gave it when the round began (routing replay, Zheng 2025); sampler: those "
+        "that the engine chose while it sampled, which only vllm reports (rollout routing replay, Ma 2025)",
     )
 
     @property
-    def replays(self) -> bool:
-        """Whether each token keeps the experts that it had when its round began."""
+    def replays(self) -> bool | Literal["sampler"]:
+        """Whether each token keeps the experts that it had when its round began, and whose."""
         return self.replay
 
 
@@ -97,20 +103,29 @@ def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
     modules = find_routers(model)
     if not modules:
         if params.balance or params.replays:
-            key = f"balance = {params.balance:g}" if params.balance else "replay = true"
+            key = f"balance = {params.balance:g}" if params.balance else _setting(params)
             what = f"router.{key} of {name}, and no routers were found in its model"
             raise ParamsError(what=what, where="params.yaml", fix="Remove it, or start from a mixture")
         return NO_ROUTERS
     if params.replays and runs_in_rows(model):
-        what = f"router.replay = true of {name}: its model cannot run packed, so its experts are not replayed"
+        what = f"router.{_setting(params)} of {name}: its model cannot run packed, so its experts are not replayed"
         raise ParamsError(what=what, where="params.yaml", fix="Remove it")
     own = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0
-    return Routers(model, modules, own if params.balance is None else params.balance, params.replays)
+    return Routers(model, modules, own if params.balance is None else params.balance, bool(params.replays))
+
+
+def _setting(params: RouterParams) -> str:
+    return f"replay = {str(params.replays).lower()}"
 
 
 @torch.no_grad()
 def with_experts(models: ModelSet, batch: Batch) -> Batch:
-    """Return the batch whose rows have the experts that the policy chooses for their tokens, as it is now."""
+    """Return the batch whose rows have the experts that the policy chooses for their tokens, as it is now.
+
+    Rows that have those of a sampler keep them.
+    """
+    if all(row.experts is not None for row in batch.rows):
+        return batch
     routers, found = Routers(models.policy, find_routers(models.policy)), list[Tensor]()
     for micro in models.micro_batches(batch):
         packed = models.packed(micro)

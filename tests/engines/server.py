@@ -5,21 +5,26 @@
 It takes what posttrain gives to vLLM's server. A fault is `KIND@N`: at the N-th completion (or, for `stale`, the N-th
 load of weights) of a process; it happens once, which a file in the folder remembers over restarts. ENGINE_ALONE: each
 completion is decoded by itself, so that its log-probs have the same bits whatever comes with it. ENGINE_PERTURB: how
-much the head is changed. ENGINE_ASKED: a folder for a file of each process with the names that it was asked for.
+much the head is changed. ENGINE_EXPERTS: the share of the tokens whose experts it gives where it is asked for
+these. ENGINE_ASKED: a folder for a file of each process with the names that it was asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import os
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import uvicorn  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
@@ -31,9 +36,13 @@ from posttrain.formulas.ragged import row_keys  # noqa: E402
 from posttrain.models.device import DeviceParams, Runtime  # noqa: E402
 from posttrain.models.files.adapter_files import merge_into, read_adapter  # noqa: E402
 from posttrain.models.files.store import load_model, load_tokenizer  # noqa: E402
+from posttrain.models.forward.forward import packed_states  # noqa: E402
+from posttrain.models.forward.routers import Recording, find_routers  # noqa: E402
+from posttrain.rollout import TokenRow  # noqa: E402
 from posttrain.sampling.builtin import LocalSampler  # noqa: E402
 from posttrain.sampling.sampler import Completion, Request, SamplingParams  # noqa: E402
 from posttrain.sampling.vllm.server import HEADER, Weights, arguments, end_with  # noqa: E402
+from posttrain.text.packing import pack  # noqa: E402
 from posttrain.text.stops import Stops  # noqa: E402
 
 ENGINE = "vllm 0.30.0"
@@ -75,6 +84,7 @@ class Engine:
     folder: Path
     longest: int | None
     socket: str
+    routed: bool = False
     waiting: list[tuple[dict[str, Any], asyncio.Future[Completion]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -135,7 +145,33 @@ class Engine:
             assert int(row_keys(int(seed), [name])[0]) & (2**63 - 1) == body["seed"], "the seed is not that of the name"
             requests.append(Request(body["prompt"], name))
         sampler = LocalSampler(self.model, stops, self.runtime)
-        return sampler.generate(requests, sampling, int(seed), greedy=not first["temperature"])
+        done = sampler.generate(requests, sampling, int(seed), greedy=not first["temperature"])
+        if not self.routed:
+            return done
+        pairs = zip(requests, done, strict=True)
+        return [replace(one, experts=self._experts(asked.ids, one.ids)) for asked, one in pairs]
+
+    @torch.no_grad()
+    def _experts(self, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
+        """Those of every token but the last, in every layer; 0 in layers without a router."""
+        packed = pack([TokenRow(prompt, ids)])
+        with Recording(self.model, find_routers(self.model), packed) as recording:
+            packed_states(self.model, packed)
+        chosen = recording.experts()[:-1]
+        config = self.model.config
+        every = chosen.new_zeros(len(chosen), config.num_hidden_layers, chosen.shape[2])
+        every[:, [layer for layer in range(config.num_hidden_layers) if layer not in config.mlp_only_layers]] = chosen
+        return every
+
+
+def encoded_experts(one: Completion) -> dict[str, str]:
+    """What vLLM's answer has of the experts."""
+    share = float(os.environ.get("ENGINE_EXPERTS", "1"))
+    if one.experts is None or not share:
+        return {}
+    buffer = io.BytesIO()
+    np.save(buffer, one.experts[: int(share * len(one.experts))].numpy().astype(np.uint8))
+    return {"routed_experts": base64.b64encode(buffer.getvalue()).decode()}
 
 
 def application(engine: Engine) -> Starlette:
@@ -169,6 +205,7 @@ def application(engine: Engine) -> Starlette:
             "index": 0, "token_ids": ids, "prompt_token_ids": body["prompt"], "logprobs": logprobs,
             "text": engine.tokenizer.decode(ids), "finish_reason": one.finish,
         }  # fmt: skip
+        choice |= encoded_experts(one)
         headers = {"fault": fault} if fault else {}
         return JSONResponse({"object": "text_completion", "model": "policy", "choices": [choice]}, headers=headers)
 
@@ -223,7 +260,7 @@ def main() -> None:
     end_with(options.parent, options.socket.parent)
     Weights.model, Weights.engine = options.model, os.environ.get("ENGINE_NAME", ENGINE)
     longest = int(rest[rest.index("--max-model-len") + 1]) if "--max-model-len" in rest else None
-    engine = Engine(options.model, longest, options.socket.name)
+    engine = Engine(options.model, longest, options.socket.name, "--enable-return-routed-experts" in rest)
     app = application(engine)
     app.state.engine_client = engine
     app.add_middleware(Weights)

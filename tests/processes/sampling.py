@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.forward import score_tokens
@@ -20,7 +22,7 @@ from posttrain.processes import world
 from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler, RankZeroSampler
-from posttrain.sampling.sampler import Completion, KeptSampling, Request, SamplingParams
+from posttrain.sampling.sampler import Completion, KeptSampling, Request, RoutedSampling, SamplingParams
 from posttrain.sampling.vllm.weights import write_weights
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
@@ -61,6 +63,9 @@ def main() -> None:
     for version in ("one", "two"):  # twice: the model is divided again in between
         first.sync(model, version)
         assert len(first.generate(few, SamplingParams(max_tokens=4), 7)) == 1
+        found = [one.experts for one in first.generate(requests, RoutedSampling(), 7)]
+        for one, experts in zip(requests, found, strict=True):
+            assert experts is not None and torch.equal(experts, experts_of(one))
     world.wait_for_all()
 
 
@@ -75,8 +80,16 @@ class _Engine(LocalSampler):
         folder.mkdir(parents=True)
         write_weights(model, folder, folder, version, torch.float32)
 
-    def generate(self, requests: Sequence[Request], *_: Any, **__: Any) -> list[Completion]:
-        return [Completion([1], [0.0], "stop") for _ in requests]
+    def generate(self, requests: Sequence[Request], params: SamplingParams, *_: Any, **__: Any) -> list[Completion]:
+        done = [Completion([1], [0.0], "stop") for _ in requests]
+        if not isinstance(params, RoutedSampling):
+            return done
+        return [replace(one, experts=experts_of(asked)) for one, asked in zip(done, requests, strict=True)]
+
+
+def experts_of(request: Request) -> Tensor:
+    """Experts [tokens with one more, 3, 2] that a request alone decides."""
+    return torch.tensor([*request.ids, -1], dtype=torch.int16)[:, None, None] + torch.zeros(3, 2, dtype=torch.int16)
 
 
 if __name__ == "__main__":

@@ -165,6 +165,18 @@ def test_rows_without_experts_choose_their_own() -> None:
     assert torch.equal(found[first:], free[first:]) and not torch.equal(found[:first], free[:first])
 
 
+def test_the_policys_log_probs_of_a_round_are_those_with_the_experts_of_its_samples() -> None:
+    models = ModelSet(mixture(), CPU, reference=mixture())
+    batch = with_experts(models, nine_rows())
+    moved(models.policy, 1.0)
+    assert with_experts(models, batch) is batch, "those that samples came with are kept"
+    needs = frozenset({"ref_logp", "recomputed_logp"})
+    found, plain = (models.add_scored_columns(part, needs).columns.tokens for part in (batch, nine_rows()))
+    torch.testing.assert_close(found["recomputed_logp"], chosen(models, batch)[1], rtol=0, atol=1e-6)
+    assert float((found["recomputed_logp"] - plain["recomputed_logp"]).abs().max()) > 1e-4
+    assert torch.equal(found["ref_logp"], plain["ref_logp"]), "other models choose their own"
+
+
 def test_what_cannot_be_replayed_is_refused() -> None:
     run: dict[str, Any] = {
         "algorithm": "grpo", "start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none",

@@ -103,6 +103,9 @@ class Recording:
                 routed, replayed = Routed(logits_NE, own_NK, own_NK), None
             else:
                 stored_NK = self._replayed_NLK[:, layer].to(own_NK.dtype)
+                if stored_NK.shape != own_NK.shape:
+                    what = f"experts {[*stored_NK.shape]} cannot be given to a router that chooses {[*own_NK.shape]}"
+                    raise ModelError(what=what, where=type(router).__name__, fix="Set router.replay: true")
                 experts_NK = torch.where(stored_NK < 0, own_NK, stored_NK)
                 routed = Routed(logits_NE, experts_NK, own_NK)
                 with _Choosing(experts_NK, logits_NE.shape[-1]) as choosing:

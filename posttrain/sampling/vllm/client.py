@@ -8,7 +8,6 @@ with the present weights; what it had not answered is asked again, with the same
 from __future__ import annotations
 
 import asyncio
-import math
 import shutil
 import tempfile
 import time
@@ -30,10 +29,11 @@ from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import context_of
 from posttrain.models.forward.forward import score_tokens
+from posttrain.models.forward.routers import find_routers
 from posttrain.models.sharding import is_whole
 from posttrain.rollout import TokenRow
-from posttrain.sampling.builtin import CompletionBuffer
 from posttrain.sampling.sampler import VLLM_CAN, Capability, Completion, Mixture, Request, SamplingParams
+from posttrain.sampling.vllm.answers import read_completion
 from posttrain.sampling.vllm.process import EngineProcess
 from posttrain.sampling.vllm.server import HEADER, LORA, POLICY
 from posttrain.sampling.vllm.weights import lora_rank, write_lora, write_weights
@@ -225,7 +225,7 @@ class EngineSampler:
                 if advance:
                     advance(1)
 
-            waiting = {asyncio.create_task(ask(place)) for place in places}
+            tasks = waiting = {asyncio.create_task(ask(place)) for place in places}
             try:
                 while waiting:
                     done, waiting = await asyncio.wait(
@@ -242,7 +242,7 @@ class EngineSampler:
             finally:
                 for task in waiting:
                     task.cancel()
-                await asyncio.gather(*waiting, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
         return lost
 
     async def _completion(
@@ -264,25 +264,13 @@ class EngineSampler:
         self, server: EngineProcess, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams
     ) -> Completion:
         """Return the completion of an answer; refuses one that cannot be a sample of this request."""
-        vocabulary = self._model.config.get_text_config().vocab_size
         try:
             [choice] = answer.json()["choices"]
-            ids, logps = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-            sane = (
-                choice["prompt_token_ids"] == body["prompt"]
-                and 0 < len(ids) == len(logps) <= params.max_tokens
-                and all(type(token) is int and 0 <= token < vocabulary for token in ids)
-                and all(isinstance(logp, float | int) and math.isfinite(logp) and logp < 1e-3 for logp in logps)
-            )
-            buffer = CompletionBuffer(1, params.max_tokens, self._stops, params.stop)
-            if sane:
-                buffer.add(0, ids, logps)
-                sane = buffer.ended[0]
+            return read_completion(choice, body["prompt"], params, self._stops, self._model)
         except (ValueError, LookupError, TypeError) as error:
-            raise _nonsense(server, answer, repr(error)) from error
-        if not sane:
-            raise _nonsense(server, answer, "its token ids and log-probs are not those of a whole completion")
-        return buffer.completions()[0]
+            why = str(error) if type(error) is ValueError else repr(error)
+            what = f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}"
+            raise server.failed(what) from error
 
     def _look_after(self, server: EngineProcess, number: int, lost: str, *, restarts: bool) -> None:
         """Before another try: start a dead or silent server again, load the weights again where it has others."""
@@ -358,7 +346,13 @@ class EngineSampler:
         return state
 
     def _load(self, server: EngineProcess) -> bool:
-        """Let a server load the present weights; whether it has answered."""
+        """Let a server load the present weights; whether it has answered.
+
+        vLLM 0.30 packs a mixture's experts for a CPU when it starts, and computes with unpacked ones once it has loaded
+        others: such a server is started again in place of it.
+        """
+        if self._rank is None and self._runtime.device.type == "cpu" and find_routers(self._model):
+            return False
         try:
             _check(server, server.ask("POST", {"folder": str(self._weights)}), self.version)
         except httpx.TransportError:
@@ -391,7 +385,3 @@ def _check(server: EngineProcess, state: Mapping[str, Any], version: str) -> Non
     if state.get("weights") != version:
         what = f"the server holds the weights {state.get('weights')!r} after it was given {version!r}"
         raise server.failed(what)
-
-
-def _nonsense(server: EngineProcess, answer: httpx.Response, why: str) -> EngineError:
-    return server.failed(f"the server gives an answer that cannot be used ({why:.200}): {answer.text:.300}")

@@ -18,7 +18,7 @@ from posttrain.models.sharding import whole
 from posttrain.processes import world
 from posttrain.sampling.distributed import RankZeroSampler
 from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
-from posttrain.sampling.sampler import VLLM_CAN, Sampler, SamplingParams
+from posttrain.sampling.sampler import VLLM_CAN, RoutedSampling, Sampler, SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.process import EngineProcess, engine_command
@@ -45,6 +45,7 @@ def opened(
         "--dtype", "bfloat16" if runtime.bf16 else "float32", "--max-model-len", str(longest),
         "--max-num-seqs", str(-(-sampling.rows // count)), "--disable-log-stats", *own_options(args),
     ]  # fmt: skip
+    common += ["--enable-return-routed-experts"] if isinstance(sampling, RoutedSampling) else []
     places = [_place(gpus, sampling, memory, runtime, count, where) for gpus in gpus_of]
     made: list[EngineProcess] = []
     for number, (options, environment) in enumerate(places):
@@ -147,6 +148,7 @@ SETS: Final = {
         ("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), "the key adapter of the run decides it"
     ),
     **dict.fromkeys(("kv_cache_memory_bytes", "gpu_memory_utilization"), "sampling.kv_gb decides it"),
+    "enable_return_routed_experts": "router.replay decides it",
     "dtype": "device.precision decides it",
     "max_model_len": "the longest prompt and sampling.max_tokens decide it",
     "max_num_seqs": "sampling.rows decides it",

@@ -1,0 +1,66 @@
+"""What vLLM answers to a request for one completion, read and checked: its tokens, log-probs and experts."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posttrain.models.forward.routers import find_routers
+from posttrain.sampling.builtin import CompletionBuffer
+from posttrain.sampling.sampler import Completion, RoutedSampling, SamplingParams
+from posttrain.text.stops import Stops
+
+
+def read_completion(
+    choice: Mapping[str, Any], prompt: Sequence[int], params: SamplingParams, stops: Stops, model: Any
+) -> Completion:
+    """Return the completion of a prompt; raises what is wrong with one that cannot be a sample of this model."""
+    vocabulary = model.config.get_text_config().vocab_size
+    ids, logps = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    sane = (
+        choice["prompt_token_ids"] == prompt
+        and 0 < len(ids) == len(logps) <= params.max_tokens
+        and all(type(token) is int and 0 <= token < vocabulary for token in ids)
+        and all(isinstance(logp, float | int) and math.isfinite(logp) and logp < 1e-3 for logp in logps)
+    )
+    buffer = CompletionBuffer(1, params.max_tokens, stops, params.stop)
+    if sane:
+        buffer.add(0, ids, logps)
+    if not buffer.ended[0]:
+        raise ValueError("its token ids and log-probs are not those of a whole completion")
+    done = buffer.completions()[0]
+    if not isinstance(params, RoutedSampling):
+        return done
+    if choice.get("routed_experts") is None:
+        raise ValueError("it has no experts, which router.replay = sampler needs and vLLM 0.30 gives")
+    experts = read_experts(choice["routed_experts"], len(prompt) + len(ids), router_layers(model))
+    return replace(done, experts=experts[: len(prompt) + len(done.ids)])
+
+
+def router_layers(model: Any) -> list[int]:
+    """Return the number of the layer of each router, as their names have it."""
+    names = {part: name for name, part in model.named_modules()}
+    return [int(re.findall(r"\.(\d+)\.", names[router])[0]) for router in find_routers(model)]
+
+
+def read_experts(encoded: str, tokens: int, layers: Sequence[int]) -> Tensor:
+    """Return the experts [tokens, layers, k] of a request with its completion.
+
+    `encoded`: base64 of a .npy file, with a row for each token but the last, which vLLM has not computed with, and for
+    every layer of the model, also for one without a router.
+    """
+    found = np.load(io.BytesIO(base64.b64decode(encoded)), allow_pickle=False)
+    if found.ndim != 3 or len(found) != tokens - 1 or found.shape[1] <= max(layers) or found.dtype.kind not in "iu":
+        raise ValueError(f"experts {[*found.shape]} of {tokens} tokens and the layers {layers}")
+    experts = torch.full((tokens, len(layers), found.shape[2]), -1, dtype=torch.int16)
+    experts[:-1] = torch.from_numpy(found[:, layers].astype(np.int16))
+    return experts
