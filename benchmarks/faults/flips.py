@@ -77,7 +77,7 @@ class Flips:
             read = repro(folder, "--force", "--single-item", reader)
             told = errors(read.output)
             missing = "does not exist" in read.output
-            if not missing and (not read.status or len(told) != 1 or "posttrain verify" not in told[0]):
+            if not missing and (not read.status or len(told) != 1 or "posttrain repair verify" not in told[0]):
                 return "", f"SILENT or unclear: {reader} reads a damaged {path}: {read.output[-600:]}"
             outcome, wrong = self._found(folder)
             return f"refused by the stage that reads it, {outcome}", wrong

@@ -138,7 +138,7 @@ def test_the_report_refuses_a_figure_with_a_flipped_digit(own_workspace: Path) -
     file.write_text(text[:digit] + ("4" if text[digit] != "4" else "5") + text[digit + 1 :])
     read = dvc(own_workspace, "repro", "--force", "--single-item", "report")
     assert read.returncode, read.stdout
-    assert "posttrain verify" in errors(read.stdout)[0]
+    assert "posttrain repair verify" in errors(read.stdout)[0]
     assert run(own_workspace, "python", "-m", "posttrain", "repair", "verify").returncode == 1
     healed = dvc(own_workspace, "repro")
     assert healed.returncode == 0, healed.stdout
