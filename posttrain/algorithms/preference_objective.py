@@ -42,7 +42,7 @@ class PreferenceObjective(Objective):
 
     @property
     def matched(self) -> bool:
-        """Whether answers are compared with those of other pairs of the step."""
+        """Whether answers are compared with those of other pairs."""
         return isinstance(self.loss_entry, PairLoss) and self.loss_entry.match is not None
 
     @property
@@ -121,7 +121,7 @@ class PreferenceObjective(Objective):
         return good_B, total, metrics
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
-        """Return the loss of each pair by itself, or of each answer with a shift of 0."""
+        """Return the loss of each pair, by itself unless it is `matched`, or of each answer with a shift of 0."""
         logp, entry = micro.tokens["logp"], self.loss_entry
         relative_B = self._relative(micro, logp)
         if isinstance(entry, UnaryLoss):
@@ -132,7 +132,8 @@ class PreferenceObjective(Objective):
         else:
             chosen, rejected = _chosen_and_rejected(micro)
             h, l = relative_B[chosen], relative_B[rejected]  # noqa: E741
-            loss_I, right_I, good = entry.loss(h, l, self.knobs.loss), h > l, chosen
+            less = l if entry.match is None else micro.rows["against"].to(l.dtype)[chosen]
+            loss_I, right_I, good = entry.loss(h, less, self.knobs.loss), h > l, chosen
             logps_IK = micro.sum_rows(logp)[torch.stack([chosen, rejected], 1)]
         if self.knobs.nll:
             nll_B = -micro.mean_rows(logp)

@@ -22,6 +22,7 @@ from posttrain.train.batch_sources import Example, collate
 from posttrain.train.heldout import first_by_id
 from posttrain.train.loop import TrainingRun
 from posttrain.train.model_set import ModelSet
+from posttrain.train.step import Batch
 
 FELL = 0.5
 """Share of held-out pairs both of whose answers have become less likely from which on a line says so."""
@@ -139,6 +140,13 @@ class HeldoutLoss:
                 self._said = True
         return Measured(values_I.numpy(), values_I.numpy(), figures)
 
+    def _compared(self) -> Batch:
+        """Return the items; where they are compared with each other, with what these weights compare each with."""
+        if not self._objective.matched:
+            return self._batch
+        batch = self._models.add_scored_columns(self._batch, self._objective.needs)
+        return batch.with_prepared(self._objective.prepare(batch.columns, {}).step)
+
     @phase("reference")
     @torch.no_grad()
     def _measured(self) -> HeldoutItems:
@@ -147,7 +155,7 @@ class HeldoutLoss:
         needs = self._objective.needs
         parts = [
             self._objective.heldout(self._models.forward(micro, needs))
-            for micro in self._models.micro_batches(self._batch)
+            for micro in self._models.micro_batches(self._compared())
         ]
 
         def joined(values: list[Any]) -> Any:

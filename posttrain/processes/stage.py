@@ -187,7 +187,8 @@ def _save_failure(stage: str, text: str) -> None:
     if is_worker():
         return
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself
-        write_text(failure_path(stage), masked(text.strip()) + "\n")
+        shown = masked(text.strip()).encode(errors="backslashreplace").decode()  # a name in it may not be UTF-8
+        write_text(failure_path(stage), f"{shown}\n")
 
 
 def _fail(stage: str, line: str, status: int) -> None:

@@ -184,7 +184,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def decode(file: Path) -> pl.DataFrame:
     """Return the file's table, its pages verified where they have checksums; damage raises one of `DECODE_ERRORS`."""
     # pyarrow, because polars prints a panic of its own on some damaged files and does not verify checksums
-    with pq.ParquetFile(file, memory_map=False, page_checksum_verification=True) as parquet:
+    with _opened(file) as stream, pq.ParquetFile(stream, page_checksum_verification=True) as parquet:
         arrow = parquet.read().replace_schema_metadata(None)
     arrow.validate(full=True)
     for field in arrow.schema:
@@ -194,7 +194,13 @@ def decode(file: Path) -> pl.DataFrame:
 
 def table_format(file: Path) -> int:
     """Return the format version in a table's metadata, by default 1. Damage raises one of `DECODE_ERRORS`."""
-    return int((pq.read_schema(file, memory_map=False).metadata or {}).get(FORMAT, b"1"))
+    with _opened(file) as stream:
+        return int((pq.read_schema(stream).metadata or {}).get(FORMAT, b"1"))
+
+
+def _opened(file: Path) -> pa.OSFile:
+    """Open a file for pyarrow, which takes a name that is not UTF-8 only as bytes."""
+    return pa.OSFile(os.fsencode(file))
 
 
 def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | None = None) -> None:

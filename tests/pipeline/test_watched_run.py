@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from benchmarks.over_optimisation import SHARED
 from tests.workspace import dvc
 
-RUN = {**SHARED, "watch": {"every": 6, "prompts": 100, "keep": "best", "patience": 3}}
+RUN = {**SHARED, "watch": {"every": 6, "prompts": 100, "keep": "best", "patience": 5}}
 
 
 @pytest.mark.slow

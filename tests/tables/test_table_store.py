@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import signal
@@ -30,6 +31,12 @@ def test_round_trip(kind: Kind, tmp_path: Path) -> None:
     back = read_table(tmp_path / "a" / "b" / "t.parquet", kind)
     assert back.equals(frame)
     assert back.schema == frame.schema
+
+
+def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"sp\xe2ces: a")
+    write_table(table_of("corpus"), folder / "t.parquet", "corpus")
+    assert read_table(folder / "t.parquet", "corpus").equals(table_of("corpus"))
 
 
 def test_bytes_are_stable(kind: Kind, tmp_path: Path) -> None:

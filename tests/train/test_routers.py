@@ -184,9 +184,8 @@ def test_a_dense_model_has_no_such_metrics() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_mixture_learns_and_the_loss_keeps_its_experts_even(tmp_path: Path) -> None:
-    """From scratch, then SFT, over three seeds."""
-    for seed in SEEDS:
-        found = measure(seed, tmp_path / str(seed))
-        assert all(one["sft_loss"] < one["base_loss"] for one in found.values())
-        assert found["balanced"]["sft_score"] > found["balanced"]["base_score"] + 0.2
-        assert found["balanced"]["base_expert_load_max"] < 0.8 * found["free"]["base_expert_load_max"]
+    """From scratch, then SFT; `python -m benchmarks.mixture` has three seeds."""
+    found = measure(SEEDS[0], tmp_path)
+    assert all(run["sft_loss"] < run["base_loss"] for run in found.values())
+    assert found["balanced"]["sft_score"] > found["balanced"]["base_score"] + 0.2
+    assert found["balanced"]["base_expert_load_max"] < 0.8 * found["free"]["base_expert_load_max"]
