@@ -21,7 +21,7 @@ def test_a_step_is_measured_and_shown() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_the_estimate_of_smollm2_holds_within_a_tenth(run: str) -> None:
-    """A third of its layers, which are all alike: bf16 is slow on a CPU. QLoRA's estimate lacks 19 MB, with any number."""
+    """A third of its layers, as bf16 is slow on a CPU; QLoRA's estimate lacks 19 MB, with any number of layers."""
     shape, tokens = MODELS["SmolLM2-135M"]
     layers = shape.layers if RUNS[run].adapter == "qlora" else shape.layers // 3
     found = measure(replace(shape, layers=layers), tokens, RUNS[run])
