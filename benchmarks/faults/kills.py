@@ -18,7 +18,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from benchmarks.faults.processes import Ended, Kill, Server
+from benchmarks.faults.processes import NEVER, Ended, Kill, Server
 
 PARAMS = Path(__file__).parent / "faults.yaml"
 PRODUCTS = ("data", "models", "metrics", "plots", "results", "report", "records", "rollouts")
@@ -45,7 +45,6 @@ BEFORE = {
 """The stage that makes a smaller table for another one to begin with."""
 CUTS = 8
 """Most kills of one run, so that many runs end and are compared."""
-OPERATIONS = 40
 
 
 @dataclass
@@ -101,13 +100,13 @@ def torture(server: Server, workspace: Path, stage: str, kills: int, seed: int) 
     if before := BEFORE.get(stage.split(maxsplit=1)[0]):
         server.run(workspace, before)
     _fresh(workspace, outs)
-    whole = server.run(workspace, stage)
+    whole = server.run(workspace, stage, NEVER)
     if whole.status:
         raise RuntimeError(f"{stage} fails without a kill:\n{whole.output}")
-    expected, seconds = digests(workspace), whole.seconds
+    expected = digests(workspace)
     while tally.killed < kills and not tally.faults:
         _fresh(workspace, outs)
-        _run(server, workspace, outs, tally, rng, min(CUTS, kills - tally.killed), seconds, expected)
+        _run(server, workspace, outs, tally, rng, min(CUTS, kills - tally.killed), whole, expected)
     return tally
 
 
@@ -118,16 +117,16 @@ def _run(
     tally: Tally,
     rng: random.Random,
     cuts: int,
-    seconds: float,
+    whole: Ended,
     expected: dict[str, str],
 ) -> None:
     """One run of the stage: killed at most `cuts` times, then left to end; what is wrong goes to the tally."""
     ended = None
     for _ in range(cuts):
         _remove(workspace, outs)
-        moment = (
-            Kill(operation=rng.randint(1, OPERATIONS)) if rng.random() < 0.4 else Kill(seconds=seconds * rng.random())
-        )
+        by_operation = rng.random() < 0.4
+        operation, seconds = rng.randint(1, whole.operations), whole.seconds * rng.random()
+        moment = Kill(operation=operation) if by_operation else Kill(seconds=seconds)
         ended = _attempt(server, workspace, tally, moment)
         if ended.status != -signal.SIGKILL:
             break

@@ -48,6 +48,10 @@ class Kill:
     operation: int | None = None
 
 
+NEVER = Kill(operation=10**9)
+"""Counts the changes."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a stage ended, what it said, and what it was doing when it was killed (None if it was not)."""
@@ -56,6 +60,8 @@ class Ended:
     output: str
     seconds: float
     doing: str | None
+    operations: int = 0
+    """The changes of files that it came to, where it was to be killed before one of them."""
 
 
 class Server:
@@ -99,14 +105,15 @@ class Server:
         """
         kill = kill or Kill()
         name, *arguments = stage.split("\0") if "\0" in stage else stage.split()
-        output, trace = (Path(self._folder.name) / part for part in ("output", "trace"))
+        output, trace, operations = (Path(self._folder.name) / part for part in ("output", "trace", "operations"))
         surroundings = {"DVC_ROOT": str(workspace), **(env or {})}
         request = {
             "cwd": str(workspace), "stage": name, "arguments": arguments, "operation": kill.operation,
-            "output": str(output), "trace": str(trace), "env": surroundings,
+            "output": str(output), "trace": str(trace), "operations": str(operations), "env": surroundings,
             "before": before, "given": dict(given or {}),
         }  # fmt: skip
         trace.unlink(missing_ok=True)
+        operations.unlink(missing_ok=True)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         child, began = int(self._answer(60)), time.monotonic()
@@ -120,7 +127,8 @@ class Server:
         text = output.read_text(encoding="utf-8", errors="replace")
         stack = trace.read_text(errors="replace") if trace.exists() else ""
         doing = doing_of(stack) if status == -signal.SIGKILL else None
-        return Ended(status, text, took, doing)
+        count = int(operations.read_text() or 0) if operations.exists() else 0
+        return Ended(status, text, took, doing, count)
 
     def _readable(self, seconds: float) -> bool:
         """Whether a whole answer came in time; the pipe is read by hand, because a reader's buffer hides answers."""

@@ -57,21 +57,22 @@ def become(request: dict[str, Any]) -> None:
         module, _, function = request["before"].partition(":")
         getattr(importlib.import_module(module), function)(**request["given"])
     if request["operation"] is not None:
-        _die_at(request["operation"], trace)
+        _die_at(request["operation"], trace, request["operations"])
     sys.modules.pop(f"stages.{request['stage']}")
     sys.argv = [f"stages/{request['stage']}.py", *request["arguments"]]
     runpy.run_module(f"stages.{request['stage']}", run_name="__main__", alter_sys=True)
 
 
-def _die_at(operation: int, trace: Any) -> None:
-    """SIGKILL just before the so-many-th operation that changes a file or a folder."""
-    left = operation
+def _die_at(operation: int, trace: Any, counted: str) -> None:
+    """SIGKILL just before the so-many-th operation that changes a file or a folder; their number goes to `counted`."""
+    seen, number = 0, os.open(counted, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def hook(event: str, arguments: Any) -> None:
-        nonlocal left
+        nonlocal seen
         if event in FILE_EVENTS or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES):
-            left -= 1
-            if left == 0:
+            seen += 1
+            os.pwrite(number, b"%d" % seen, 0)
+            if seen == operation:
                 faulthandler.dump_traceback(file=trace, all_threads=False)
                 os.killpg(0, signal.SIGKILL)
 
