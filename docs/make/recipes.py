@@ -13,7 +13,11 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "guess": {"guesses": "guesses", "wasted": "wasted"},
     "r1": {"length": "length", "reward_again": "`####` again", "greedy": "greedy"},
     "r1_zero": {"length": "length", "reward_again": "`####` again", "greedy": "greedy"},
-    "process": {"length": "length", "pass_at_8": "pass@8"},
+    "process": {
+        "greedy": "greedy",
+        "best_of_8_by_model": "best of 8, outcome",
+        "best_of_8_by_least": "best of 8, process",
+    },
 }
 """Recipe -> the metrics that show how, with their heads; the others have the usual ones."""
 USUAL = {"length": "length", "greedy": "greedy"}
