@@ -11,9 +11,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,12 +25,14 @@ import yaml
 from benchmarks.machine import machine
 from docs.make.recipes import draw, page
 from posttrain.workspace import write_json, write_text
+from tests.pipeline.rule_critic import RuleCritic
 from tests.workspace import ROOT, dvc, make_workspace
 
 RESULTS: Final = ROOT / "benchmarks/results/recipes.json"
 PAGE, FIGURE = ROOT / "docs/reports/recipes.md", ROOT / "docs/reports/recipes.svg"
 RECIPES: Final[Mapping[str, Sequence[int]]] = {
-    **dict.fromkeys(("r1_zero", "r1", "distill", "process", "iterated_dpo", "offline_online", "continue"), (0, 1, 2)),
+    **dict.fromkeys(("r1_zero", "r1", "distill", "process", "iterated_dpo", "offline_online"), (0, 1, 2)),
+    **dict.fromkeys(("constitutional", "continue"), (0, 1, 2)),
     **dict.fromkeys(("rlhf", "curriculum", "scalerl"), (0,)),
     **dict.fromkeys(("calculator", "guess"), (1, 2, 3)),
 }
@@ -54,10 +59,25 @@ def measure(name: str, seed: int, folder: Path, cache: Path | None = None) -> di
     params = folder / f"{name}-{seed}.yaml"
     params.write_text(text_of(name, seed), encoding="utf-8")
     workspace = make_workspace(folder / f"{name}-{seed}", params, cache=cache)
-    done = dvc(workspace, "repro")
+    with served(name):
+        done = dvc(workspace, "repro")
     if done.returncode:
         raise RuntimeError(f"dvc repro failed in {workspace}: {done.stdout[-3000:]}")
     return metrics_of(workspace)
+
+
+@contextmanager
+def served(name: str) -> Iterator[None]:
+    """Serve the model that the recipe `constitutional` asks for revisions and comparisons; no other needs one."""
+    if name != "constitutional":
+        yield
+        return
+    key = "a key of this process"
+    with RuleCritic(key=key) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        os.environ.update(CONSTITUTION_URL=server.url, CONSTITUTION_KEY=key)
+        yield
+        server.shutdown()
 
 
 def metrics_of(workspace: Path) -> dict[str, Metrics]:

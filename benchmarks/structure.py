@@ -39,7 +39,7 @@ def counts() -> dict[str, int]:
         "files at its top": len(list((ROOT / "posttrain").glob("*.py"))),
         "rooms (library, stages, flows)": len(arrows),
         "arrows between rooms": sum(map(len, arrows.values())),
-        "levels": max(_level(room) for room in arrows),
+        "levels": max(level(room) for room in arrows),
         "files that the miniature's GRPO run depends on": len(_code("online/grpo")),
         "commands": len(DOES),
         "pages to read": len(pages),
@@ -94,16 +94,16 @@ def room_arrows() -> Mapping[str, frozenset[str]]:
     """Return room -> the rooms that it imports; a room is a folder or a single file of the library."""
     found: dict[str, set[str]] = {}
     for module in modules():
-        found.setdefault(_room(module), set()).update(_room(other) for other in own_imports(module))
+        found.setdefault(room(module), set()).update(room(other) for other in own_imports(module))
     return {room: frozenset(others - {room}) for room, others in found.items()}
 
 
 @cache
-def _level(room: str) -> int:
-    return 1 + max((_level(other) for other in room_arrows()[room]), default=0)
+def level(room: str) -> int:
+    return 1 + max((level(other) for other in room_arrows()[room]), default=0)
 
 
-def _room(module: str) -> str:
+def room(module: str) -> str:
     return home(module) if module.startswith("posttrain") else module.partition(".")[0]
 
 

@@ -10,6 +10,7 @@ Metrics = dict[str, float]
 Shown = Mapping[str, Mapping[str, Sequence[Metrics]]]
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "calculator": {"calling": "calls", "right_given_call": "right given a call"},
+    "constitutional": {"reward_first": "first rule", "reward_second": "second rule", "reward_correct": "right"},
     "guess": {"guesses": "guesses", "wasted": "wasted"},
     "r1": {"length": "length", "reward_again": "`####` again", "greedy": "greedy"},
     "r1_zero": {"length": "length", "reward_again": "`####` again", "greedy": "greedy"},
@@ -32,6 +33,9 @@ reward model its accuracy.
 ![Score of each policy](recipes.svg)
 
 A dot is a seed, a line the mean.
+
+The score of `constitutional` is the share of answers that keep both of its rules; the model that it asks obeys them and
+errs on purpose.
 
 {tables}
 `python -m benchmarks.recipes` runs what is missing and writes this page. {machine}.
