@@ -22,6 +22,7 @@ from posttrain.lineage.tree import NOT_STORED, Node
 from posttrain.params.params import read
 from posttrain.report.build import page_data, reward_metrics
 from posttrain.report.decision import decide
+from posttrain.report.lineage import made_from
 from posttrain.report.policies import read_policies
 from posttrain.report.results import results_table
 from posttrain.report.samples import side_by_side
@@ -69,10 +70,11 @@ def test_every_figure_of_the_report_is_traced_in_a_second(inside: Path) -> None:
     summary = dict(summarize(policies, reward_metrics(settings)))
     page = page_data(settings, policies, side_by_side(policies, 5), summary, decide(policies, settings), errors)
     names |= {f"{one['label']}.{key}" for one in page["policies"] for key in one["metrics"]}
-    for run in page["stages"]:
+    made = made_from(settings, list(policies))
+    for run in made:
         if run["path"] != "evaluate":
             names |= {f"{run['path']}.{key}" for key, one in run["numbers"].items() if isinstance(one, int | float)}
-    evaluations = next(run for run in page["stages"] if run["path"] == "evaluate")["numbers"]
+    evaluations = next(run for run in made if run["path"] == "evaluate")["numbers"]
     with (inside / "report/curves.csv").open() as file:
         paths = {one["label"]: one["path"] for one in page["curves"]}
         points = [f"{paths[row['run']]}.{row['metric']}@{row['step']}" for row in csv.DictReader(file)]
