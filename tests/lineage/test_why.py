@@ -117,6 +117,20 @@ def test_a_figure_of_an_evaluation_is_computed_from_its_rows(inside: Path, key: 
     assert any(one.title == "made by online@grpo" for one in back.walk())
 
 
+def test_a_figure_of_a_run_of_evaluate_runs_is_computed_from_its_rows(finished: Path) -> None:
+    with Path("params.yaml").open("a") as params:
+        params.write("  runs: {again: {policy: sft/main, data: two_step/prompts}}\n")
+    outs = [f"results/again/{name}" for name in ("metrics.json", "rollouts.parquet")]
+    entry = {"cmd": "python -m stages.evaluate_runs again", "outs": [{"path": path} for path in outs]}
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"evaluate_runs@again": entry}}))
+    shutil.copytree("results/sft", "results/again")
+    scores = pl.read_parquet("results/sft/rollouts.parquet").filter(~pl.col("greedy"))["reward"]
+    for score, expected in ((scores.mean(), "0.16667, agrees"), (0.3, "0.16667, DIFFERS")):
+        Path(outs[0]).write_text(json.dumps({"score": score}))
+        rows = next(one for one in explain("again.score")[0].walk() if one.title == "rows")
+        assert rows.facts["computed again"].startswith(expected) and rows.facts["rows"] == "60 measured completions"
+
+
 @pytest.mark.slow
 def test_an_edited_row_or_figure_or_setting_is_said(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own_workspace)
