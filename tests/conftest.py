@@ -22,6 +22,7 @@ SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has 80, where texts would be folded
+os.unsetenv("COLUMNS")  # which pytest's import of readline has set behind os.environ, for processes of a test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
