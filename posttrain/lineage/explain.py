@@ -131,9 +131,10 @@ def _evaluated(figure: Figure, group: str) -> Node:
     rows = frame.filter(pl.col("greedy") == greedy)
     rows = rows.with_columns(_values(figure.key, rows).alias("_value")).sort("_value", nulls_last=True)
     known = rows.drop_nulls("_value")
+    kind = "greedy" if greedy else "sampled" if group == "evaluate" else "measured"
     facts: dict[str, Any] = {
         "table": str(file),
-        "rows": f"{rows.height:,} {'greedy' if greedy else 'sampled' if group == 'evaluate' else 'measured'} completions",
+        "rows": f"{rows.height:,} {kind} completions",
         "prompts": rows["prompt_id"].n_unique(),
         "worst": _named(known.head(SHOWN)),
         "best": _named(known.tail(SHOWN)),
