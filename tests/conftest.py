@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from filelock import FileLock
 
 from benchmarks.faults.processes import Server
 from tests.serve.served import Served
-from tests.workspace import ROOT, dvc, make_workspace
+from tests.workspace import ROOT, dvc, make_workspace, run
 
 SMOKE_S = 2400
 """Seconds of a test that runs the pipeline first, on a machine that does other things too."""
@@ -20,6 +21,8 @@ SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has 80, where texts would be folded
+os.unsetenv("COLUMNS")  # which pytest's import of readline has set behind os.environ, for processes of a test
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,6 +49,8 @@ def smoke_workspace(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
     with FileLock(shared / "smoke.lock"):
         if not report.exists():
             make_workspace(workspace, SMOKE_PARAMS)
+            repaired = run(workspace, sys.executable, "-m", "posttrain", "repair")  # as `make run` does
+            assert not repaired.returncode, repaired.stdout
             done = dvc(workspace, "repro")
             report.write_text(f"{done.returncode}\n{done.stdout}", encoding="utf-8")
     status, _, output = report.read_text(encoding="utf-8").partition("\n")

@@ -60,7 +60,6 @@ def make_workspace(dest: Path, params_file: Path | None = None, *, cache: Path |
 def environment() -> dict[str, str]:
     """This process' environment, off the Hub, with its own python first and without what points to another checkout."""
     dropped = (
-        "COLUMNS",  # a worker of pytest has 80, where texts would be folded
         "GIT_DIR",
         "GIT_WORK_TREE",
         "GIT_INDEX_FILE",

@@ -59,8 +59,8 @@ class Cuts:
         options = rng.choice(("", "commit=1"))
         with _mounted(image, place, options) as root:
             if rng.random() < 0.5:
-                with (root / "project/.dvc/config").open("a") as stream:
-                    stream.write(f"    site_cache_dir = {root}/site\n")
+                config = root / "project/.dvc/config"
+                config.write_text(config.read_text().replace("[core]\n", f"[core]\n    site_cache_dir = {root}/site\n"))
                 os.sync()
             self._run_until_cut(_Machine(self._folder, root / "project"), fault, rng, later_s)
         with _mounted(image, place, "") as root:

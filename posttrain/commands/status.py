@@ -12,7 +12,9 @@ def add_arguments(_: ArgumentParser) -> None:
 
 
 def run(_: Namespace) -> str:
-    """Read the state of the pipeline without DVC."""
+    """Read the state of the pipeline without DVC, unless another package than the project's would run it."""
+    from posttrain.pipeline.package_pin import check_installed
     from posttrain.pipeline.status import status
 
+    check_installed()
     return status()

@@ -84,8 +84,8 @@ def _generated(stage: str, lineage: Lineage) -> str:
 def _rows(figure: Figure, lineage: Lineage) -> Node:
     """Return the rows behind a figure, and what they give when it is computed from them again."""
     group = figure.stage.partition("@")[0]
-    if group == "evaluate":
-        return _evaluated(figure)
+    if group in ("evaluate", "evaluate_runs"):
+        return _evaluated(figure, group)
     if group == "evaluate_ratings":
         return _rated(figure)
     if group == "lm_eval":
@@ -124,16 +124,17 @@ def _of_step(figure: Figure) -> str:
     return f"{folder}, column step" if folder.is_dir() else NOT_STORED
 
 
-def _evaluated(figure: Figure) -> Node:
+def _evaluated(figure: Figure, group: str) -> Node:
     """Return the evaluated rows behind a figure, the worst and the best of them."""
     file = Path(figure.file).with_name("rollouts.parquet")
     frame, greedy = read_table(file, "rollouts"), figure.key == "greedy"
     rows = frame.filter(pl.col("greedy") == greedy)
     rows = rows.with_columns(_values(figure.key, rows).alias("_value")).sort("_value", nulls_last=True)
     known = rows.drop_nulls("_value")
+    kind = "greedy" if greedy else "sampled" if group == "evaluate" else "measured"
     facts: dict[str, Any] = {
         "table": str(file),
-        "rows": f"{rows.height:,} {'greedy' if greedy else 'sampled'} completions",
+        "rows": f"{rows.height:,} {kind} completions",
         "prompts": rows["prompt_id"].n_unique(),
         "worst": _named(known.head(SHOWN)),
         "best": _named(known.tail(SHOWN)),
@@ -141,7 +142,7 @@ def _evaluated(figure: Figure) -> Node:
     if known.height < rows.height:
         facts["not scored"] = rows.height - known.height
     node = Node("rows", facts)
-    seed = read_record(Path(f"records/evaluate/{figure.owner}.json")).get("seed")
+    seed = read_record(Path(f"records/{group}/{figure.owner}.json")).get("seed")
     if figure.key.startswith("kl_"):
         return _checked(node, figure, None, "KL needs the weights of both models")
     if seed is None and figure.key in ("score_low", "score_high"):

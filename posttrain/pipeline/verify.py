@@ -7,6 +7,7 @@ or a file cut off by a power failure would pass for the result of a stage.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ CHECKED: Final = Path(".dvc/tmp/checked_boot")
 """The boot id at the last check of DVC's files."""
 READ_ONLY: Final = 0o444
 WRITABLE: Final = 0o644
+EMPTY: Final = hashlib.md5(b"", usedforsecurity=False).hexdigest()
+"""The name of the object that is empty rightly."""
 AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it, where a remote has it)"
 
 
@@ -88,7 +91,8 @@ def _recheck_cache(root: Path) -> list[str]:
         except PermissionError:
             foreign += 1
     with _locked_repo(root) as repo:
-        lines = _touch_changed(root, _outs(repo), Digests(root))
+        lines = _remove_emptied(root, Path(repo.stage_cache.cache_dir))
+        lines += _touch_changed(root, _outs(repo), Digests(root))
     if foreign:
         lines.append(f"{foreign} objects in DVC's cache belong to others: `posttrain repair verify` reads them")
     return lines
@@ -133,6 +137,15 @@ def _objects(cache: Path) -> list[Path]:
     return sorted(file for file in cache.glob("??/*") if file.is_file())
 
 
+def _remove_emptied(root: Path, runs: Path) -> list[str]:
+    """Remove the entries of DVC's run cache, and the objects, that a power cut emptied: DVC may not look at them."""
+    found = [*_objects(cache_folder(root)), *sorted(runs.glob("??/*/*"))]
+    emptied = [file for file in found if not file.stat().st_size and f"{file.parent.name}{file.name}" != EMPTY]
+    for file in emptied:
+        _remove_entry(file)
+    return [f"{os.path.relpath(file, root)} was emptied by a power cut: removed" for file in emptied]
+
+
 def _remove_damaged(cache: Path) -> tuple[list[Path], int]:
     """Remove the objects whose digest is not their name; these, and the number of all objects."""
     found = _objects(cache)
@@ -146,8 +159,15 @@ def _remove_damaged_runs(folder: Path) -> list[str]:
     """Remove the run cache's entries whose digest is not their name."""
     damaged = [file for file in sorted(folder.glob("??/*/*")) if _run_digest(file) != file.name]
     for file in damaged:
-        file.unlink()
+        _remove_entry(file)
     return [file.name for file in damaged]
+
+
+def _remove_entry(file: Path) -> None:
+    """Remove a file and its folder, if that is empty then: DVC fails on a run that has a folder without an entry."""
+    file.unlink()
+    with contextlib.suppress(OSError):
+        file.parent.rmdir()
 
 
 def _run_digest(file: Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from posttrain.commands import line
 from posttrain.commands.init.project import RECIPES, init, upgrade_project
 from posttrain.errors import PosttrainError
 from tests.workspace import ROOT, Finished, environment
@@ -70,12 +71,13 @@ def test_git_sees_only_what_belongs_into_it(project: Path) -> None:
     listed = command(project, "git", "status", "--porcelain", "--untracked-files=all").stdout.splitlines()
     top = {line[3:].split("/")[0] for line in listed}
     assert top == {
-        *(".dvc", ".dvcignore", ".gitignore", "README.md", "code", "custom", "data", "dvc.lock"),
+        *(".dvc", ".dvcignore", ".gitignore", ".vscode", "README.md", "code", "custom", "data", "dvc.lock"),
         *("dvc.yaml", "flows", "metrics", "models", "my", "params.yaml", "plots", "posttrain.lock", "results"),
         "stages",
     }
-    assert [line[3:] for line in listed if line[3:].startswith(("data/", ".dvc/"))] == [
-        *(".dvc/.gitignore", ".dvc/config", ".dvc/plots/curves.json", "data/none.parquet")
+    assert [line[3:] for line in listed if line[3:].startswith(("data/", ".dvc/", ".vscode/"))] == [
+        *(".dvc/.gitignore", ".dvc/config", ".dvc/plots/curves.json"),
+        *(".vscode/params.schema.json", ".vscode/settings.json", "data/none.parquet"),
     ]
 
 
@@ -98,6 +100,16 @@ def test_a_flow_of_the_package_runs_beside_a_folder_of_the_same_name(project: Pa
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[0])["stages"], done.stdout
 
 
+@pytest.mark.parametrize("word", ["check", "status"])
+def test_a_command_that_looks_ahead_refuses_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("posttrain.lock").write_text(json.dumps({"version": "0.0.9", "digest": "0" * 64}))
+    with pytest.raises(PosttrainError, match=r"the project uses posttrain 0\.0\.9 .*Run `posttrain init --upgrade`"):
+        line.run(line.parse([word]))
+
+
 @pytest.mark.slow
 def test_another_package_stops_a_stage_until_it_is_taken_over(project: Path) -> None:
     lock = project / "posttrain.lock"
@@ -112,13 +124,13 @@ def test_another_package_stops_a_stage_until_it_is_taken_over(project: Path) -> 
             r"Run `posttrain init --upgrade`, or install 0\.0\.9 again\n",
             done.stdout,
         ), done.stdout
-    shown = posttrain(project, "upgrade")
+    shown = posttrain(project, "init", "--upgrade")
     assert shown.returncode == 0 and "posttrain.lock: posttrain 0.0.9" in shown.stdout
     assert json.loads(lock.read_bytes())["version"] == "0.0.9"
     params = project / "params.yaml"
     text = params.read_text(encoding="utf-8").replace("format: 2\n", "")  # without it the file has the present format
     params.write_text(text, encoding="utf-8")
-    assert posttrain(project, "upgrade", "--yes").returncode == 0
+    assert posttrain(project, "init", "--upgrade", "--yes").returncode == 0
     assert (json.loads(lock.read_bytes()), params.read_text(encoding="utf-8")) == (old, text)
     done = dvc(project, "repro", "data_files@mine")
     assert "Stage 'data_files@mine' didn't change, skipping" in done.stdout, done.stdout

@@ -109,6 +109,22 @@ def test_after_a_new_start_of_the_machine_emptied_files_are_made_again(damaged: 
 
 
 @pytest.mark.slow
+def test_runs_whose_entries_were_damaged_run_again(finished: Path) -> None:
+    """DVC reads the run cache where dvc.lock does not have the run, and fails on a run's folder without an entry."""
+    emptied, edited, *_ = sorted((finished / ".dvc/cache/runs").glob("??/*/*"))
+    emptied.write_bytes(b"")
+    edited.write_text(edited.read_text().replace("md5: ", "md5: 0", 1))
+    (finished / CHECKED).write_text("another boot")
+    repaired = command(finished, "posttrain", "repair").output
+    assert f"{emptied.relative_to(finished)} was emptied by a power cut: removed" in repaired
+    verified = command(finished, "posttrain", "repair", "verify")
+    assert verified.status == 1 and f"DVC's run cache, {edited.name}: it was damaged, removed" in verified.output
+    (finished / "dvc.lock").unlink()
+    done = repro(finished)
+    assert done.status == 0 and done.output.count("Running stage") == 2, done.output
+
+
+@pytest.mark.slow
 def test_verify_waits_for_nobody_and_changes_nothing_while_a_stage_runs(finished: Path) -> None:
     process = started(finished, "dvc", "repro", "--force", "--single-item", RUN)
     while not stage_runs(process):

@@ -22,6 +22,7 @@ from posttrain.lineage.tree import NOT_STORED, Node
 from posttrain.params.params import read
 from posttrain.report.build import page_data, reward_metrics
 from posttrain.report.decision import decide
+from posttrain.report.lineage import made_from
 from posttrain.report.policies import read_policies
 from posttrain.report.results import results_table
 from posttrain.report.samples import side_by_side
@@ -69,10 +70,11 @@ def test_every_figure_of_the_report_is_traced_in_a_second(inside: Path) -> None:
     summary = dict(summarize(policies, reward_metrics(settings)))
     page = page_data(settings, policies, side_by_side(policies, 5), summary, decide(policies, settings), errors)
     names |= {f"{one['label']}.{key}" for one in page["policies"] for key in one["metrics"]}
-    for run in page["stages"]:
+    made = made_from(settings, list(policies))
+    for run in made:
         if run["path"] != "evaluate":
             names |= {f"{run['path']}.{key}" for key, one in run["numbers"].items() if isinstance(one, int | float)}
-    evaluations = next(run for run in page["stages"] if run["path"] == "evaluate")["numbers"]
+    evaluations = next(run for run in made if run["path"] == "evaluate")["numbers"]
     with (inside / "report/curves.csv").open() as file:
         paths = {one["label"]: one["path"] for one in page["curves"]}
         points = [f"{paths[row['run']]}.{row['metric']}@{row['step']}" for row in csv.DictReader(file)]
@@ -113,6 +115,20 @@ def test_a_figure_of_an_evaluation_is_computed_from_its_rows(inside: Path, key: 
     back = explain(row)[0]
     assert back.title == f"{row}: a row of results/grpo/rollouts.parquet"
     assert any(one.title == "made by online@grpo" for one in back.walk())
+
+
+def test_a_figure_of_a_run_of_evaluate_runs_is_computed_from_its_rows(finished: Path) -> None:
+    with Path("params.yaml").open("a") as params:
+        params.write("  runs: {again: {policy: sft/main, data: two_step/prompts}}\n")
+    outs = [f"results/again/{name}" for name in ("metrics.json", "rollouts.parquet")]
+    entry = {"cmd": "python -m stages.evaluate_runs again", "outs": [{"path": path} for path in outs]}
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"evaluate_runs@again": entry}}))
+    shutil.copytree("results/sft", "results/again")
+    scores = pl.read_parquet("results/sft/rollouts.parquet").filter(~pl.col("greedy"))["reward"]
+    for score, expected in ((scores.mean(), "0.16667, agrees"), (0.3, "0.16667, DIFFERS")):
+        Path(outs[0]).write_text(json.dumps({"score": score}))
+        rows = next(one for one in explain("again.score")[0].walk() if one.title == "rows")
+        assert rows.facts["computed again"].startswith(expected) and rows.facts["rows"] == "60 measured completions"
 
 
 @pytest.mark.slow

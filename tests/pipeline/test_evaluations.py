@@ -40,9 +40,12 @@ def test_the_recipe_keeps_the_best_weights_and_measures_two_tables(own_workspace
     compared = run(own_workspace, "python", "-m", "posttrain", "compare", "--table", "two_step/corpus")
     assert "base_text" in compared.stdout and "few_text" in compared.stdout, compared.stdout
     why = run(own_workspace, "python", "-m", "posttrain", "why", "few_text.score")
-    assert "sft/few" in why.stdout and "computed again: yes" in why.stdout, why.stdout
+    again = f"computed again: {results['few_text']['score']:.6g}, agrees"
+    assert "made by sft@few" in why.stdout and again in why.stdout, why.stdout
 
     params = (own_workspace / "params.yaml").read_text(encoding="utf-8")
     (own_workspace / "params.yaml").write_text(params.replace("patience: 3", "patience: 4"), encoding="utf-8")
-    stale = json.loads(dvc(own_workspace, "status", "--json").stdout)
-    assert "evaluate_runs@few_text" in stale and "evaluate_runs@base_text" not in stale
+    status = run(own_workspace, "python", "-m", "posttrain", "status").stdout
+    (stale,) = [line for line in status.splitlines() if line.startswith("sft@few: ")]
+    assert "evaluate_runs@few_text" in stale.partition("; then stale because of it: ")[2], status
+    assert "base_text" not in status, status

@@ -66,7 +66,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "game": {"data": "guess/prompts", "reward": {"turns": 1.0, "correct": 1.0}},
     "quiz": {
         "data": "mine/prompts",
-        "reward": {"correct": {"answer": "choice"}, "code": 0.5, "my_rewards:brief": 0.1},
+        "reward": {
+            "correct": {"answer": "choice"},
+            "code": 0.5,
+            "instructions": {"weight": 0.2, "count": "share"},
+            "my_rewards:brief": 0.1,
+        },
     },
 }
 
@@ -79,11 +84,12 @@ def write_project(workspace: Path, judge: dict[str, str], classifier: str) -> No
         {"prompt": f"What is {n} plus 1? (A) {n} (B) {n + 1}", "answer": "B", "tests": f"assert f() == {n + 1}"}
         for n in range(60)
     ]
-    text = "".join(f"{json.dumps({**row, 'entry_point': 'f'})}\n" for row in rows)
+    more = {"entry_point": "f", "instructions": [{"kind": "at_most", "count": 2}, {"kind": "no_commas"}]}
+    text = "".join(f"{json.dumps(row | more)}\n" for row in rows)
     (workspace / "my/data/quiz.jsonl").write_text(text, encoding="utf-8")
     yaml, file = YAML(typ="safe", pure=True), workspace / "params.yaml"
     params = yaml.load(file.read_text(encoding="utf-8"))
-    quiz = {"path": "quiz.jsonl", "info": ["tests", "entry_point"]}
+    quiz = {"path": "quiz.jsonl", "info": ["tests", "entry_point", "instructions"]}
     params["data"]["tasks"]["guess"] = {"task": "guess", "documents": 40}
     params["data"]["files"] = {"mine": {"path": "my/data", "prompts": quiz}}
     runs: dict[str, Any] = {name: {**RUN, **json.loads(json.dumps(one))} for name, one in RUNS.items()}
@@ -111,6 +117,10 @@ def used() -> set[str]:
                     for name in part.get("of", {})}  # fmt: skip
 
 
+def test_every_reward_has_a_run() -> None:
+    assert used() >= set(REWARDS)
+
+
 @pytest.mark.slow
 def test_every_reward_trains_a_policy_by_dvc_and_as_a_flow(
     own_workspace: Path,
@@ -118,7 +128,6 @@ def test_every_reward_trains_a_policy_by_dvc_and_as_a_flow(
     judge: dict[str, str],
     endpoint: Endpoint,  # noqa: F811
 ) -> None:
-    assert used() >= set(REWARDS)
     write_project(own_workspace, judge, endpoint.url.replace("/v1", "/classify"))
     flowing = tmp_path / "flowing"
     shutil.copytree(own_workspace, flowing, symlinks=True)
