@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -15,6 +15,7 @@ from posttrain.params.params import load
 from posttrain.params.slots import NONE, model_of, model_slot
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
+from posttrain.rewards.scorable import check_scorable, row_fault, scorable_prompts
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tables.columns import TOOL_USE, Kind
 from posttrain.tables.filters import FilterRun, filtered
@@ -23,6 +24,8 @@ from posttrain.text.chat_template import row_variables
 
 ANSWER = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}
 """Kinds of tables with answers, and the column that ends with the answer that is scored."""
+EXAMPLE: Final = {"id": "example", "problem": "", "messages": [{"role": "assistant", "content": "One and two."}]}
+"""A row without a question, as a reward may meet it."""
 
 
 class ScoredFilterRun(FilterRun):
@@ -42,6 +45,13 @@ class ScoredFilterRun(FilterRun):
         need_reward_model(self.reward, self.reward_model)
         if self.reward:
             need_a_weight(self.reward)
+        elif self.against == NONE and not (self.near_duplicates or self.min_chars or self.max_chars):
+            raise ValueError("no filter is set, so no row is left out. Set one, e.g. near_duplicates: 0.8")
+        if self.against == NONE and "ngram" in self.model_fields_set:
+            raise ValueError(f"ngram = {self.ngram}: it compares with the rows of against, and against is none")
+        for name, term in self.reward.items():
+            if fault := row_fault(name, term, answered(EXAMPLE, "messages")):
+                raise ValueError(f"reward.{name}: {fault}")
         return self
 
 
@@ -59,7 +69,6 @@ def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: 
     from posttrain.models.device import DeviceParams, Runtime  # torch: only where rows are scored
     from posttrain.rewards.failures import MAX_FAILED, FailureLimit
     from posttrain.rewards.reward import Context
-    from posttrain.rewards.scorable import check_scorable, scorable_prompts
     from posttrain.rewards.score import RewardSum
 
     if params.reward_model != NONE and (using := _with_tools(table)):

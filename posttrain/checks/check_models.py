@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from posttrain.checks.meta_models import config_of, context_length, shape_of
-from posttrain.checks.params_schema import load_settings
+from pydantic import BaseModel
+
+from posttrain.checks.meta_models import config_of, context_length, shape_of, template_of
+from posttrain.checks.params_schema import ALGORITHMS, MODELS, load_settings
 from posttrain.errors import ModelError, ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.models.adapters import ADDED, INSTALL, LoraOptions, linear_layers
@@ -20,9 +23,11 @@ from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import OnlineParams
 from posttrain.params.params import PARAMS_FILE, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.rewards.judge.connection import ConnectionParams
 from posttrain.sampling.engines import ENGINES, EngineName
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.text.templates import reads
 from posttrain.train.loop import TrainingParams
 
 
@@ -42,12 +47,14 @@ def check_models() -> str:
                 where = f"{stage.group}.{name}"
                 devices[where] = params.device
                 errors += _faults(where, params, start, shape)
+                errors += _template_faults(where, params.template, start, settings)
                 if isinstance(params, OnlineParams):
                     engines[where] = params.rollout.engine
                     errors += _length_faults(f"{where}.rollout.sampling", params.rollout.sampling, start, settings)
     for where, model, sampled in _sampled(settings):
         devices[where], engines[where] = sampled.device, sampled.engine
         errors += _length_faults(f"{where}.sampling", sampled.sampling, model, settings)
+        errors += _template_faults(where, sampled.template, model, settings)
     errors += _machine_faults(engines)
     errors = list(dict.fromkeys(errors))
     if len(errors) == 1:
@@ -56,7 +63,7 @@ def check_models() -> str:
         listed = "\n  ".join(errors)
         what = f"{len(errors)} settings do not fit their model or this machine, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
-    return "\n".join(_without_device(devices))
+    return "\n".join([*_without_device(devices), *_unset_keys(settings)])
 
 
 def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | EvaluateParams]]:
@@ -83,6 +90,34 @@ def _length_faults(where: str, sampling: SamplingParams, model: str, settings: S
     if context is not None and sampling.max_tokens >= context:
         what = f"{model} has a context of {context} tokens, which leaves none for a prompt"
         yield f"{where}.max_tokens = {sampling.max_tokens}: {what}. Lower it"
+
+
+def _template_faults(where: str, variables: Mapping[str, Any], model: str, settings: Settings) -> Iterator[str]:
+    """Yield a line for each variable that the chat template of the model does not read."""
+    source = template_of(model, settings) if variables else None
+    unread = [name for name in variables if source is not None and not reads(source, name)]
+    yield from (f"{where}.template: the chat template of {model} does not read {name}. Remove it" for name in unread)
+
+
+def _unset_keys(settings: Settings) -> Iterator[str]:
+    """Yield a note for each variable with a secret that is not set here; workers on other machines may have it."""
+    named = [(group, name) for group in (*MODELS, *ALGORITHMS) for name in group_of(settings, group)]
+    typed = {f"{group}.{name}": load_settings(group, name) for group, name in named}
+    if group_of(settings, "evaluate.policies"):
+        typed["evaluate.settings"] = load(EvaluateParams, "evaluate.settings")
+    for where, params in typed.items():
+        for key in dict.fromkeys(_keys(params)):
+            if not os.environ.get(key):
+                yield f"note: {where}: the environment variable {key} is not set here"
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield the names of the variables with secrets in typed settings."""
+    if isinstance(value, ConnectionParams) and value.key is not None:
+        yield value.key
+    parts = (getattr(value, name) for name in type(value).model_fields) if isinstance(value, BaseModel) else ()
+    for part in value.values() if isinstance(value, Mapping) else parts:
+        yield from _keys(part)
 
 
 def _without_device(devices: Mapping[str, DeviceParams]) -> Iterator[str]:

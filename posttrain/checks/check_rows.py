@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from posttrain.checks.meta_models import template_of
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import ParamsError, PosttrainError, excerpt
 from posttrain.evaluate.settings import EvaluateParams
@@ -22,6 +23,8 @@ from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.tables.sources import sources_by_key
 from posttrain.tables.user_data import FIRST, FirstRows, first_rows
+from posttrain.text.chat_template import row_variables
+from posttrain.text.templates import reads
 
 EXAMPLE: Final = Prompt("example", ({"role": "user", "content": "What is 2 + 3?"},), (), "5")
 """The prompt for a reward whose run reads no prompts that are there yet."""
@@ -43,7 +46,7 @@ def check_rows() -> str:
                 errors.append(str(error))
             else:
                 errors += (f"{where}: {line}" for line in rows.faults)
-    notes = list(_unread(settings, found))
+    notes = [*_unread(settings, found), *_unread_variables(settings, found)]
     called, more = _call_rewards(list(_own_rewards(settings)), found)
     errors += called
     if errors:
@@ -61,6 +64,19 @@ def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]
     left += [f"what data.tasks.{name} makes" for name, run in group_of(settings, "data.tasks").items() if _is_own(run)]
     if left:
         yield f"note: not read: {', '.join(left)}"
+
+
+def _unread_variables(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
+    """Yield a line for each run whose first row sets variables that the template of its model does not read."""
+    groups = [stage.group for stage in STAGES if stage.makes == "model"]
+    for where in (f"{group}.{name}" for group in groups for name in group_of(settings, group)):
+        params = load_settings(*where.rsplit(".", 1))
+        data, start = getattr(params, "data", ""), getattr(params, "start", "")
+        variables = row_variables((found[data].first if data in found else None) or {})
+        source = template_of(start, settings) if variables else None
+        if unread := [name for name in variables if source is not None and not reads(source, name)]:
+            named = f"chat_template_kwargs of {data} has {', '.join(unread)}"
+            yield f"note: {where}: {named}, which the chat template of {start} does not read"
 
 
 def _several(names: list[str], noun: str) -> str:

@@ -15,9 +15,12 @@ from posttrain.models.decoder.kv_size import kv_sizes
 from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
 from posttrain.models.files.store import load_config
 from posttrain.models.files.text import context_of
+from posttrain.models.files.tokenizer import written_template
 from posttrain.models.scratch import scratch_config
 from posttrain.params.params import at
+from posttrain.params.slots import NONE
 from posttrain.params.stage_table import Settings, model_runs, section_of, stage_of
+from posttrain.text.bpe import CHAT_TEMPLATE
 from posttrain.workspace import model_path, read_finite_json
 
 
@@ -61,6 +64,22 @@ def config_source(model: str, settings: Settings) -> Any:
         )
     fix = f"Run `dvc repro {stage_of(settings, name)}` first, or plan with another: --model FOLDER"
     raise ModelError(what="it has no config.json yet", where=f"models/{name}", fix=fix)
+
+
+def template_of(model: str, settings: Settings) -> str | None:
+    """Return the chat template of the model that a run descends from; None where it is not there yet."""
+    name, runs, seen = model, model_runs(settings), set[str]()
+    while name in runs and name not in seen:
+        seen.add(name)
+        group, _, run = section_of(settings, name).rpartition(".")
+        made = at(settings, f"{group}.{run}") or {}
+        if group == "base.scratch":
+            return CHAT_TEMPLATE
+        if group.startswith("base."):
+            folder = Path(made["path"]) if "path" in made else None
+            return written_template(Path(), folder, made.get("chat_template"))
+        name = str(made.get("start", NONE))
+    return None
 
 
 def shape_of(config: Any, *, scores: bool = False) -> Any:

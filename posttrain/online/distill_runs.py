@@ -40,7 +40,8 @@ SERVED: Final = "served"
 
 def _form(value: Any) -> str:
     """Return whether it is one endpoint, or several by name."""
-    return ONE if isinstance(value, TeacherServer) or (isinstance(value, Mapping) and "url" in value) else SEVERAL
+    several = isinstance(value, Mapping) and all(isinstance(one, Mapping | TeacherServer) for one in value.values())
+    return SEVERAL if several or not isinstance(value, Mapping | TeacherServer) else ONE
 
 
 Served = Annotated[
@@ -75,7 +76,7 @@ class TaughtParams(OnlineParams, TeacherConfig):
                 f"temperature = {self.temperature:g} needs the logits of all tokens, and served gives some "
                 "log-probs. Use 1"
             )
-        if self.context is None and self.teacher == self.start:
+        if self.context is None and self.served is None and self.teacher == self.start:
             raise ValueError(f"teacher and start are both '{self.start}', so there is nothing to learn. Name another")
         return self
 
@@ -92,6 +93,8 @@ class TaughtParams(OnlineParams, TeacherConfig):
         if self.weights is not None and {*self.weights} != {*names}:
             known = f"the teachers are {', '.join(names)}"
             yield f"{where}.weights name {', '.join(self.weights)}, and {known}. Give each a weight"
+        elif self.weights is not None and len(names) == 1:
+            yield f"{where}.weights share the divergence among teachers, and {names[0]} is the only one. Remove them"
 
     def shares(self, models: Collection[str], where: str) -> list[float]:
         """Return the share of the divergence of each model of these names, and of each served teacher after them."""

@@ -47,6 +47,7 @@ from posttrain.train.tokenize_tables import windows
 
 TRUE: Any = {"correct": 1.0}
 """The true reward of `watch` where params.yaml says nothing."""
+ONE_TOKEN = "a token that is drawn from one has the log-prob 0, so there is nothing to learn. Use 2 or more"
 OVERLONG = "overlong"
 """The reward that the setting `overlong` adds."""
 
@@ -105,6 +106,9 @@ class OnlineParams(TrainingParams):
         needs: dict[str, Capability] = {**self.router.asks}
         needs |= {"samples of a mixture of two models": "mixture"} if self.mixture_share else {}
         ENGINES[self.rollout.engine].refuse(self.rollout.engine, needs)
+        parallel = [key for key in self.rollout.engine_args if key.replace("-", "_") == "pipeline_parallel_size"]
+        if self.router.asks and parallel:
+            raise ValueError(f"rollout.engine_args.{parallel[0]}: vLLM gives no experts with it. Remove it")
         return self
 
     @model_validator(mode="after")
@@ -235,6 +239,7 @@ class PolicyRun(OnlineParams, PolicyConfig):
             f"rollout.epochs = {epochs}": reuse_refusal(self, epochs),
             f"rollout.replay.groups = {replay}": replay_refusal(self, replay),
             "rollout.sampling": truncation_refusal(self) if self.rollout.sampling.truncates else None,
+            "rollout.sampling.top_k = 1": ONE_TOKEN if self.rollout.sampling.top_k == 1 else None,
             "correction = none": foreign_refusal(self, foreign=self.rollout.foreign),
         }
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]

@@ -7,7 +7,8 @@ import os
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -157,8 +158,8 @@ def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) ->
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        lines = [_line(model, failure, where) for failure in error.errors(include_url=False)]
-        raise ParamsError(what="; ".join(lines), where=file, fix=EXPLAINED) from error
+        lines = [_line(model, failure, where, value) for failure in error.errors(include_url=False)]
+        raise ParamsError(what="; ".join(dict.fromkeys(lines)), where=file, fix=EXPLAINED) from error
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,8 +176,17 @@ PLAIN: Final = {
     "dict_type": "give NAME: VALUE pairs, e.g. {correct: 1.0}",
     "list_type": "give a list, e.g. [one, two]",
     "tuple_type": "give a list, e.g. [one, two]",
+    "too_short": "give at least one",
 }
 """pydantic's kinds of failures -> messages in the words of YAML."""
+PLAIN_WORDS: Final = {
+    bool: ("true or false", "true or false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("a text", "texts"),
+    NoneType: ("null", "null"),
+}
+"""Types of values -> one and several of them, in the words of YAML."""
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
@@ -192,9 +202,12 @@ def nearest(word: str, known: Sequence[str]) -> str | None:
     return next(iter(swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
 
 
-def _line(model: type[BaseModel], failure: Any, where: str) -> str:
-    path = [part for part in failure["loc"] if not str(part).startswith(("function-", ONE, SEVERAL))]
+def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:
+    path = [part for part in failure["loc"] if not str(part).startswith(("function-", ONE, SEVERAL, "[key]"))]
     dotted = ".".join([where, *(str(part) for part in path)])
+    if choice := _choice(model, path):
+        end, words = choice
+        return f"{'.'.join([where, *map(str, path[:end])])} = {_shown(_within(given, path[:end]))}: expected {words}"
     if failure["type"] == "extra_forbidden":
         owners = _models_at(model, [str(part) for part in path[:-1]])
         renamed = [
@@ -215,11 +228,49 @@ def _line(model: type[BaseModel], failure: Any, where: str) -> str:
         message = f"{_wrong_kind(model, path, failure['input'])}expected {_description(model, path)}"
     if failure["type"] == "missing" and (wanted := _description(model, path)):
         return f"{dotted} is missing. Write {wanted}"
+    if failure["type"] == "model_type":
+        message = f"give KEY: VALUE pairs. {did_you_mean('', _fields_at(model, list(map(str, path))))}"
     if failure["type"] in ("missing", "value_error", "option"):
         key = KEY.match(message)  # a rule between keys names the one to change
         inside = key is not None and key[1] in _fields_at(model, [str(part) for part in path])
         return f"{dotted}.{message}" if inside else f"{dotted}: {message}"
     return f"{dotted} = {_shown(failure['input'])}: {message}"
+
+
+def _choice(model: type[BaseModel], path: Sequence[Any]) -> tuple[int, str] | None:
+    """Return where the path is that of one form among plain ones that a field may have, and their words."""
+    for end in range(1, len(path)):
+        for field in _fields(model, path[:end]):
+            forms = [form for form in _forms(field.annotation) if form is not NoneType]
+            if len(forms) > 1 and not any(_models_in(form) for form in forms):
+                return end, ", or ".join(map(_words, _forms(field.annotation)))
+    return None
+
+
+def _forms(annotation: Any) -> Sequence[Any]:
+    """Return the types of a union, or the one type."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _words(annotation: Any, *, many: bool = False) -> str:
+    """Return what a plain type asks for, or many of it, in the words of YAML."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _words(inner[0], many=many)
+    if origin is Literal:
+        return " or ".join(map(str, inner))
+    if origin in (list, tuple):
+        return f"{'lists' if many else 'a list'} of {_words(inner[0], many=True)}"
+    return PLAIN_WORDS.get(annotation, ("NAME: VALUE pairs", "NAME: VALUE pairs"))[many]
+
+
+def _within(value: Any, path: Sequence[Any]) -> Any:
+    """Return what plain data has at a path."""
+    for part in path:
+        inside = isinstance(value, Mapping) and part in value
+        listed = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        value = value[part] if inside or listed else value
+    return value
 
 
 def _ours(model: type[BaseModel], owners: Sequence[type[BaseModel]], theirs: str) -> list[str]:
@@ -296,7 +347,9 @@ def _models_at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseMod
         inner: list[type[BaseModel]] = []
         for owner in found:
             if part in owner.model_fields:
-                inner += _models_in(owner.model_fields[part].annotation)
+                field = owner.model_fields[part]
+                tables = [mark.table for mark in field.metadata if hasattr(mark, "table")]
+                inner += [*_models_in(field.annotation), *(e.options for table in tables for e in table.values())]
             elif part == owner.__name__:
                 inner.append(owner)
         found = inner or found

@@ -27,10 +27,10 @@ def _notes(where: str, params: Any) -> Iterator[str]:
         return
     shown = together = f"processes = {processes}"
     gpus, cores = _gpus(params.device.device), os.cpu_count() or 1
-    if served > processes:
+    if served > (0 if gpus is None else processes):
         shown = f"engine_servers names GPU {served - 1}"
-        if served > (gpus or 0):
-            yield f"{shown}: this host has {gpus or 0} GPUs"
+        if served > (there := _gpus("cuda") or 0):
+            yield f"{shown}: this host has {there} GPUs"
     if gpus is not None and processes > gpus:
         yield f"{together}: this host has {gpus} GPUs, and each process needs one"
     if gpus is None and processes > 1 and processes * params.device.threads > cores:

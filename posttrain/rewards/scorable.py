@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
 from posttrain.params.user_code import place_in_workspace
-from posttrain.rewards.reward import Examples, WeightedReward, weights
-from posttrain.rollout import Prompt, Rollout
+from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
+from posttrain.rollout import FAILED, Prompt, Rollout
 from posttrain.tasks.task import load_task
 
 MOST_UNREAD = 0.3
@@ -54,6 +54,21 @@ def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | N
     """Say why a reward cannot judge the answers to a prompt; None: it can."""
     why: str | None = _said("cannot_score", name, term, prompt)
     return why
+
+
+def row_fault(name: str, term: WeightedReward, row: Rollout) -> str | None:
+    """Say why a reward cannot score the answers of a table, which have no tokens, no `answer` and no `info`.
+
+    `row`: an example of them.
+    """
+    if (mode := getattr(term.options, "mode", "score")) != "score":
+        return f"mode {mode} compares samples of a prompt, and rows are scored one by one. Use score"
+    if (why := why_not_scorable(name, term, row.prompt)) is not None:
+        return f"rows have no `answer` and no `info` ({why}). Use another reward"
+    if term.reward.each is None or term.reward.in_workers(term.options):  # not one to be called in passing
+        return None
+    score = score_one(term.reward.each, row, term.options)
+    return f"it gives rows no score: {score.reason}. Use another reward" if score.status in FAILED else None
 
 
 def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Examples:

@@ -130,6 +130,8 @@ def variables_fault(variables: Any) -> str | None:
             return f"{name!r:.40} is no name; give a letter, then letters, digits and _"
         if name in OWN_NAMES or name.endswith("_token"):
             return f"{name} means something else in a template; rename it"
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return f"{name} = {value!r} is a text, which templates take for true; write {value.lower()} without quotes"
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):

@@ -131,6 +131,41 @@ def test_a_dense_model_has_no_load_to_balance(checked: Check) -> None:
     checked(router={"balance": 0.0})
 
 
+def test_a_variable_that_the_template_of_a_runs_model_does_not_read_is_named(checked: Check, tmp_path: Path) -> None:
+    file = tmp_path / "my/model/tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    template = config["chat_template"] + "{% if thinking %}{% endif %}"
+    file.write_text(json.dumps({**config, "chat_template": template}), encoding="utf-8")
+    checked(template={"thinking": False})
+    with pytest.raises(
+        ParamsError, match=r"sft\.runs\.tried\.template: the chat template of sft/first does not read th"
+    ):
+        checked(template={"thinkin": False})
+    with pytest.raises(ParamsError, match=r"the chat template of base/dense does not read thinking\. Remove it"):
+        checked("base/dense", template={"thinking": False})
+    checked("base/far", template={"thinkin": False})  # the Hub's template is not known here
+
+
+def test_a_variable_with_a_secret_that_is_not_set_is_noted(
+    checked: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checked()
+    file = tmp_path / "params.yaml"
+    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    asked = {"url": "http://127.0.0.1:1/v1", "model": "m", "key": "A_KEY_OF_THE_TEST"}
+    run = {"start": "sft/first", "data": "d/prompts", "reward_model": "none"}
+    settings["online"] = {"runs": {"a": {**run, "algorithm": "grpo", "corpus": "none", "reward": {"judge": asked}}}}
+    taught = {**run, "algorithm": "reverse_kl", "teacher": "none", "demonstrations": "none", "served": {"x": asked}}
+    file.write_text(yaml.safe_dump({**settings, "distill": {"runs": {"b": taught}}}), encoding="utf-8")
+    notes = [
+        f"note: {run}: the environment variable A_KEY_OF_THE_TEST is not set here"
+        for run in ("online.runs.a", "distill.runs.b")
+    ]
+    assert sorted(check_models().splitlines()) == sorted(notes)
+    monkeypatch.setenv("A_KEY_OF_THE_TEST", "a-secret")
+    assert check_models() == ""
+
+
 def test_a_missing_package_is_named_with_its_command(checked: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "peft" else object())
     with pytest.raises(ParamsError, match=r"adapter = lora: it needs the package peft\. Install the extra `lora`"):
@@ -199,7 +234,7 @@ def test_the_command_checks_it_too(
     monkeypatch.setattr("posttrain.pipeline.package_pin.check_installed", lambda: None)
     monkeypatch.setattr("sys.argv", ["posttrain", "check"])
     assert main() == 1
-    shown = capsys.readouterr().err
+    shown = " ".join(capsys.readouterr().err.split())  # however wide the terminal is
     assert "router.balance = 0.1" in shown and "adapter.rank = 99" in shown, "all of them at once"
 
 

@@ -44,6 +44,17 @@ def fault() -> str:
     return str(caught.value)
 
 
+def test_variables_of_rows_that_the_template_does_not_read_are_noted() -> None:
+    base = {"scratch": {"tiny": {"data": "mine/corpus"}}}
+    sft = {"runs": {"main": {"start": "base/tiny", "data": "mine/chat"}}}
+    put([{**row, "chat_template_kwargs": {"enable_thinking": False}} for row in ROWS])
+    write(base=base, sft=sft)
+    named = "chat_template_kwargs of mine/chat has enable_thinking"
+    assert check_rows() == f"note: sft.runs.main: {named}, which the chat template of base/tiny does not read"
+    put([{**row, "chat_template_kwargs": {"messages": 1}} for row in ROWS])
+    assert "messages means something else in a template" in fault()
+
+
 def test_right_rows_are_right() -> None:
     write()
     assert check_rows() == ""

@@ -77,9 +77,9 @@ def opened(folder: Path, models: ModelSet, params: SamplingParams | None = None,
     return ENGINES["vllm"].open(model, given, 200, "rollout", args)
 
 
-def gspo(folder: Path, models: ModelSet, sampler: Sampler) -> TrainingRun:
+def gspo(folder: Path, models: ModelSet, sampler: Sampler, **rollout: Any) -> TrainingRun:
     """A run of two rounds, as the stage makes it."""
-    params: Any = typed_run(GSPO, "online.runs.gspo", ONLINE)
+    params: Any = typed_run(merge(GSPO, {"rollout": rollout}), "online.runs.gspo", ONLINE)
     text = ChatText(load_tokenizer(folder))
     asked = [[{"role": "user", "content": f"{i}+1"}] for i in range(5)]
     prompts = [Prompt(f"p{i}", one, text.prompt(one), "1") for i, one in enumerate(asked)]

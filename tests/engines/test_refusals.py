@@ -107,6 +107,18 @@ def test_settings_of_vllm_become_its_options() -> None:
         ),
         (
             "grpo",
+            {"rollout": {"engine_args": {"override_generation_config": {"repetition_penalty": 2}}}},
+            "engine_args.override_generation_config: samples are of the policy's own probabilities",
+        ),
+        ("grpo", {"rollout": {"engine_args": {"hf-overrides.rope_theta": 3}}}, "the config of the start model decides"),
+        ("grpo", {"rollout": {"engine_args": {"hf_token": "hf_a"}}}, "engine_args.hf_token: posttrain sets it"),
+        (
+            "gspo",
+            {"router": {"replay": "sampler"}, "rollout": {"engine_args": {"pipeline-parallel-size": 2}}},
+            "rollout.engine_args.pipeline-parallel-size: vLLM gives no experts with it. Remove it",
+        ),
+        (
+            "grpo",
             {"rollout": {"engine": "builtin", "engine_args": {"block_size": 16}}},
             "engine builtin has no settings",
         ),

@@ -128,6 +128,11 @@ def test_what_a_machine_lacks_for_processes_is_noted_once(monkeypatch: pytest.Mo
         f"online: {{runs: {{x: {{{start}, correction: truncate, device: {{device: cpu}}, rollout: {{{served}}}}}}}}}"
     )
     assert "note: online.runs.x: engine_servers names GPU 3: this host has 0 GPUs" in check_params()
+    served = "engine: vllm, engine_servers: [[0]]"
+    change(
+        f"online: {{runs: {{x: {{{start}, correction: truncate, device: {{device: cpu}}, rollout: {{{served}}}}}}}}}"
+    )
+    assert "note: online.runs.x: engine_servers names GPU 0: this host has 0 GPUs" in check_params()
 
 
 def test_any_run_starts_from_any_model_and_reads_any_table() -> None:
@@ -246,7 +251,7 @@ distill:
             "data.filters.clean.against = 'two_step/promts': expected the",
         ),
         (
-            "data: {filters: {clean: {data: two_step/pairs, against: none, reward_model: none}}}",
+            "data: {filters: {clean: {data: two_step/pairs, against: none, reward_model: none, min_chars: 3}}}",
             "data.filters.clean.data = 'two_step/pairs': no run makes this table. Did you mean 'two_step/",
         ),
         (
@@ -357,6 +362,12 @@ def test_a_variable_that_the_template_does_not_read_is_found_before_anything_run
     assert "messages means something else in a template" in mistakes()
 
 
+def test_the_start_is_a_teacher_next_to_a_served_one() -> None:
+    served = "served: {url: 'http://127.0.0.1:1/v1', model: m}"
+    change(f"distill: {{runs: {{t: {{{TAUGHT}, teacher: sft/main, {served}}}}}}}")
+    assert "runs are right" in check_params()
+
+
 def test_a_set_of_models_that_write_is_a_teacher() -> None:
     nested = "sets: {both: {first: preference/dpo, second: reward/more}, more: {first: online/a, second: sft/main}}"
     for sets, weights in ((TEACHERS, "{a: 0.3, dpo: 0.7}"), (f"reward: {{{nested}}}", "{a: 1, dpo: 1, main: 2.0}")):
@@ -373,6 +384,20 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
         ("teacher: online/a, teacher_coef: 0.0", "greater than 0"),
         ("teacher: online/a, corpus: two_step/corpus, ptx: 1.0", "corpus"),
         ("teacher: online/a, update: trpo, surrogate: importance", "bounded by the policy's loss alone. Use adamw"),
+        (
+            "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {served: 1.0}",
+            "weights share the divergence among teachers, and served is the only one. Remove them",
+        ),
+        ("teacher: none, served: {model: m}", "distill.runs.t.served.url is missing. Write the endpoint"),
+        ("teacher: none, served: {}", "distill.runs.t.served = {}: give at least one"),
+        (
+            "teacher: none, served: {url: 'http://127.0.0.1:1/v1', model: m, body: {prompt_logprobs: 3}}",
+            "served.body: prompt_logprobs: the key top decides it. Remove it",
+        ),
+        (
+            "teacher: none, served: {url: 'http://127.0.0.1:1/v1/chat/completions', model: m}",
+            "served.url: what follows /v1 is added to it. Write http(s)://HOST[:PORT]/v1",
+        ),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {a: 1.0}",
             "distill.runs.t.weights name a, and the teachers are served. Give each a weight",
@@ -458,6 +483,21 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ),
         ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: sums"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
+        ("online: {runs: {a: {router: {replay: engine}}}}", "router.replay = 'engine': expected true or false, or sam"),
+        (
+            "online: {runs: {a: {rollout: {engine_servers: [1, 2]}}}}",
+            "rollout.engine_servers = [1, 2]: expected a whole number, or a list of lists of whole numbers. `posttrain",
+        ),
+        (
+            "sft: {runs: {main: {adapter: {type: lora, targets: [q_proj, 3]}}}}",
+            "adapter.targets = ['q_proj', 3]: expected a text, or a list of texts. `posttrain",
+        ),
+        ("online: {runs: {a: {rollout: {replay: true}}}}", "replay = True: give KEY: VALUE pairs. Known here: groups,"),
+        (
+            "sft: {runs: {main: {template: {x: 'False'}}}}",
+            "x = 'False' is a text, which templates take for true; write",
+        ),
+        ("online: {runs: {a: {rollout: {sampling: {top_k: 1}}}}}", "top_k = 1: a token that is drawn from one has the"),
     ],
 )
 def test_a_wrong_setting_is_named(text: str, words: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from posttrain.errors import DataError, ParamsError, RewardError
+from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.import_model import fetch_model
 from posttrain.params.params import check
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
@@ -350,6 +350,15 @@ def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
         ({"reward_model": "reward/main"}, "reward_model = reward/main, reward = : a reward model is named where the"),
         ({"reward": LENGTH, "best": 0}, "greater than or equal to 1"),
         ({"data": "mine/prompts", "reward": LENGTH, "best": 1}, "its rows have no answers to score. Use chat, pairs"),
+        ({"reward": {"correct": 1.0}, "best": 1}, "reward.correct: rows have no `answer` and no `info`"),
+        ({"reward": {"code": 1.0}, "best": 1}, "reward.code: rows have no .* .its info has no `tests`.. Use another"),
+        ({"reward": {"length": {"limit": 9}}, "best": 1}, "reward.length: it gives rows no score: its tokens are not"),
+        (
+            {"reward": {"judge": {"url": "http://127.0.0.1:1/v1", "model": "m", "mode": "group"}}, "best": 1},
+            "reward.judge: mode group compares samples of a prompt, and rows are scored one by one. Use score",
+        ),
+        ({}, "no filter is set, so no row is left out"),
+        ({"ngram": 5, "min_chars": 3}, "ngram = 5: it compares with the rows of against, and against is none"),
     ],
 )
 def test_settings_of_scores_that_mean_nothing_are_refused(settings: dict[str, Any], because: str) -> None:
@@ -432,11 +441,7 @@ def test_rows_with_tools_are_not_shown_to_a_reward_model(judges: dict[str, Path]
         scored("theirs/chat", reward_model="reward/main", reward={"model": 1.0}, best=1)
 
 
-def test_rewards_that_cannot_score_the_rows_of_a_table_say_why() -> None:
+def test_a_score_that_no_row_reaches_is_an_error() -> None:
     put("theirs", "chat", [chat(n, f"Question {n}?", f"Answer {n}.") for n in range(4)])
-    with pytest.raises(DataError, match="compares with the prompt's answer, and no prompt has one"):
-        scored("theirs/chat", reward={"correct": 1.0}, best=1)
-    with pytest.raises(RewardError, match="its tokens are not known"):
-        scored("theirs/chat", reward={"length": {"limit": 9}}, best=1)
     with pytest.raises(DataError, match="no row of the split 'train' is left"):
         scored("theirs/chat", reward=LENGTH, min_score=2.0)

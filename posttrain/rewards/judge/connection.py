@@ -31,6 +31,10 @@ BUSY: Final = (408, 425, 429)
 UNREADABLE: Final = (400, 413, 422)
 """Statuses of a request that the endpoint can never answer, such as a text longer than the model's context."""
 SLOWEST_BACKOFF_S: Final = 30.0
+DECIDED: Final = {
+    **dict.fromkeys(("messages", "prompt"), "what is asked"), "model": "the key model", "prompt_logprobs": "the key top"
+}  # fmt: skip
+"""Keys of a request that are not in `body`, and what decides them."""
 
 
 class ConnectionParams(Params):
@@ -65,7 +69,16 @@ class ConnectionParams(Params):
             plain = False
         if not plain or parts is None or parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError("give http(s)://HOST[:PORT]/PATH without login and '?'; a secret is named by `key`")
+        if parts.path.rstrip("/").endswith("/completions"):
+            raise ValueError("what follows /v1 is added to it. Write http(s)://HOST[:PORT]/v1")
         return url
+
+    @field_validator("body")
+    @classmethod
+    def _leaves_the_question(cls, body: dict[str, Any]) -> dict[str, Any]:
+        if decided := [name for name in DECIDED if name in body]:
+            raise ValueError(f"{decided[0]}: {DECIDED[decided[0]]} decides it. Remove it")
+        return body
 
 
 class NoReply(Exception):  # noqa: N818  a result, not a defect

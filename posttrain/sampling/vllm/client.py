@@ -111,15 +111,13 @@ class EngineSampler:
         first = not any(server.starts for server in self._servers)
         self._write()
         try:
-            started = self._each(self._give)
+            self._give_all()
         except EngineError as error:
             if not first or self._rank is None:
                 raise
             print(f"engine: the adapter is merged into the model for each round, since {error.what}", flush=True)
             self._merge()
-            started = self._each(self._give)
-        for server in (one for one, new in zip(self._servers, started, strict=True) if new):
-            self._probe(server)
+            self._give_all()
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 
@@ -318,6 +316,12 @@ class EngineSampler:
             shutil.rmtree(folder)
         self._rank = None
         self._write()
+
+    def _give_all(self) -> None:
+        """Let all servers have the present weights, and try a first sample of those that were started."""
+        started = self._each(self._give)
+        for server in (one for one, new in zip(self._servers, started, strict=True) if new):
+            self._probe(server)
 
     def _give(self, server: EngineProcess) -> bool:
         """Let a server load the present weights, or start it with them; whether it was started."""

@@ -144,6 +144,11 @@ SETS: Final = {
         ("model", "tokenizer", "uds", "host", "port", "served_model_name", "middleware", "api_key", "config"), _OURS
     ),
     **dict.fromkeys(("logprobs_mode", "generation_config", "disable_log_stats", "disable_uvicorn_access_log"), _OURS),
+    **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "runner", "convert", "hf_token"), _OURS),
+    **dict.fromkeys(
+        ("override_generation_config", "logits_processors"), "samples are of the policy's own probabilities"
+    ),
+    "hf_overrides": "the config of the start model decides it",
     **dict.fromkeys(
         ("enable_lora", "max_loras", "max_lora_rank", "lora_modules"), "the key adapter of the run decides it"
     ),

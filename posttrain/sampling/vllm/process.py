@@ -48,7 +48,9 @@ def engine_command() -> list[str]:
         return given
     python = given[0] if given else str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))
     if wrong := fault(python, PACKAGES, "vLLM", VERSIONS):
-        fix = f"Make vLLM's own environment with `make env-vllm`, or name its Python: {PYTHON}=/path/to/bin/python"
+        fix = (
+            f"Make it with `make env-vllm` in the clone of posttrain, or name its Python: {PYTHON}=/path/to/bin/python"
+        )
         raise EngineError(what=wrong, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
     return [python, str(Path(server.__file__).resolve())]
 
