@@ -72,7 +72,7 @@ def served(name: str) -> Iterator[None]:
     if name != "constitutional":
         yield
         return
-    key = "a key of this process"
+    key = "the-key-of-the-critic"
     with RuleCritic(key=key) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         os.environ.update(CONSTITUTION_URL=server.url, CONSTITUTION_KEY=key)

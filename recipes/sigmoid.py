@@ -22,7 +22,7 @@ DRAWS = 400
 
 def points_of(run: str) -> tuple[Floats, Floats]:
     """Return the compute and the score of each evaluation of a run, without the one before the first step."""
-    curve = pl.read_csv(f"plots/{run}.csv").with_columns(tokens=pl.col("length").cum_sum())
+    curve = pl.read_csv(f"plots/{run}.csv").with_columns(tokens=pl.col("length").fill_null(0).cum_sum())
     seen = curve.drop_nulls("heldout_true").filter(pl.col("step") > 0)
     return seen["tokens"].to_numpy().astype(float), seen["heldout_true"].to_numpy().astype(float)
 

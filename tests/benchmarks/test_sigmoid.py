@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from recipes.sigmoid import fit, fitted
+from recipes.sigmoid import fit, fitted, points_of
 
 
 @pytest.mark.parametrize(("end", "half", "steep"), [(0.8, 3e4, 2.0), (0.55, 1e5, 1.0), (0.95, 1e4, 3.0)])
@@ -25,3 +27,14 @@ def test_the_interval_holds_the_truth_and_shrinks_with_the_noise() -> None:
         assert low - 0.02 <= 0.7 <= high + 0.02
         wide.append(high - low)
     assert wide[0] < wide[1]
+
+
+def test_the_evaluation_after_the_last_step_has_the_compute_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "plots/online/s1.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text("step,length,heldout_true\n0,10,0.1\n1,20,0.2\n2,,0.3\n", encoding="utf-8")
+    compute, score = points_of("online/s1")
+    assert compute.tolist() == [30, 30] and score.tolist() == [0.2, 0.3]
