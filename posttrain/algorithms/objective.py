@@ -171,11 +171,6 @@ class Objective(Protocol):
         """Whether the loss is a sum over tokens whose gradient is only by `logp` and `entropy`: it can be tiled."""
         return False
 
-    @property
-    def matched(self) -> bool:
-        """Whether its items are compared with other items of the step, which only `prepare` sees."""
-        return False
-
     def initial_state(self) -> State:
         """Return the state before the first step."""
         return {}

@@ -42,7 +42,7 @@ class PreferenceObjective(Objective):
 
     @property
     def matched(self) -> bool:
-        """Whether answers are compared with those of other pairs."""
+        """Whether answers are compared with those of other pairs of the step."""
         return isinstance(self.loss_entry, PairLoss) and self.loss_entry.match is not None
 
     @property

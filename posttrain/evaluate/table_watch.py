@@ -141,8 +141,8 @@ class HeldoutLoss:
         return Measured(values_I.numpy(), values_I.numpy(), figures)
 
     def _compared(self) -> Batch:
-        """Return the items; where they are compared with each other, with what these weights compare each with."""
-        if not self._objective.matched:
+        """Return the items; pairs that are compared with each other, with what these weights compare each with."""
+        if not {"side", "step_start_logp"} <= self._objective.needs:
             return self._batch
         batch = self._models.add_scored_columns(self._batch, self._objective.needs)
         return batch.with_prepared(self._objective.prepare(batch.columns, {}).step)
