@@ -194,7 +194,7 @@ def test_a_held_out_row_of_one_source_is_held_out_in_all(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("chat", "expected"),
     [
-        ([], "here.chat = []: list should have at least 1 item"),
+        ([], "here.chat = []: give at least one"),
         ([{"path": "a", "wieght": 1}], "here.chat.0.wieght: unknown key. Did you mean 'weight'?"),
         ([{"path": "a", "weight": 0}], "here.chat.0.weight = 0: "),
         (["a", {"weight": 1.0}], "here.chat.1.path is missing"),
