@@ -49,7 +49,7 @@ def text_of(name: str, seed: int) -> str:
 
 
 def digest(name: str) -> str:
-    """Return what tells one text of a recipe from another; comments do not count."""
+    """Return a digest of the settings of a recipe, so that figures of other settings are not shown."""
     settings = yaml.safe_load(text_of(name, 0))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -76,8 +76,10 @@ def served(name: str) -> Iterator[None]:
     with RuleCritic(key=key) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         os.environ.update(CONSTITUTION_URL=server.url, CONSTITUTION_KEY=key)
-        yield
-        server.shutdown()
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
 def metrics_of(workspace: Path) -> dict[str, Metrics]:
