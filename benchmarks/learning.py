@@ -17,10 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks import ROOT
 from benchmarks.learning_trials import (
+    ANSWER,
+    INSTRUCTED,
     RATES,
+    RESULT,
     SEEDS,
+    STEPS,
     Trial,
     final_trials,
     read_result,
@@ -57,6 +63,31 @@ def prepare(place: Path) -> None:
         for shared in ("data", "models"):
             if not (folder / shared).is_symlink():
                 (folder / shared).symlink_to(pipeline / shared)
+
+
+def instruct(place: Path) -> None:
+    """Train the teacher of context_distill: its demonstrations have a system turn with their form or the answer."""
+    import polars as pl
+
+    from posttrain.tables.columns import with_ids
+    from posttrain.tables.store import write_table
+    from stages import sft
+
+    os.environ["DVC_ROOT"] = str(place / "worker0")
+    os.chdir(place / "worker0")
+    if (Path("models") / INSTRUCTED).is_dir():
+        return
+    rows = pl.read_parquet("data/two_step/chat.parquet").drop("id").to_dicts()
+    for nth, row in enumerate(rows):
+        answer = row["messages"][-1]["content"]
+        form = STEPS if "\n" in answer else RESULT
+        known = ANSWER.format(answer=answer.rpartition("\n")[2].removeprefix("#### "))
+        row["messages"].insert(0, {"role": "system", "content": form if nth % 2 else known})
+    Path("data/instructed").mkdir(exist_ok=True)
+    write_table(with_ids(pl.DataFrame(rows), "chat"), Path("data/instructed/chat.parquet"), "chat")
+    settings = yaml.safe_load((place / "pipeline/params.yaml").read_text(encoding="utf-8"))["sft"]["runs"]["main"]
+    write_params({"sft": {"runs": {"instructed": {**settings, "data": "instructed/chat"}}}})
+    sft.main("instructed")
 
 
 def work(place: Path, trials: Sequence[Trial], part: int) -> None:
@@ -183,6 +214,7 @@ def main(arguments: list[str]) -> int:
     if not options.table:
         place.mkdir(exist_ok=True)
         prepare(place)
+        instruct(place)
         if options.search:
             run_all(place, "search")
             choose(place)

@@ -19,6 +19,10 @@ RATES = Path(__file__).with_name("learning_rates.json")
 """What the search chose; `python -m benchmarks.learning --search` writes it."""
 SEARCH_SEED, SEEDS = 0, (1, 2, 3)
 
+INSTRUCTED = "sft/instructed"
+"""The teacher of context_distill: a model that reads a system turn."""
+STEPS, RESULT, ANSWER = "Show each step.", "Give the result alone.", "The answer is {answer}."
+"""What it reads."""
 FEEDBACK = tuple(name for name, row in PREFERENCE_ROWS.items() if not row.settings().paired)
 """Rows that learn from judged answers instead of comparisons."""
 SHARED: dict[str, dict[str, Any]] = {
@@ -98,7 +102,13 @@ def subjects() -> list[Subject]:
     found += [*VARIANTS, *(Subject("online", name, name) for name in SAMPLED_ROWS)]
     found += [Subject("preference", name, name, OWN.get(name, {})) for name in PREFERENCE_ROWS]
     found += [Subject("preference", "orpo from base", "orpo", {"start": "base/tiny", "epochs": 6.0})]
-    return found + [Subject("distill", name, name) for name in DISTILL_ROWS if name != "context_distill"]
+    found += [Subject("distill", name, name) for name in DISTILL_ROWS if name != "context_distill"]
+    shared = {"teacher": INSTRUCTED, "demonstrations": "none"}
+    contexts = {"context_distill": STEPS, "context_distill, the row's answer": ANSWER}
+    return found + [
+        Subject("distill", label, "context_distill", {**shared, "context": context})
+        for label, context in contexts.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Trial:
     def settings(self) -> dict[str, Any]:
         """The run as params.yaml would hold it."""
         teacher = {"teacher": f"online/{teacher_trial().run}"} if self.subject.section == "distill" else {}
-        return {**self.subject.settings(self.rate, self.seed), **teacher}
+        return {**teacher, **self.subject.settings(self.rate, self.seed)}
 
     @property
     def run(self) -> str:

@@ -13,6 +13,8 @@ import hashlib
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ from benchmarks.machine import machine
 from docs.make.recipes import draw, page
 from posttrain.workspace import write_json, write_text
 from tests.pipeline.rule_critic import RuleCritic
-from tests.workspace import ROOT, dvc, make_workspace
+from tests.workspace import ROOT, dvc, environment, make_workspace
 
 RESULTS: Final = ROOT / "benchmarks/results/recipes.json"
 PAGE, FIGURE = ROOT / "docs/reports/recipes.md", ROOT / "docs/reports/recipes.svg"
@@ -43,8 +45,8 @@ Results = dict[str, dict[str, Any]]
 
 
 def text_of(name: str, seed: int) -> str:
-    """Return the recipe with this seed for all its stages."""
-    text = (ROOT / f"recipes/{name}.yaml").read_text(encoding="utf-8")
+    """Return the recipe with this seed for all its stages, and with the lines of its `served`."""
+    text = (ROOT / f"recipes/{name}.yaml").read_text(encoding="utf-8").replace("# served: ", "served: ")
     return re.sub(r"^seed: .*\n", "", text, flags=re.MULTILINE) + f"\nseed: {seed}\n"
 
 
@@ -59,7 +61,7 @@ def measure(name: str, seed: int, folder: Path, cache: Path | None = None) -> di
     params = folder / f"{name}-{seed}.yaml"
     params.write_text(text_of(name, seed), encoding="utf-8")
     workspace = make_workspace(folder / f"{name}-{seed}", params, cache=cache)
-    with served(name):
+    with served(name, workspace):
         done = dvc(workspace, "repro")
     if done.returncode:
         raise RuntimeError(f"dvc repro failed in {workspace}: {done.stdout[-3000:]}")
@@ -67,19 +69,26 @@ def measure(name: str, seed: int, folder: Path, cache: Path | None = None) -> di
 
 
 @contextmanager
-def served(name: str) -> Iterator[None]:
-    """Serve the model that the recipe `constitutional` asks for revisions and comparisons; no other needs one."""
-    if name != "constitutional":
-        yield
-        return
-    key = "the-key-of-the-critic"
-    with RuleCritic(key=key) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        os.environ.update(CONSTITUTION_URL=server.url, CONSTITUTION_KEY=key)
-        try:
+def served(name: str, workspace: Path) -> Iterator[None]:
+    """Serve the model that a recipe asks: the critic of `constitutional`, the teacher of `distill`."""
+    if name == "constitutional":
+        key = "the-key-of-the-critic"
+        with RuleCritic(key=key) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            os.environ.update(CONSTITUTION_URL=server.url, CONSTITUTION_KEY=key)
             yield
-        finally:
             server.shutdown()
+    elif name == "distill":
+        os.environ["POSTTRAIN_SERVE_KEY"] = "the-key-of-the-teacher"
+        dvc(workspace, "repro", "online@teacher")
+        command = [sys.executable, "-m", "posttrain", "serve", "online/teacher", "--port", "8741"]
+        with subprocess.Popen(command, cwd=workspace, env=environment()) as process:
+            try:
+                yield
+            finally:
+                process.terminate()
+    else:
+        yield
 
 
 def metrics_of(workspace: Path) -> dict[str, Metrics]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from posttrain.errors import ParamsError
-from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_config, load_policy, load_tokenizer
 from posttrain.models.files.text import context_of, load_text
@@ -15,6 +13,7 @@ from posttrain.models.master_weights import frozen_on
 from posttrain.online.distill_runs import DISTILL, TaughtParams, TaughtRun
 from posttrain.online.run import Loaded, section_of
 from posttrain.online.served_teacher import ServedTeacher
+from posttrain.online.teacher_context import prompts_in_context
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.slots import model_of, needed_model, table_of
 from posttrain.processes.stage import run_named_stage
@@ -24,11 +23,9 @@ from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.text.chat_template import Conversation, row_variables, with_system_prompt
 from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.run_config import load_run
-from posttrain.train.tokenize_tables import conversation
 from posttrain.workspace import table_path
 from stages.online import train_on_samples
 
@@ -53,7 +50,10 @@ def load(name: str, params: TaughtParams) -> Loaded:
     prompts = encode_prompts(text, prompts_of(rows))
     if isinstance(params, TaughtRun):
         prompts = scorable_prompts(params.reward, prompts, str(table))
-    seen = None if params.context is None else _in_context(text, params, params.context)
+    seen = None
+    if params.context is not None:
+        where = f"{section}.context ({PARAMS_FILE})"
+        seen = prompts_in_context(text, params.context, table, table_of(params.demonstrations), where)
     for member, teacher in teachers.items():
         own_name = f"{params.teacher}/{member}" if len(teachers) > 1 else params.teacher
         check_teacher(text, start, teacher, own_name, section)
@@ -100,20 +100,6 @@ def shared_context(
         return context
     print(f"{section}: rows end at {left} tokens, since the teacher's context is {theirs}")
     return left
-
-
-@phase("load")
-def _in_context(text: ChatText, params: TaughtParams, context: str) -> Mapping[tuple[int, ...], list[int]]:
-    """Return the teacher's prompt for each prompt of the student: the same with the context as a system turn."""
-    table = read_table(table_path(params.data), "prompts").filter(split="train").iter_rows(named=True)
-    asked = [Conversation(row["prompt"], variables=row_variables(row)) for row in table]
-    if chat := table_of(params.demonstrations):
-        rows = read_table(chat, "chat").filter(split="train").iter_rows(named=True)
-        demonstrations = [conversation(row, str(chat)) for row in rows]
-        asked += [replace(talk, messages=talk.messages[:-1]) for talk in demonstrations]
-    plain = text.prompts(asked)
-    framed = text.prompts([replace(talk, messages=with_system_prompt(talk.messages, context)) for talk in asked])
-    return {tuple(ids): seen for ids, seen in zip(plain, framed, strict=True)}
 
 
 if __name__ == "__main__":

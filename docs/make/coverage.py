@@ -21,7 +21,8 @@ PIPELINE = "in the pipeline, which trains language models"
 ITEMS: dict[str, dict[str, str]] = {
     "Recipes": {
         "RLHF with PPO (InstructGPT)": "recipe `rlhf`",
-        "helpful and safe as two reward models": "`reward.sets` ([rewards](../rewards.md#several-reward-models))",
+        "helpful and safe as two reward models": "recipe `rlhf`, `reward.sets` "
+        "([rewards](../rewards.md#several-reward-models))",
         "R1-Zero": "recipe `r1_zero`",
         "R1": "recipe `r1`",
         "constitutional AI": "recipe `constitutional`, `recipes/constitutional/revise.py`; "
@@ -30,9 +31,11 @@ ITEMS: dict[str, dict[str, str]] = {
         "iterated DPO": "recipe `iterated_dpo`",
         "offline, then online": "recipe `offline_online`",
         "distillation: samples, logits, own samples": "recipe `distill`",
-        "a served teacher": "setting `served` of `distill.runs`",
-        "several teachers, a teacher next to a reward": "a set as `teacher`, policy rows in `distill.runs` "
-        "and several endpoints as `served` ([models](../models.md#reward-models-and-teachers-from-elsewhere))",
+        "a served teacher": "recipe `distill`, setting `served` of `distill.runs`",
+        "a context that only the teacher has, for all rows or of each row": "setting `context` of `distill.runs`",
+        "several teachers, a teacher next to a reward": "recipe `distill`: a set as `teacher`, policy "
+        "rows in `distill.runs`, several endpoints as `served` "
+        "([models](../models.md#reward-models-and-teachers-from-elsewhere))",
         "a served teacher of another tokenizer": NOT + "endpoints answer ids, not characters, and its chat template "
         "is unknown here; sample it (`data.samples`) and use `sft`",
         "curriculum": "recipe `curriculum`, setting `rollout.pass_rates`",

@@ -28,16 +28,17 @@ RESAMPLES = 4000
 
 HEAD = """# Does each objective learn?
 
-Every row of [algorithms.md](../reference/algorithms.md) but `context_distill`, trained from one SFT model of
-`recipes/smoke.yaml` and measured on 120 test prompts, 8 samples each at temperature 1. `gain` is the difference in
-pass@1 to the start model, paired by prompt; its 95 % interval resamples seeds and prompts. A row *improves* if the
-interval is above 0, is *worse* if it is below; else we *cannot tell*.
+Every row of [algorithms.md](../reference/algorithms.md), trained from one SFT model of `recipes/smoke.yaml` and
+measured on 120 test prompts, 8 samples each at temperature 1. `gain` is the difference in pass@1 to the start model,
+paired by prompt; its 95 % interval resamples seeds and prompts. A row *improves* if the interval is above 0, is *worse*
+if it is below; else we *cannot tell*.
 
 One SFT model, one task, few seeds: this shows that a row learns, not which row is best.
 What one seed bears another may not: `ipo_md` has the rate that was best for the search's seed, and two of three seeds
 fell apart at it. `orpo` is for a base: its likelihood of chosen answers, here the SFT model's own samples, holds an
 SFT model where it is.
-`context_distill` needs a teacher that reads instructions.
+The teacher of `context_distill` had the SFT model's demonstrations with a system turn: what form the answer has, or the
+answer. Here it reads "Show each step.", or the row's own answer.
 
 Learning rates were chosen with a seed that is not in the tables, on other prompts.
 Made by `make learning` (it resumes after an interruption; remove `.learning` to start again).

@@ -12,7 +12,14 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "calculator": {"calling": "calls", "right_given_call": "right given a call"},
     "constitutional": {"reward_first": "first rule", "reward_second": "second rule", "reward_correct": "right"},
     "guess": {"guesses": "guesses", "wasted": "wasted"},
-    "r1": {"length": "length", "reward_again": "`####` again", "greedy": "greedy"},
+    "r1": {
+        "length": "length",
+        "reward_language": "in English",
+        "reward_reflects": "reflects",
+        "reward_corrects": "corrects itself",
+        "greedy": "greedy",
+    },
+    "rlhf": {"length": "length", "reward_bare": "result alone", "greedy": "greedy"},
     "r1_zero": {"length": "length", "reward_again": "`####` again", "greedy": "greedy"},
     "process": {
         "greedy": "greedy",

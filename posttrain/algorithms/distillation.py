@@ -33,7 +33,11 @@ class TeacherConfig(Params):
         DIVERGENCE.chosen, description="the divergence from the teacher that is minimised"
     )
     temperature: float = Field(1.0, gt=0, description="of both distributions")
-    context: str | None = Field(None, min_length=1, description="a system turn that only the teacher gets")
+    context: str | None = Field(
+        None,
+        min_length=1,
+        description="a system turn that only the teacher gets; {answer}, and {NAME} of a key of `info`, are the row's",
+    )
 
     @model_validator(mode="after")
     def _context_is_text(self) -> TeacherConfig:
