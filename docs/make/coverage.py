@@ -36,8 +36,7 @@ ITEMS: dict[str, dict[str, str]] = {
         "several teachers, a teacher next to a reward": "recipe `distill`: a set as `teacher`, policy "
         "rows in `distill.runs`, several endpoints as `served` "
         "([models](../models.md#reward-models-and-teachers-from-elsewhere))",
-        "a served teacher of another tokenizer": NOT + "endpoints answer ids, not characters, and its chat template "
-        "is unknown here; sample it (`data.samples`) and use `sft`",
+        "a served teacher of another tokenizer": "reward `likelihood`, by text",
         "curriculum": "recipe `curriculum`, setting `rollout.pass_rates`",
         "more pretraining": "recipe `continue`",
         "process rewards": "recipe `process`, setting `steps` of the reward `model`",

@@ -102,7 +102,7 @@ class ServedTeacher(Connection):
         if sum(mine == theirs for mine, theirs in known) * 2 < len(texts):
             mine, theirs = next(((mine, theirs) for mine, theirs in known if mine != theirs), ("", "nothing"))
             what = f"the teacher's tokenizer is not that of {self._student}: a token is {mine!r} here, {theirs!r} there"
-            fix = "Serve a teacher of the same family, or sample it and use sft"
+            fix = "Serve one of the same family, learn by text (reward likelihood), or sample it and use sft"
             raise ParamsError(what=what, where=f"{self._where}.served", fix=fix)
 
 

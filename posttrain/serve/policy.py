@@ -65,6 +65,8 @@ class Scored(NamedTuple):
 
     likeliest: Sequence[Mapping[int, float]]
     """Of each token but the first: id -> log-prob, the likeliest first."""
+    own: Sequence[Mapping[int, float]]
+    """Of each token but the first: its id -> its log-prob."""
     following: int
     """The likeliest token after the text."""
 
@@ -120,7 +122,12 @@ class Policy:
             next_logp_T = logp_TV.gather(-1, next_T[:, None]).squeeze(-1)
             rows = zip(best_TK.tolist(), best_logp_TK.tolist(), next_T.tolist(), next_logp_T.tolist(), strict=True)
             likeliest += [dict(zip(best, logps, strict=True)) | {own: logp} for best, logps, own, logp in rows]
-        return Scored(likeliest[:-1], int(best_TK[-1, 0]))
+        own = [{token: said[token]} for token, said in zip(ids[1:], likeliest, strict=False)]
+        return Scored(likeliest[:-1], own, int(best_TK[-1, 0]))
+
+    def score_chat(self, messages: Sequence[Mapping[str, str]], *, opened: bool) -> Scored:
+        """Return the log-probs of a conversation's tokens; `opened`: up to where the model would answer."""
+        return self.score(self.text.prompt(messages) if opened else self.text.whole([messages])[0], 1)
 
     def token(self, token: int) -> str:
         """Return the text of one token."""

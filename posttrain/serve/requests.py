@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from posttrain.errors import ParamsError
 from posttrain.params.params import Params, check
@@ -56,9 +56,29 @@ class ChatRequest(Params):
     logprobs: bool | None = Field(None, description="add the log-prob of each token at the sampling temperature")
     stream: bool | None = Field(None, description="send events; each completion is one event")
     stream_options: StreamOptions | None = Field(None, description="what a stream has in addition")
+    prompt_logprobs: Literal[0] | None = Field(
+        None, description="0: add the log-prob of each token of the conversation, and answer with one token"
+    )
+    add_generation_prompt: bool = Field(True, description="whether it ends where the model answers; prompt_logprobs")
     frequency_penalty: Literal[0] | None = Field(None, description="only 0")
     presence_penalty: Literal[0] | None = Field(None, description="only 0")
     user: str | None = Field(None, description="has no effect, also at OpenAI")
+
+    @model_validator(mode="after")
+    def _scores_or_answers(self) -> ChatRequest:
+        if self.prompt_logprobs is None and not self.add_generation_prompt:
+            raise ValueError("add_generation_prompt is for requests with prompt_logprobs: 0")
+        if self.prompt_logprobs is not None and (self.n, self.max_tokens, self.stream) not in (
+            (1, 1, None),
+            (1, 1, False),
+        ):
+            raise ValueError("prompt_logprobs takes n: 1, max_tokens: 1 and no stream")
+        return self
+
+    @property
+    def turns(self) -> list[dict[str, str]]:
+        """The conversation as plain texts."""
+        return [{"role": turn.role, "content": _text(turn.content)} for turn in self.messages]
 
     def job(self) -> Job:
         """Return what the policy is asked for."""
@@ -70,10 +90,9 @@ class ChatRequest(Params):
             "stop": [self.stop] if isinstance(self.stop, str) else self.stop or [],
             "rows": ROWS,
         }
-        turns = [{"role": turn.role, "content": _text(turn.content)} for turn in self.messages]
         seed = secrets.randbits(63) if self.seed is None else self.seed
         params = check(SamplingParams, sampling, where="request", file="the request")
-        return Job(turns, params, self.n, seed, greedy=self.temperature == 0)
+        return Job(self.turns, params, self.n, seed, greedy=self.temperature == 0)
 
 
 class TokensRequest(Params):
@@ -114,20 +133,42 @@ def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any
 
 def scores(policy: Policy, request: TokensRequest, found: Scored) -> dict[str, Any]:
     """Return a `text_completion` object with `prompt_logprobs`."""
-    said = [
-        {
-            str(token): {"logprob": logp, "rank": rank, "decoded_token": policy.token(token)}
-            for rank, (token, logp) in enumerate(likeliest.items(), 1)
-        }
-        for likeliest in found.likeliest
-    ]
     choice = {"index": 0, "text": policy.token(found.following), "finish_reason": "length", "logprobs": None}
-    used = {"prompt_tokens": len(request.prompt), "completion_tokens": 1, "total_tokens": len(request.prompt) + 1}
     return {
         **_head(request, "text_completion"),
-        "choices": [{**choice, "prompt_logprobs": [None, *said]}],
-        "usage": used,
+        "choices": [{**choice, "prompt_logprobs": _said(policy, found.likeliest)}],
+        "usage": _scored(found),
     }
+
+
+def chat_scores(policy: Policy, request: ChatRequest, found: Scored) -> dict[str, Any]:
+    """Return a `chat.completion` object with `prompt_logprobs`, as vLLM places them."""
+    message = {"role": "assistant", "content": policy.token(found.following)}
+    choice = {"index": 0, "message": message, "finish_reason": "length", "logprobs": None}
+    return {
+        **_head(request, "chat.completion"),
+        "choices": [choice],
+        "usage": _scored(found),
+        "prompt_logprobs": _said(policy, found.own),
+    }
+
+
+def _said(policy: Policy, likeliest: Sequence[Mapping[int, float]]) -> list[dict[str, Any] | None]:
+    return [
+        None,
+        *(
+            {
+                str(token): {"logprob": logp, "rank": rank, "decoded_token": policy.token(token)}
+                for rank, (token, logp) in enumerate(one.items(), 1)
+            }
+            for one in likeliest
+        ),
+    ]
+
+
+def _scored(found: Scored) -> dict[str, int]:
+    tokens = len(found.likeliest) + 1
+    return {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
 
 
 def events(policy: Policy, request: ChatRequest, found: Answers) -> str:

@@ -22,7 +22,17 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.pipeline.user_cache import cache_folder
 from posttrain.serve.loopback import HOST, listening
 from posttrain.serve.policy import Answers, Job, Policy
-from posttrain.serve.requests import ROWS, ChatRequest, TokensRequest, events, failure, parsed, reply, scores
+from posttrain.serve.requests import (
+    ROWS,
+    ChatRequest,
+    TokensRequest,
+    chat_scores,
+    events,
+    failure,
+    parsed,
+    reply,
+    scores,
+)
 
 SECRET = "POSTTRAIN_SERVE_KEY"
 """The environment variable with the secret, if the user chooses it."""
@@ -119,6 +129,11 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         asked = parsed(await _body(request), ChatRequest)
         if refusal := another(asked.model):
             return refusal
+        if asked.prompt_logprobs is not None:
+            async with one_text:
+                opened = asked.add_generation_prompt
+                scored = await asyncio.to_thread(policy.score_chat, asked.turns, opened=opened)
+            return JSONResponse(chat_scores(policy, asked, scored))
         found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
         if found is None:
             return Response(status_code=499)

@@ -35,6 +35,7 @@ from posttrain.models.forward.logp import head_of
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.served_teacher import ServedTeacher, TeacherServer
 from posttrain.params.params import check
+from posttrain.rewards.likelihood import Likelihood, LikelihoodOptions
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.agreement import sampler_gap
 from posttrain.sampling.builtin import LocalSampler
@@ -54,6 +55,7 @@ from tests.engines.support import Recorded, grpo, models_of
 from tests.engines.test_adapters import ALONE, MERGED, adapted, adapter_bytes, update
 from tests.engines.test_faults import GONE_S, running
 from tests.models.tiny import TEXTS
+from tests.rewards.test_likelihood import drawn
 from tests.sampling.test_episodes import TASKS
 from tests.workspace import ROOT
 
@@ -347,6 +349,7 @@ def test_a_teacher_that_vllm_serves_gives_the_log_probs_of_a_forward_pass(
     memory = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(command, env={**os.environ, **memory}, stdout=log, stderr=log, start_new_session=True)
+    drawn_rows = [drawn(folder, "It is 56.", finish) for finish in ("stop", "length")]
     params = TeacherServer(url=f"http://127.0.0.1:{port}/v1", model=str(folder), key="TEACHER_KEY", top=7)
     rows = [TokenRow([5, 6, 7], [8, 9, 10, 11]), TokenRow([5, 6, 7], [20, 21, 22], [True, False, True])]
     try:
@@ -354,6 +357,9 @@ def test_a_teacher_that_vllm_serves_gives_the_log_probs_of_a_forward_pass(
             assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
             time.sleep(1)
         ids, logps = ServedTeacher(params, "distill.runs.x", load_tokenizer(folder), "sft/main")(rows)
+        by_text = Likelihood(LikelihoodOptions(url=params.url, model=params.model, key=params.key), "online.runs.x")(
+            drawn_rows
+        )
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
@@ -363,3 +369,4 @@ def test_a_teacher_that_vllm_serves_gives_the_log_probs_of_a_forward_pass(
     expected, best = logits.log_softmax(-1).topk(7)
     assert ids.tolist() == best.tolist()
     assert float((logps - expected).abs().max()) < TOLERANCE
+    assert all(score.status == "ok" and abs(score.value) < 10 * TOLERANCE for score in by_text), by_text

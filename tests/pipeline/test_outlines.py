@@ -103,7 +103,7 @@ def test_no_name_is_in_two_files_of_a_listing() -> None:
     [
         ("online", "posttrain/algorithms/policy/new_idea.py", 'SURROGATES = {"new_idea": 1}\nROWS = {"new_idea": 2}\n'),
         ("preference", "posttrain/algorithms/preference/new_idea.py", 'LOSSES = {"new_idea": 1}\n'),
-        ("online", "posttrain/algorithms/preference/square.py", 'LOSSES = {"square": 1}\n'),  # a power in answers/
+        ("online", "posttrain/rewards/square.py", 'REWARDS = {"square": 1}\n'),  # a power in answers/
         ("online", "posttrain/rewards/new_reward.py", 'REWARDS = {"new_reward": 1}\n'),
         ("online", "posttrain/tasks/new_task.py", 'TASKS = {"new_task": 1}\n'),
     ],

@@ -1,0 +1,114 @@
+"""The reward `likelihood`: how likely a served model finds a completion, as text, so its tokenizer may be another one.
+
+vLLM and `posttrain serve` return the log-probs of the tokens of a conversation, which they write by a template of
+theirs. Those of the completion are what the conversation with it has in addition to the one without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+from pydantic import Field
+
+from posttrain.errors import RewardError
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError
+from posttrain.rewards.reward import Context, Reward, ScoreFn
+from posttrain.rollout import Message, Rollout, Score
+
+Tokens = Sequence[tuple[int | None, float]]
+"""The id and log-prob of each token; the first one has neither."""
+PROBES: Final = tuple([{"role": "user", "content": "A"}, {"role": "assistant", "content": text}] for text in "BC")
+"""Conversations that end in the same way: with what the template writes after an answer."""
+
+
+class LikelihoodOptions(ConnectionParams):
+    """The served model, and how patiently it is asked."""
+
+    relative: bool = Field(
+        True,
+        description="minus the log-prob that the policy drew the completion with: the mean is then minus the KL of the "
+        "policy to the model (reverse KL, on-policy distillation); false: the log-prob alone",
+    )
+
+
+class Likelihood(Connection):
+    """Asks for the log-probs of conversations."""
+
+    largest = 2**26
+
+    def __init__(self, options: LikelihoodOptions, where: str) -> None:
+        super().__init__(options, where)
+        self._relative, self._ending = options.relative, 0
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        """Return the log-prob of each completion in nats."""
+        if any(len(rollout.turns) > 1 for rollout in rollouts):
+            fix = "Use it for tasks of one turn"
+            raise RewardError(what="a completion has further turns after it", where=self._where, fix=fix)
+        return asyncio.run(self._all(rollouts))
+
+    async def _all(self, rollouts: Sequence[Rollout]) -> list[Score]:
+        async with self.opened() as client:
+            if not self._ending:
+                try:
+                    first, second = [await self._tokens(client, probe, opened=False) for probe in PROBES]
+                except NoReply as error:
+                    return [Score(0.0, error.status, error.reason)] * len(rollouts)
+                self._ending = common(first[::-1], second[::-1])
+            asked = {
+                rollout.prompt.id: asyncio.ensure_future(self._tokens(client, rollout.prompt.messages, opened=True))
+                for rollout in rollouts
+            }
+            return await asyncio.gather(
+                *(self._score(client, rollout, asked[rollout.prompt.id]) for rollout in rollouts)
+            )
+
+    async def _score(self, client: httpx.AsyncClient, rollout: Rollout, asked: asyncio.Future[Tokens]) -> Score:
+        answer = {"role": "assistant", "content": rollout.text}
+        try:
+            plain = await asked
+            whole = await self._tokens(client, [*rollout.prompt.messages, answer], opened=False)
+        except NoReply as error:
+            return Score(0.0, error.status, error.reason)
+        ended = 1 if rollout.finish == "stop" else 0  # the token that ends a turn was sampled, what follows it was not
+        whole = whole[: len(whole) - self._ending + ended]
+        start = common(plain, whole)
+        logp = math.fsum(part for _, part in whole[start:]) - math.fsum(part for _, part in plain[start:])
+        return Score(logp - math.fsum(rollout.logps) if self._relative else logp)
+
+    async def _tokens(self, client: httpx.AsyncClient, messages: Sequence[Message], *, opened: bool) -> Tokens:
+        """Return the tokens of a conversation; `opened`: up to where the model would answer."""
+        body: Mapping[str, Any] = {
+            "model": self._params.model, "messages": [dict(message) for message in messages],
+            "add_generation_prompt": opened, "prompt_logprobs": 0, "max_tokens": 1, "temperature": 0,
+        }  # fmt: skip
+        return await self.post(client, f"{self._params.url.rstrip('/')}/chat/completions", body, _read)
+
+
+def common(first: Tokens, second: Tokens) -> int:
+    """Return the number of tokens that two conversations begin with alike."""
+    pairs = zip(first, second, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one[0] != other[0]), min(len(first), len(second)))
+
+
+def _read(content: bytes) -> Tokens:
+    try:
+        said = json.loads(content)["prompt_logprobs"]
+        found = [(int(token), float(part["logprob"])) for one in said[1:] for token, part in [*one.items()][:1]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or `posttrain serve`") from error
+    if len(found) != len(said) - 1 or not all(math.isfinite(logp) for _, logp in found):
+        raise TryAgainError("the reply lacks log-probs of some tokens")
+    return [(None, 0.0), *found]
+
+
+def _likelihood(options: LikelihoodOptions, context: Context) -> ScoreFn:
+    return Likelihood(options, f"{context.where}.reward.likelihood")
+
+
+REWARDS = {"likelihood": Reward(_likelihood, LikelihoodOptions)}
