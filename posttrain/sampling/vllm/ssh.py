@@ -33,8 +33,8 @@ OPTIONS: Final = {
 }  # fmt: skip
 SILENT_S: Final = 60.0
 """Seconds without a sign of life after which a server there ends."""
-BEAT_S: Final = 10.0
-"""Seconds between two signs of life."""
+BEATS: Final = 6
+"""Signs of life in this time."""
 CHUNK: Final = 1 << 20
 SERVER: Final = "server.py"
 BOOT: Final = "import os; exec(bytes().join(os.read(0, 1) for _ in range({size})))"
@@ -156,7 +156,7 @@ class RemoteProcess(EngineProcess):
             while process is self._process:
                 self._send({})
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(BEAT_S)
+                    process.wait(self._silent_s / BEATS)
                     return
 
     def _send_folder(self, weights: Path) -> None:
