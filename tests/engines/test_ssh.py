@@ -194,6 +194,22 @@ def test_signs_of_life_keep_a_server_that_has_nothing_to_do(
         sampler.close()
 
 
+def test_gpus_of_a_host_are_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOSTS, "one two")
+    monkeypatch.setenv(PYTHON, "a command")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    model, sampling = opened_model(models_of(folder), folder), SamplingParams(rows=9, kv_gb=1.2)
+    with ENGINES["vllm"].open(model, sampling, 64, "rollout", {}, [[5], [2, 3], [6]]) as sampler:
+        assert isinstance(sampler, EngineSampler)
+        of = sampler._servers
+        assert [one._host for one in of if isinstance(one, RemoteProcess)] == ["one", "two", "one"]
+        assert [one._environment["CUDA_VISIBLE_DEVICES"] for one in of] == ["5", "2,3", "6"]
+        assert [one._options[one._options.index("--kv-cache-memory-bytes") + 1] for one in of] == [
+            "400000000", "200000000", "400000000",
+        ]  # fmt: skip
+        assert not any("--gpu-memory-utilization" in one._options for one in of)
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path
@@ -241,6 +257,7 @@ def test_what_a_host_lacks_is_said_with_the_words_of_ssh(
     refused("does not reach the host: .*Permission denied", ssh=sshd.command(key="other_key"))
     refused("does not reach the host: .*onnection refused", ssh=sshd.command().replace(str(sshd.port), "1"))
     refused("does not reach the host: .*resolve hostname far", ssh="ssh -F none")
+    refused("does not reach the host: .*ost key verification failed", ssh=sshd.command().replace("=ours", "=another"))
     refused("there is no command /no/ssh", ssh="/no/ssh")
 
 
