@@ -40,11 +40,12 @@ SERVER: Final = "server.py"
 BOOT: Final = "import os; exec(bytes().join(os.read(0, 1) for _ in range({size})))"
 """What Python runs there: the text that its input begins with, read to the byte."""
 KEEPER: Final = (
-    "import pathlib, runpy, subprocess, sys; "
-    "runpy.run_path(sys.argv[1])['end_with'](int(sys.argv[2]), pathlib.Path(sys.argv[3])); "
-    "sys.exit(subprocess.call(sys.argv[4:]) % 256)"
+    "import os, shutil, subprocess, sys; "
+    "status = subprocess.call(sys.argv[3:]); "
+    "os.getppid() == int(sys.argv[1]) or shutil.rmtree(sys.argv[2], ignore_errors=True); "
+    "sys.exit(status % 256)"
 )
-"""The parent of ssh here: when this process is gone, it removes the folder of this side, as a server here does."""
+"""The parent of ssh here: where this process is gone when ssh ends, it removes the folder of this side."""
 
 
 def ssh_command() -> list[str]:
@@ -128,7 +129,7 @@ class RemoteProcess(EngineProcess):
         former = self._place(self.starts - 1)
         far = [python, "-I", "-c", BOOT.format(size=len(text)), place, former, str(self._silent_s)]
         ssh = [*ssh_command(), "-L", f"{self.socket}:{place}/{self.socket.name}", self._host, f"exec {shlex.join(far)}"]
-        keeper = [sys.executable, "-I", "-c", KEEPER, server.__file__, str(os.getpid()), str(self.folder)]
+        keeper = [sys.executable, "-I", "-c", KEEPER, str(os.getpid()), str(self.folder)]
         with self._log.open("wb") as log:
             process = self._process = subprocess.Popen(
                 [*keeper, *ssh], bufsize=0, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
