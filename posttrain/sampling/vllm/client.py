@@ -361,7 +361,7 @@ class EngineSampler:
         try:
             assert self._weights is not None
             _check(server, server.load(self._weights), self.version)
-        except (httpx.TransportError, OSError):
+        except (httpx.TransportError, BrokenPipeError):
             return False
         return True
 

@@ -102,7 +102,7 @@ class RemoteProcess(EngineProcess):
 
     def forget(self, weights: Path) -> None:
         """Remove weights, there too."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(BrokenPipeError):
             self._send({"remove": weights.name})
         super().forget(weights)
 
@@ -137,8 +137,9 @@ class RemoteProcess(EngineProcess):
         self._sent.clear()
         command = self._command if len(self._command) > 1 else [python, f"{place}/{SERVER}"]
         own = ["--model", f"{place}/{model.name}", "--socket", f"{place}/{self.socket.name}"]
-        with contextlib.suppress(OSError):  # of a connection that has ended: the log says why
-            self._write(text)
+        with contextlib.suppress(BrokenPipeError):  # the connection has ended: the log says why
+            with self._writing:
+                self._write(text)
             self._send({"file": SERVER}, Path(server.__file__))
             self._send({"done": SERVER})
             threading.Thread(target=self._beat, args=[process], daemon=True).start()
@@ -153,7 +154,7 @@ class RemoteProcess(EngineProcess):
 
     def _beat(self, process: subprocess.Popen[bytes]) -> None:
         """Give signs of life to a server until it has ended."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(BrokenPipeError):
             while process is self._process:
                 self._send({})
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -170,7 +171,7 @@ class RemoteProcess(EngineProcess):
         self._sent.add(weights.name)
 
     def _send(self, head: Mapping[str, Any], file: Path | None = None) -> None:
-        """Send a line, and a file; raises OSError where the connection has ended."""
+        """Send a line, and a file; raises BrokenPipeError where the connection has ended."""
         with self._writing:
             size = {} if file is None else {"bytes": file.stat().st_size}
             self._write(json.dumps({**head, **size}).encode() + b"\n")
