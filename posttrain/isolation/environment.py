@@ -36,17 +36,27 @@ def fault(python: str, packages: Sequence[str], shown: str, version: str) -> str
     """
     if shutil.which(python) is None:
         return f"there is no Python at {python}"
-    probe = (
-        "from importlib.metadata import distributions; "
-        f"print(*(one.version for name in {tuple(packages)} for one in distributions(name=name)))"
-    )
+    command = probe(python, packages)
     try:
         asked = subprocess.run(
-            [python, "-c", probe], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
+            command, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"{python} does not answer as a Python ({error!r:.200})"
-    found = asked.stdout.strip()
+    return version_fault(python, asked.stdout.strip(), shown, version)
+
+
+def probe(python: str, packages: Sequence[str]) -> list[str]:
+    """Return the command that prints the version of the first of these packages."""
+    code = (
+        "from importlib.metadata import distributions; "
+        f"print(*(one.version for name in {tuple(packages)} for one in distributions(name=name)))"
+    )
+    return [python, "-c", code]
+
+
+def version_fault(python: str, found: str, shown: str, version: str) -> str | None:
+    """Return why the version that `probe` has found cannot be used; None if it can."""
     if not found:
         return f"{shown} is missing in the environment of {python}"
     oldest = version.removesuffix("+")

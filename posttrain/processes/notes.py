@@ -9,7 +9,7 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.params.stage_table import STAGES
 from posttrain.pipeline import inputs
-from posttrain.processes.schedulers import LAUNCH
+from posttrain.processes.schedulers import LAUNCH, on_this_host
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:
@@ -47,9 +47,9 @@ def _notes(where: str, params: Any) -> Iterator[str]:
 
 
 def _served_gpus(params: Any) -> int:
-    """Return how many GPUs hold those that servers of an engine are on: the first is GPU 0."""
+    """Return how many GPUs hold those that servers of an engine on this host are on: the first is GPU 0."""
     servers = getattr(getattr(params, "rollout", params), "engine_servers", 1)
-    return 1 + max(map(max, servers)) if isinstance(servers, list) else 0
+    return max((1 + max(gpus) for gpus in on_this_host(servers)), default=0) if isinstance(servers, list) else 0
 
 
 def _gpus(device: str) -> int | None:

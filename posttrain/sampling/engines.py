@@ -13,6 +13,7 @@ from pydantic import Field
 
 from posttrain.models.device import Runtime
 from posttrain.params.listing import Listing
+from posttrain.processes.schedulers import HOSTS, server_hosts
 from posttrain.sampling.sampler import Capability, Sampler, SamplingParams
 from posttrain.text.chat import ChatText
 
@@ -107,8 +108,9 @@ def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs
 def _refuse_servers(name: EngineName, servers: Servers) -> None:
     if servers != 1 and ENGINES[name].sets is None:
         raise ValueError(f"engine_servers: engine {name} has no servers. Remove it, or set engine: vllm")
-    gpus = [gpu for one in servers for gpu in one] if isinstance(servers, list) else []
-    right = servers >= 1 if isinstance(servers, int) else servers and all(servers) and min(gpus) >= 0
+    hosts = zip(server_hosts(len(servers)), servers, strict=True) if isinstance(servers, list) else []
+    gpus = [(host, gpu) for host, one in hosts for gpu in one]
+    right = servers >= 1 if isinstance(servers, int) else servers and all(servers) and min(gpu for _, gpu in gpus) >= 0
     if not right or len(set(gpus)) < len(gpus):
-        what = "expected how many, or the GPUs of each server, each GPU once"
+        what = f"expected how many, or the GPUs of each server, each GPU once on a host (their hosts: {HOSTS})"
         raise ValueError(f"engine_servers = {servers}: {what}. Write e.g. 2, or [[1], [2, 3]]")

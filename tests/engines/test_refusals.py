@@ -11,6 +11,7 @@ from posttrain.errors import ParamsError
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE, PolicyRun
 from posttrain.params.params import check, merge
+from posttrain.processes.schedulers import HOSTS
 from posttrain.sampling.vllm.engine import bytes_next_to_training, own_options
 from posttrain.train.loop import checkpoint_settings
 
@@ -67,6 +68,20 @@ def test_servers_take_of_the_trainers_gpus_what_is_on_them() -> None:
     assert taken([[1]], processes=2) == 8 + 3 + 2, "the second process trains there"
     assert taken([[2], [1, 3]], processes=2) == (8 + 1.5) / 2 + 2
     assert bytes_next_to_training(memory, [[0]], 1, torch.device("cpu")) == 0
+
+
+def test_servers_of_other_hosts_take_nothing_here_and_name_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOSTS, "localhost, far")
+    memory, device = (8e9, 3e9), torch.device("cuda")
+
+    def taken(servers: Any) -> float:
+        return bytes_next_to_training(memory, servers, 1, device) / 1e9
+
+    assert taken(1) == 8 + 3 + 2 and taken(2) == taken(3) - 8 - 2 - 0.5 == 8 + 1.5 + 2
+    assert taken([[1], [0]]) == 0 and taken([[0], [0]]) == 8 + 1.5 + 2
+    assert settings("grpo", rollout={"engine_servers": [[0], [0]]}).rollout.engine_servers == [[0], [0]]
+    with pytest.raises(ParamsError, match=r"each GPU once on a host .their hosts: POSTTRAIN_VLLM_HOSTS"):
+        settings("grpo", rollout={"engine_servers": [[0], [1], [0]]})
 
 
 def test_settings_of_vllm_become_its_options() -> None:

@@ -133,6 +133,8 @@ def test_what_a_machine_lacks_for_processes_is_noted_once(monkeypatch: pytest.Mo
         f"online: {{runs: {{x: {{{start}, correction: truncate, device: {{device: cpu}}, rollout: {{{served}}}}}}}}}"
     )
     assert "note: online.runs.x: engine_servers names GPU 0: this host has 0 GPUs" in check_params()
+    monkeypatch.setenv("POSTTRAIN_VLLM_HOSTS", "far")
+    assert "engine_servers" not in check_params()
 
 
 def test_any_run_starts_from_any_model_and_reads_any_table() -> None:

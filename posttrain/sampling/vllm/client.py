@@ -119,7 +119,8 @@ class EngineSampler:
             self._merge()
             self._give_all()
         if before is not None:
-            shutil.rmtree(before, ignore_errors=True)
+            for server in self._servers:
+                server.forget(before)
 
     def generate(
         self,
@@ -358,8 +359,9 @@ class EngineSampler:
         if self._rank is None and self._runtime.device.type == "cpu" and find_routers(self._model):
             return False
         try:
-            _check(server, server.ask("POST", {"folder": str(self._weights)}), self.version)
-        except httpx.TransportError:
+            assert self._weights is not None
+            _check(server, server.load(self._weights), self.version)
+        except (httpx.TransportError, BrokenPipeError):
             return False
         return True
 

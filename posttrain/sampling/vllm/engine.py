@@ -16,12 +16,14 @@ from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.sharding import whole
 from posttrain.processes import world
+from posttrain.processes.schedulers import HOSTS, on_this_host, server_hosts
 from posttrain.sampling.distributed import RankZeroSampler
 from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
 from posttrain.sampling.sampler import VLLM_CAN, RoutedSampling, Sampler, SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.process import EngineProcess, engine_command
+from posttrain.sampling.vllm.ssh import RemoteProcess, ssh_command
 
 OWN_BYTES = 2e9
 """Memory that vLLM takes on a GPU apart from weights, keys and values."""
@@ -46,16 +48,33 @@ def opened(
         "--max-num-seqs", str(-(-sampling.rows // count)), "--disable-log-stats", *own_options(args),
     ]  # fmt: skip
     common += ["--enable-return-routed-experts"] if isinstance(sampling, RoutedSampling) else []
-    places = [_place(gpus, sampling, memory, runtime, count, where) for gpus in gpus_of]
+    hosts = server_hosts(count)
+    places = [
+        _place(gpus, sampling, memory, runtime, count, where, away=host is not None)
+        for gpus, host in zip(gpus_of, hosts, strict=True)
+    ]
     made: list[EngineProcess] = []
     for number, (options, environment) in enumerate(places):
         first = made[0] if made else None
-        made.append(EngineProcess([*common, *options], environment, first=first, number=number))
+        given = [*common, *options]
+        if host := hosts[number]:
+            made.append(RemoteProcess(host, given, environment, first=first, number=number))
+        else:
+            made.append(EngineProcess(given, environment, first=first, number=number))
     sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, made, longest=longest)
     try:
         yield sampler if world.count() == 1 else RankZeroSampler(longest, sampler)
     finally:
         sampler.close()
+
+
+def check() -> None:
+    """Raise where this host lacks what its servers need, or ssh for those on others."""
+    hosts = set(server_hosts(1 + len(os.environ.get(HOSTS, ""))))
+    if None in hosts:
+        engine_command()
+    if hosts - {None}:
+        ssh_command()
 
 
 def shares_a_gpu(gpus: list[int], processes: int) -> bool:
@@ -78,26 +97,29 @@ def bytes_next_to_training(
     """Bytes that servers take of a memory that the run trains in; `memory`: as `engine_bytes` has it."""
     weights, cache = memory
     if isinstance(servers, int):
-        return servers * (weights + OWN_BYTES) + cache
-    shared = [gpus for gpus in servers if device.type == "cuda" and shares_a_gpu(gpus, processes)]
+        here = len(on_this_host(range(servers)))
+        return here * (weights + OWN_BYTES) + cache * here / servers
+    shared = [gpus for gpus in on_this_host(servers) if device.type == "cuda" and shares_a_gpu(gpus, processes)]
     return max(((weights + cache / len(servers)) / len(gpus) + OWN_BYTES for gpus in shared), default=0.0)
 
 
 def _place(
     gpus: list[int] | None, sampling: SamplingParams, memory: tuple[float, float], runtime: Runtime, servers: int,
-    where: str,
+    where: str, *, away: bool,
 ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
-    """Return vLLM's options about the place of one of several servers, and its environment."""
+    """Return vLLM's options about the place of one of several servers, and its environment; `away`: on another host."""
     weights, cache = memory[0], memory[1] / servers
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     options: list[str] = []
     if gpus is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(_shown(gpus, where))
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus) if away else _shown(gpus, where))
         weights, cache = weights / len(gpus), cache / len(gpus)
         options += ["--tensor-parallel-size", str(len(gpus))] if len(gpus) > 1 else []
-        if not (runtime.device.type == "cuda" and shares_a_gpu(gpus, world.count())):  # the share that vLLM takes
-            return options if sampling.kv_gb is None else [*options, *_cache_option(cache)], environment
-    if runtime.device.type == "cuda":
+    on_gpu = gpus is not None or runtime.device.type == "cuda"
+    shared = not away and runtime.device.type == "cuda" and (gpus is None or shares_a_gpu(gpus, world.count()))
+    if on_gpu and not shared:  # the share that vLLM takes
+        return options if sampling.kv_gb is None else [*options, *_cache_option(cache)], environment
+    if on_gpu:
         total = torch.cuda.get_device_properties(runtime.device).total_memory
         share = min((weights + cache + OWN_BYTES) / total, 0.95)
         return [*options, *_cache_option(cache), "--gpu-memory-utilization", f"{share:.3f}"], environment
@@ -161,4 +183,4 @@ SETS: Final = {
     "trust_remote_code": "code that comes with a model is never run",
 }
 """Settings of vLLM that are not in engine_args, and why."""
-ENGINES = {"vllm": Engine(VLLM_CAN, opened, engine_command, SETS)}
+ENGINES = {"vllm": Engine(VLLM_CAN, opened, check, SETS)}

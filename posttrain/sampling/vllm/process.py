@@ -42,17 +42,23 @@ TAIL: Final = 20
 
 def engine_command() -> list[str]:
     """Return the command that starts the server, without its options; refuses an environment without vLLM."""
-    value = os.environ.get(PYTHON, "")
-    given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
+    given = given_command()
     if len(given) > 1:
         return given
-    python = given[0] if given else str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))
+    [python] = given
     if wrong := fault(python, PACKAGES, "vLLM", VERSIONS):
         fix = (
             f"Make it with `make env-vllm` in the clone of posttrain, or name its Python: {PYTHON}=/path/to/bin/python"
         )
         raise EngineError(what=wrong, where="rollout.engine vllm", fix=f"{fix}. Without vLLM: rollout.engine builtin")
     return [python, str(Path(server.__file__).resolve())]
+
+
+def given_command() -> list[str]:
+    """Return the Python of the environment with vLLM, alone, or the words of a whole command."""
+    value = os.environ.get(PYTHON, "")
+    given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
+    return given or [str(Path(os.environ.get("DVC_ROOT") or ".", USUAL))]
 
 
 def private_folder() -> Path:
@@ -67,7 +73,7 @@ def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if (name, value) != CUBLAS_WORKSPACE}
 
 
-def _kill_group(leader: int) -> None:
+def kill_group(leader: int) -> None:
     """Kill a process group, but for Python's resource trackers: they remove shared memory, and end when they have."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -83,8 +89,8 @@ class EngineProcess:
         number: int = 0, start_s: float = START_S,
     ) -> None:  # fmt: skip
         """`options`: of the engine itself; `first`: of several servers that share a folder, and this one's `number`."""
-        self._command, self._options, self._environment = engine_command(), list(options), dict(environment)
-        self._start_s, self._number = start_s, number
+        self._command, self._options, self._environment = self._find(), list(options), dict(environment)
+        self._start_s, self._number, self._where = start_s, number, "rollout.engine vllm"
         self.folder: Path = first.folder if first else private_folder()
         self.starts = 0
         self._closed = False
@@ -106,14 +112,7 @@ class EngineProcess:
             raise EngineError(what="the run is over", where="rollout.engine vllm", fix="Look for the first error")
         self.end()
         self.starts += 1
-        own = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
-        with self._log.open("wb") as log:
-            server = self._process = subprocess.Popen(
-                [*self._command, *own, *self._options, *more],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**_inherited(), **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)},
-                start_new_session=True,
-            )  # fmt: skip
+        server = self._process = self._launch(model, [*self._options, *more])
         deadline = time.monotonic() + self._start_s
         while time.monotonic() < deadline:
             if server.poll() is not None:
@@ -122,6 +121,14 @@ class EngineProcess:
                 return self.ask("GET", seconds=10)
             time.sleep(0.1)
         raise self.failed(f"the server did not start within {self._start_s:g} s")
+
+    def load(self, weights: Path) -> dict[str, Any]:
+        """Let it load the weights of a folder; returns what `ask` does."""
+        return self.ask("POST", {"folder": str(weights)})
+
+    def forget(self, weights: Path) -> None:
+        """Remove a folder of weights that none loads again."""
+        shutil.rmtree(weights, ignore_errors=True)
 
     def ask(self, method: str, body: Mapping[str, Any] | None = None, *, seconds: float = CONTROL_S) -> dict[str, Any]:
         """Its state, or what it says after it has loaded weights; raises httpx's error where it does not answer."""
@@ -138,7 +145,7 @@ class EngineProcess:
     def end(self) -> None:
         """End the process with all that it started."""
         if self._process is not None:
-            _kill_group(self._process.pid)
+            kill_group(self._process.pid)
             self._process.wait()
             self._process = None
 
@@ -164,7 +171,19 @@ class EngineProcess:
             cause = [line for line in lines[:-TAIL] if "Error: " in line][:1]
             what = "\n".join([f"{what}; its log has:", *cause, *lines[-TAIL:], ""]) if lines else what
         fix = "Correct what the log says, or use rollout.engine builtin"
-        return EngineError(what=what, where="rollout.engine vllm", fix=fix)
+        return EngineError(what=what, where=self._where, fix=fix)
+
+    def _find(self) -> list[str]:
+        return engine_command()
+
+    def _launch(self, model: Path, options: Sequence[str]) -> subprocess.Popen[bytes]:
+        own = ["--parent", str(os.getpid()), "--model", str(model), "--socket", str(self.socket)]
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [*self._command, *own, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**_inherited(), **self._environment, "VLLM_RPC_BASE_PATH": str(self.folder)},
+                start_new_session=True,
+            )  # fmt: skip
 
     @property
     def _log(self) -> Path:

@@ -34,6 +34,8 @@ POLICY, LORA = "policy", "adapter"
 """What completions are asked of: the model, or the model with the adapter."""
 WATCH_S = 0.5
 """Seconds between two looks at the parent."""
+ARRIVAL_S = 60.0
+"""Seconds that what was sent before a request may need longer than the request."""
 GRACE_S = 2.0
 """Seconds that the server has to end by itself when the parent is gone."""
 
@@ -101,6 +103,7 @@ class Weights:
             self._held = None
             try:
                 folder = Path(json.loads(await _body(receive))["folder"])
+                await _arrived(folder)
                 version = version_of(folder)
                 client = scope["app"].state.engine_client
                 if (folder / "adapter_config.json").is_file():
@@ -159,6 +162,13 @@ class Weights:
 
     def _state(self) -> dict[str, Any]:
         return {"engine": self.engine, "weights": self._held, "pid": os.getpid()}
+
+
+async def _arrived(folder: Path) -> None:
+    """Wait for a folder that comes from another host, and is there when it is complete."""
+    latest = time.monotonic() + ARRIVAL_S
+    while not folder.is_dir() and time.monotonic() < latest:
+        await asyncio.sleep(0.02)
 
 
 async def _body(receive: Any) -> bytes:
