@@ -21,7 +21,7 @@ PIPELINE = "in the pipeline, which trains language models"
 ITEMS: dict[str, dict[str, str]] = {
     "Recipes": {
         "RLHF with PPO (InstructGPT)": "recipe `rlhf`",
-        "helpful and safe as two reward models": "recipe `rlhf`, `reward.sets` "
+        "helpful and safe as two reward models": "recipe `rlhf`: `reward.sets` "
         "([rewards](../rewards.md#several-reward-models))",
         "R1-Zero": "recipe `r1_zero`",
         "R1": "recipe `r1`",

@@ -130,10 +130,7 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         if refusal := another(asked.model):
             return refusal
         if asked.prompt_logprobs is not None:
-            async with one_text:
-                opened = asked.add_generation_prompt
-                scored = await asyncio.to_thread(policy.score_chat, asked.turns, opened=opened)
-            return JSONResponse(chat_scores(policy, asked, scored))
+            return await _scored(policy, asked, one_text)
         found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
         if found is None:
             return Response(status_code=499)
@@ -157,6 +154,12 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         Route("/v1/completions", checked(tokens), methods=["POST"]),
     ]
     return Starlette(routes=routes, lifespan=lifespan)
+
+
+async def _scored(policy: Policy, asked: ChatRequest, one_text: asyncio.Lock) -> Response:
+    async with one_text:
+        found = await asyncio.to_thread(policy.score_chat, asked.turns, opened=asked.add_generation_prompt)
+    return JSONResponse(chat_scores(policy, asked, found))
 
 
 _NO_KEY = "send the server's key as 'Authorization: Bearer KEY'"
