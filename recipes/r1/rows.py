@@ -1,6 +1,6 @@
 """The text and the demonstrations of the recipe r1, which think in words of two languages.
 
-TABLE FILE    give half of the worked problems of a corpus words of one language, or each demonstration words of both;
+TABLE FILE    give worked problems of a corpus words of one language, or each demonstration words of both;
               of demonstrations some correct themselves
 FILE          write questions that need no working
 """
@@ -21,8 +21,6 @@ import polars as pl
 WORDS: Final = (("First", "Then"), ("先", "再"))
 """What the two steps begin with: in English, or in Chinese."""
 REDONE: Final = ("No", "不")
-SPOKEN: Final = 0.5
-"""Share of worked problems of a corpus that get words."""
 CORRECTED: Final = 0.3
 """Share of worked demonstrations in which the second step is wrong at first."""
 STEP: Final = re.compile(r"\d+[-+*]\d+=\d+")
@@ -35,7 +33,7 @@ def worked(text: str, rng: random.Random) -> str:
     """Return a text whose two steps, if it has as many on lines of their own, begin with words of one language."""
     lines, words = text.split("\n"), rng.choice(WORDS)
     steps = [place for place, line in enumerate(lines) if STEP.fullmatch(line)]
-    if len(steps) == len(words) and rng.random() < SPOKEN:
+    if len(steps) == len(words):
         for place, word in zip(steps, words, strict=True):
             lines[place] = f"{word} {lines[place]}"
     return "\n".join(lines)
