@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -155,6 +156,7 @@ def rewards(place: Path) -> None:
     measured: dict[str, list[float]] = {}
     os.environ["DVC_ROOT"] = str(place / "worker0")
     os.chdir(place / "worker0")
+    shutil.rmtree("checkpoints/reward/trial", ignore_errors=True)  # of a run that was killed, maybe with other code
     inputs = {"start": "sft/main", "data": "compared/pairs", "demonstrations": "none"}
     for label, objective in REWARDS.items():
         feedback = "compared/feedback" if objective.get("compare") == "ranks" else "none"

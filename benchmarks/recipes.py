@@ -107,7 +107,8 @@ def kept() -> Results:
 def keep(name: str, seed: int, metrics: dict[str, Metrics]) -> None:
     """Add the metrics of a seed to the file of results."""
     results = kept()
-    results.setdefault(name, {"recipe": digest(name), "seeds": {}})["seeds"][str(seed)] = metrics
+    seeds = results.get(name, {"seeds": {}})["seeds"] | {str(seed): metrics}
+    results[name] = {"recipe": digest(name), "seeds": dict(sorted(seeds.items()))}
     write_json(RESULTS, {name: results[name] for name in RECIPES if name in results})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ.pop("COLUMNS", None)  # a worker of pytest-xdist has 80, where texts would be folded
 os.unsetenv("COLUMNS")  # which pytest's import of readline has set behind os.environ, for processes of a test
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control starts it so in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 
+from tests.engines.test_faults import running
 from tests.marks import slow_except
 from tests.models.imported_models import policy_folder
 from tests.pipeline.test_adapters import edit
@@ -178,9 +179,9 @@ def test_a_killed_stage_leaves_no_process_and_no_file(workspace: Path, number: s
         started.send_signal(number)
         started.wait(30)
     until = time.monotonic() + 30
-    while (any(map(psutil.pid_exists, children)) or scratch.exists()) and time.monotonic() < until:
+    while (any(map(running, children)) or scratch.exists()) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not any(map(psutil.pid_exists, children)), "also what the command has started in a session of its own"
+    assert not any(map(running, children)), "also what the command has started in a session of its own"
     assert not scratch.exists() and not (workspace / "models/external/waits").exists()
 
 
