@@ -50,7 +50,11 @@ with warnings.catch_warnings():
     class SchemaOptions(Params):
         """The schema, and where the JSON is."""
 
-        schema: Annotated[str | None, BeforeValidator(_as_text), AfterValidator(_usable)] = Field(  # type: ignore[assignment]
+        schema: Annotated[
+            str | None,
+            BeforeValidator(_as_text, json_schema_input_type=str | dict[str, Any] | bool | None),
+            AfterValidator(_usable),
+        ] = Field(  # type: ignore[assignment]
             None, description="a JSON schema, or its file custom/NAME.json; null: `schema` in each prompt's info"
         )
         find: Literal["whole", "block"] = Field(

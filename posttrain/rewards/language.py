@@ -45,7 +45,10 @@ class LanguageOptions(Params):
 
     script: Annotated[
         tuple[str, ...],
-        BeforeValidator(lambda value: (value,) if isinstance(value, str) else as_tuple(value)),
+        BeforeValidator(
+            lambda value: (value,) if isinstance(value, str) else as_tuple(value),
+            json_schema_input_type=str | list[str],
+        ),
         AfterValidator(_scripts),
     ] = Field((), description="its script, e.g. latin, cyrillic or han, or a list such as [han, hiragana, katakana]")
     detect: str | None = Field(

@@ -121,9 +121,8 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         return endpoint
 
     def another(model: str) -> Response | None:
-        if model == name:
-            return None
-        return _refusal(404, f"the model '{model:.100}' is not served; this is {name}", "model_not_found")
+        text = f"the model '{model:.100}' is not served; this is {name}"
+        return None if model == name else _refusal(404, text, "model_not_found")
 
     async def chat(request: Request) -> Response:
         asked = parsed(await _body(request), ChatRequest)

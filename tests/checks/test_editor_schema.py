@@ -37,6 +37,7 @@ def test_short_forms_and_things_of_the_users_own_are_accepted(schema: Draft20201
     }
     run = params["online"]["runs"]["grpo"]
     run["reward"] = {"correct": {"answer": "math"}, "my_rewards:brief": 0.5, "again": {"type": "length", "limit": 9}}
+    run["reward"] |= {"json_schema": {"schema": {"type": "object"}}, "language": {"script": ["han", "latin"]}}
     run |= {"surrogate": "my_losses:soft", "optimizer": {"lr": "1e-5"}}
     assert [error.message for error in schema.iter_errors(params)] == []
 

@@ -81,7 +81,8 @@ def test_shipped_params_are_right(file: Path) -> None:
     shutil.copyfile(file, "params.yaml")
     Path("examples").mkdir()
     Path("examples/trl_dpo.py").write_text("")
-    Path("recipes/constitutional").mkdir(parents=True)
+    for name in ("constitutional", "r1"):
+        Path(f"recipes/{name}").mkdir(parents=True)
     write_gsm8k(Path("my/gsm8k"))
     Path("my/python.jsonl").write_text('{"text": "def", "split": "train"}\n{"text": "class", "split": "heldout"}\n')
     Path("my/human_eval.jsonl").write_text(
