@@ -52,7 +52,13 @@ RUNS: dict[str, dict[str, Any]] = {
             "my_rewards:brief": 0.1,
         },
     },
-    "judged": {"reward": {"correct": 1.0, "judge": {"weight": 0.5, "key": "JUDGE_KEY"}}},
+    "judged": {
+        "reward": {
+            "correct": 1.0,
+            "judge": {"weight": 0.5, "key": "JUDGE_KEY"},
+            "likelihood": {"weight": 0.01, "key": "JUDGE_KEY"},
+        }
+    },
     "served": {"reward": {"correct": 1.0, "endpoint": {"weight": 0.5, "model": "m"}}},
     "steps": {
         "reward": {
@@ -93,7 +99,8 @@ def write_project(workspace: Path, judge: dict[str, str], classifier: str) -> No
     params["data"]["tasks"]["guess"] = {"task": "guess", "documents": 40}
     params["data"]["files"] = {"mine": {"path": "my/data", "prompts": quiz}}
     runs: dict[str, Any] = {name: {**RUN, **json.loads(json.dumps(one))} for name, one in RUNS.items()}
-    runs["judged"]["reward"]["judge"] |= judge
+    for part in ("judge", "likelihood"):
+        runs["judged"]["reward"][part] |= judge
     runs["served"]["reward"]["endpoint"]["url"] = classifier
     params["online"]["runs"] = runs
     params["evaluate"]["policies"] = {name: f"online/{name}" for name in RUNS}
