@@ -1,4 +1,4 @@
-"""What a teacher reads in place of a prompt: the same with a system turn more, which may have what the row knows."""
+"""What a teacher reads: the student's prompt with a context as its system turn, which may hold values of the row."""
 
 from __future__ import annotations
 

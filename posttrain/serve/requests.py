@@ -68,10 +68,7 @@ class ChatRequest(Params):
     def _scores_or_answers(self) -> ChatRequest:
         if self.prompt_logprobs is None and not self.add_generation_prompt:
             raise ValueError("add_generation_prompt is for requests with prompt_logprobs: 0")
-        if self.prompt_logprobs is not None and (self.n, self.max_tokens, self.stream) not in (
-            (1, 1, None),
-            (1, 1, False),
-        ):
+        if self.prompt_logprobs is not None and (self.n != 1 or self.max_tokens != 1 or self.stream):
             raise ValueError("prompt_logprobs takes n: 1, max_tokens: 1 and no stream")
         return self
 

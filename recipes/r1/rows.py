@@ -1,7 +1,7 @@
 """The text and the demonstrations of the recipe r1, which think in words of two languages.
 
-TABLE FILE    give worked problems of a corpus words of one language, or each demonstration words of both;
-              of demonstrations some correct themselves
+TABLE FILE    put words in front of the steps: of one language in each text of a corpus, of both in a demonstration;
+              some demonstrations correct a step
 FILE          write questions that need no working
 """
 
