@@ -26,6 +26,11 @@ def posttrain_lora(case: Case) -> Report:
     return ours.online(case, "grpo", {"kl": {"beta": BETA}}, lora=True)
 
 
+def posttrain_vllm(case: Case) -> Report:
+    """Return the same with samples by vLLM, in its own process on the same GPU."""
+    return ours.online(case, "grpo", {"kl": {"beta": BETA}}, engine="vllm")
+
+
 def bound(case: Case) -> Report:
     """Return the same rounds by hand, with the same draws."""
     return bound_online.online(case, bound_online.GRPO)
@@ -62,6 +67,7 @@ SIDES = {
     "posttrain": posttrain,
     "posttrain_lora": posttrain_lora,
     "posttrain_no_graphs": posttrain_no_graphs,
+    "posttrain_vllm": posttrain_vllm,
     "bound": bound,
     "trl": trl,
     "trl_lora": trl_lora,

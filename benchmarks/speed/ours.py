@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -35,7 +36,8 @@ from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.engines import ENGINES, EngineName, SampledModel
+from posttrain.sampling.sampler import Sampler, SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, collate
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
@@ -153,8 +155,9 @@ class _Text:
 
 
 def online(
-    case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = True, lora: bool = False
-) -> Report:
+    case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = True, lora: bool = False,
+    engine: EngineName = "builtin",
+) -> Report:  # fmt: skip
     """Return a policy row on its own samples, two updates a round."""
     meter = Meter(case.warm, case.device)
     objective = PolicyObjective(POLICY_ROWS[algorithm].settings(**settings), case.longest_answer)
@@ -165,17 +168,17 @@ def online(
     even: Reward[Any] = Reward(lambda options, context: lambda rows: [reward(row.row.rest) for row in rows])  # noqa: ARG005
     judged = RewardSum({"even": WeightedReward(reward=even)}, Context(models.runtime, "benchmark"))
     text: Any = _Text(case)
-    sampler = LocalSampler(models.policy, text.stops, models.runtime)
     rounds = (case.warm + case.updates) // 2
     params = RolloutParams(
         rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
-    groups = PolicyGroups(sampler, text, models, params, seed=0, name="speed")
     monitor, failures = RewardMonitor("speed", {}, compares=False), FailureLimit(judged, 0.0, "speed")
-    collect = Collect(groups, judged, failures, monitor, None, case.group, objective.needs, seed=0)
-    source = Rounds(FreshRounds(given, collect, params), models, objective.needs, params, seed=0)
-    log = fit(objective, source, models, meter)
+    with sampler_of(case, models, text, engine) as sampler:
+        groups = PolicyGroups(sampler, text, models, params, seed=0, name="speed")
+        collect = Collect(groups, judged, failures, monitor, None, case.group, objective.needs, seed=0)
+        source = Rounds(FreshRounds(given, collect, params), models, objective.needs, params, seed=0)
+        log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(
         case.batch * case.updates / 2,
@@ -183,3 +186,17 @@ def online(
         length=sum(row["length"] for row in counted) / len(counted),
         reward=sum(row["reward"] for row in counted) / len(counted),
     )
+
+
+@contextmanager
+def sampler_of(case: Case, models: ModelSet, text: Any, engine: EngineName) -> Iterator[Sampler]:
+    """Yield the built-in decoder, or vLLM with memory for the rows of the case."""
+    if engine == "builtin":
+        yield LocalSampler(models.policy, text.stops, models.runtime)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer(case.shape).save_pretrained(folder)
+        sampled = SampledModel(models.policy, Path(folder), text, models.runtime)
+        memory = SamplingParams(max_tokens=case.longest_answer, rows=case.batch)
+        with ENGINES[engine].open(sampled, memory, case.longest + case.longest_answer, "benchmark", {}) as sampler:
+            yield sampler

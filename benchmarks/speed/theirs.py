@@ -122,8 +122,10 @@ def online(trainer: type[Any], config: type[Any], case: Case, over: dict[str, An
         return [reward(ids if STOP not in ids else ids[: ids.index(STOP) + 1]) for ids in completion_ids]
 
     rows = list(repeated(given, updates))
+    model = named(language_model(case.shape, case.device))
+    words.save_pretrained(model.config._name_or_path)  # vLLM reads both from there
     made = trainer(
-        model=named(language_model(case.shape, case.device)), args=settings, reward_funcs=even, processing_class=words,
+        model=model, args=settings, reward_funcs=even, processing_class=words,
         train_dataset=Dataset.from_dict({"prompt": rows}), callbacks=[clock(meter, updates)], **parts,
     )  # fmt: skip
     made.train()

@@ -1,8 +1,10 @@
-"""A run does not start with a reward that scores known answers wrong."""
+"""A run does not start with a reward that scores known answers wrong, or that cannot be made."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.errors import RewardError
+from posttrain.errors import ModelError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params
 from posttrain.params.params import check as params_check
@@ -20,6 +22,10 @@ from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, WeightedReward, rule
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.tables.columns import from_rows, with_ids
+from posttrain.tables.store import write_table
+from stages import online
+from tests.models.tiny import tiny_folder
 
 PROMPTS = [Prompt(f"p{i}", [{"role": "user", "content": "?"}], [1], str(i)) for i in range(4)]
 
@@ -102,3 +108,49 @@ def test_a_reward_that_raises_is_said_to_fail(
     with pytest.raises(RewardError) as caught:
         check(load_object(f"raising_reward:{name}", "reward"))
     assert all(part in str(caught.value) for part in said) and "canaries: 0" not in str(caught.value)
+
+
+def broken(options: NoOptions, context: Context) -> Any:
+    raise OSError("no dictionary is installed")
+
+
+def test_a_reward_that_cannot_be_made_is_refused_where_it_judges_a_prompt() -> None:
+    terms = {"mine": WeightedReward(reward=Reward(broken))}
+    reward = RewardSum(terms, Context(None, "online.runs.a"))
+    with pytest.raises(RewardError, match=r"online\.runs\.a: reward 'mine': it raised OSError: no dictionary"):
+        reward.load(PROMPTS)
+    reward.load([])
+    terms = {"mine": WeightedReward(reward=Reward(broken, cannot_score=lambda prompt, options: "empty"))}
+    RewardSum(terms, Context(None, "online.runs.a")).load(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reward": {"model": 1.0}},
+        {"reward": {"cascade": {"of": {"correct": 1.0, "model": 1.0}}}},
+        {"reward": {"correct": 1.0}, "watch": {"reward": {"model": 1.0}, "prompts": 2}},
+    ],
+)
+def test_a_language_model_as_reward_model_is_refused_before_anything_is_written(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tiny_folder(tmp_path / "made")
+    for place in ("models/sft/main", "models/reward/main"):
+        shutil.copytree(model, place)
+    shared = {"info": "{}", "task": "", "answer": "7"}
+    splits = ["train"] * 8 + ["heldout"] * 8
+    rows = [
+        {"split": split, "problem": f"{nth}", "prompt": [{"role": "user", "content": f"{nth}+1"}], **shared}
+        for nth, split in enumerate(splits)
+    ]
+    write_table(with_ids(from_rows(rows, "prompts"), "prompts"), Path("data/own/prompts.parquet"), "prompts")
+    inputs = {"start": "sft/main", "data": "own/prompts", "corpus": "none", "reward_model": "reward/main"}
+    rollout = {"prompts": 2, "group_size": 2, "minibatches": 1, "rounds": 1, "sampling": {"max_tokens": 4}}
+    run = {"algorithm": "grpo", **inputs, "rollout": rollout, **settings}
+    Path("params.yaml").write_text(json.dumps({"online": {"runs": {"a": run}}}))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ModelError, match=r"models/reward/main: Qwen3ForCausalLM is not a reward model"):
+        online.main("a")
+    assert sorted(tmp_path.rglob("*")) == before

@@ -125,6 +125,20 @@ def test_an_impossible_number_of_problems_is_refused_with_a_fix(run: str, messag
         task_tables("math")
 
 
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("task: two_step, n_test: 5000", ".n_test = 5,000, but the test split has only 1,339 problems. Lower n_test"),
+        ("task: mixture, parts: {a: {task: two_step, n_rl: 50000}}", ".parts.a.n_rl = 50,000, but the train split has"),
+        ("task: sums, largest: 3", ": only about 20 different train problems exist for `chat`, not 400"),
+    ],
+)
+def test_too_many_rows_are_refused_where_the_run_asks_for_them(run: str, message: str, params: Write) -> None:
+    params(run)
+    with pytest.raises(ParamsError, match=re.escape(f"params.yaml: data.tasks.math{message}")):
+        task_tables("math")
+
+
 def test_an_id_belongs_to_one_problem(params: Write) -> None:
     params(f"task: sums, {SMALL}")
     prompts = task_tables("math")["prompts"]

@@ -227,7 +227,7 @@ def test_the_smoke_variant_needs_only_params(tmp_path: Path) -> None:
     [
         (
             {"n_test": 5000},
-            "n_test of the task two_step (params.yaml): n_test = 5,000, but the test split has only 1,339 problems",
+            "params.yaml: n_test = 5,000, but the test split has only 1,339 problems. Lower n_test",
         ),
         ({"n_sft": 50_000}, "n_sft = 50,000, but the train split has only 11,140 problems. Lower n_sft"),
         ({**SMOKE, "n_test": 300}, "n_test = 300, but the test split has only"),
