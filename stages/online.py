@@ -69,6 +69,7 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
             seed=params.seed, name=name, mixture=params.mixture_share, opponents=params.has_opponents,
             sampling=params.sampling,
         )  # fmt: skip
+        world.from_first(lambda: rewards.load(prompts))
         training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
         watch = heldout_watch(params, models, text, heldout, rewards, training.source.steps, section, sampler)
         metrics, watched = run_watched(training, watch)

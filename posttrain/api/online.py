@@ -82,9 +82,8 @@ def train_online(
     params = _params(algorithm, reward, settings, seed).model_copy(update={"device": device_of(model)})
     text, runtime = text_of(model, tokenizer), params.runtime()
     asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
-    rollout, lengths = params.rollout, [prompt.ids for prompt in asked]
+    rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
     check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
-    needs = params.needs
     if reference is None and "ref_logp" in needs:
         reference = copy.deepcopy(model)
     frozen = model if reference is None else reference
@@ -102,6 +101,7 @@ def train_online(
         )  # fmt: skip
         rewards, monitor = rewards_of(NAME, params, loaded), params.monitor(NAME)
         check_canaries(rewards, asked[: params.canaries], NAME)
+        rewards.load(asked)
         log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
         run = replace(training_run(NAME, params, loaded, groups, rewards, monitor, log), on_step=on_step)
         history = run_loop(run, output, plain_rows([algorithm, settings, prompts, [*params.terms]]))

@@ -10,6 +10,7 @@ import numpy as np
 from posttrain.evaluate.intervals import Floats
 from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
 from posttrain.params.slots import model_of
+from posttrain.processes import world
 from posttrain.rewards.catalog import learned, need_a_weight, term
 from posttrain.rewards.failures import MAX_FAILED, FailureLimit, wait_above
 from posttrain.rewards.reward import Context
@@ -158,6 +159,7 @@ class HeldoutRewards:
         self._prompts, self._sampling = prompts, sampling
         self._samples, self._seed, self._rewards = samples, seed, rewards
         self._max_failed, self._where, self._evaluations = max_failed, where, 0
+        world.from_first(lambda: [reward.load(prompts) for reward in rewards])
 
     def __call__(self) -> Measured:
         """Return the mean true and proxy reward of each prompt."""

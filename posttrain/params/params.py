@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, Union, get_args, get_origin
 
@@ -231,10 +231,14 @@ def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:
     if failure["type"] == "model_type":
         message = f"give KEY: VALUE pairs. {did_you_mean('', _fields_at(model, list(map(str, path))))}"
     if failure["type"] in ("missing", "value_error", "option"):
-        key = KEY.match(message)  # a rule between keys names the one to change
-        inside = key is not None and key[1] in _fields_at(model, [str(part) for part in path])
-        return f"{dotted}.{message}" if inside else f"{dotted}: {message}"
+        return placed(message, dotted, _fields_at(model, [str(part) for part in path]))
     return f"{dotted} = {_shown(failure['input'])}: {message}"
+
+
+def placed(message: str, where: str, keys: Collection[str]) -> str:
+    """Return a message with the place of the settings, or of the one of their keys that it begins with."""
+    key = KEY.match(message)
+    return f"{where}.{message}" if key is not None and key[1] in keys else f"{where}: {message}"
 
 
 def _choice(model: type[BaseModel], path: Sequence[Any]) -> tuple[int, str] | None:

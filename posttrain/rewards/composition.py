@@ -11,7 +11,7 @@ from posttrain.params.params import Params
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.scorable import why_not_scorable
-from posttrain.rewards.score import RewardSum
+from posttrain.rewards.score import Composed, RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
 from posttrain.tasks.task import load_task
 
@@ -78,7 +78,7 @@ def _cascade(options: CascadeOptions, context: Context) -> ScoreFn:
             left = [i for i in left if scores[i].status == "unparseable" or low <= scores[i].value <= high]
         return scores
 
-    return score
+    return Composed(parts.values(), score)
 
 
 def _milestones(options: MilestoneOptions, context: Context) -> ScoreFn:
@@ -89,7 +89,7 @@ def _milestones(options: MilestoneOptions, context: Context) -> ScoreFn:
         columns = [[rollout.scores[name] for rollout in part.score(rollouts)] for name, part in parts.items()]
         return [_credit(row, worth, in_order=options.in_order) for row in zip(*columns, strict=True)]
 
-    return score
+    return Composed(parts.values(), score)
 
 
 def _credit(scores: Sequence[Score], worth: Sequence[float], *, in_order: bool) -> Score:

@@ -7,18 +7,18 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from posttrain.errors import RewardError
+from posttrain.errors import PosttrainError, RewardError
 from posttrain.measure.phases import phase
 from posttrain.params.params import Params
 from posttrain.processes import world
-from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded
+from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded, raised
 from posttrain.rewards.scorable import why_not_scorable
 from posttrain.rewards.workers import Workers
-from posttrain.rollout import FAILED, Rollout, Score
+from posttrain.rollout import FAILED, Prompt, Rollout, Score
 from posttrain.tasks.task import load_task
 
 PAUSE_S = 5.0
@@ -33,6 +33,24 @@ class RewardSum:
         """`wait_above`: the share of rollouts without a score, for a server or sandbox that is down, to wait at."""
         self.terms, self._context, self._wait_above = dict(terms), context, wait_above
         self._score_fns: dict[tuple[str, str], ScoreFn] = {}
+
+    @phase("load")
+    def load(self, prompts: Sequence[Prompt]) -> None:
+        """Make what scores these prompts, so that what cannot be made is refused before a run writes anything."""
+        for name, term in self.terms.items():
+            for task in dict.fromkeys(prompt.task for prompt in prompts):
+                if all(prompt.task != task or why_not_scorable(name, term, prompt) for prompt in prompts):
+                    continue
+                try:
+                    made = self._score_fn(name, task)
+                except PosttrainError:
+                    raise
+                except Exception as error:
+                    where = f"{self._context.where}: reward '{name}'"
+                    fix = "Fix it; `posttrain reward test` shows the traceback"
+                    raise RewardError(what=raised(error).reason, where=where, fix=fix) from error
+                for part in made.parts if isinstance(made, Composed) else ():
+                    part.load(prompts)
 
     @phase("reward")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -134,6 +152,18 @@ class RewardSum:
         if key not in self._score_fns:
             self._score_fns[key] = make_score_fn(name, term, options, self._context)
         return self._score_fns[key]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What scores by other rewards."""
+
+    parts: Collection[RewardSum]
+    score_fn: ScoreFn
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> Sequence[Score | float]:
+        """Return a score of each rollout."""
+        return self.score_fn(rollouts)
 
 
 def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Rollout]:

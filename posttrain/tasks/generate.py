@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import polars as pl
 
 from posttrain.errors import DataError, ParamsError, PosttrainError, excerpt
-from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, read
+from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, placed, read
 from posttrain.params.user_code import is_import_path
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
 from posttrain.tables.failures import failure_lines, row_failures, structure_failures
@@ -26,12 +27,23 @@ OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
 def task_tables(run: str) -> dict[Any, Any]:
     """The tables that one run of `data.tasks` generates, with ids; those of the user's own as if they were files."""
     name, generator, params = task_run(run)
-    if not is_import_path(name):
-        return generated(name, generator, params)
     where = f"task '{name}', function `{_function(generator)}`"
-    with watched_files(run, where):
-        frames = _checked_frames(name, generator, params)
+    with errors_at(f"data.tasks.{run}", params):
+        if not is_import_path(name):
+            return generated(name, generator, params)
+        with watched_files(run, where):
+            frames = _checked_frames(name, generator, params)
     return as_files(run, where, _function(generator), frames, own_options(run, generator.params))
+
+
+@contextmanager
+def errors_at(where: str, params: Params) -> Iterator[None]:
+    """Name the place of these settings in the error of a generator that cannot make what they ask for."""
+    try:
+        yield
+    except ParamsError as error:
+        what = placed(error.what, where, type(params).model_fields)
+        raise ParamsError(what=what, where=error.where, fix=error.fix) from error
 
 
 def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]:

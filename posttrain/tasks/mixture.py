@@ -14,7 +14,7 @@ from posttrain.measure.record import note
 from posttrain.params.params import PARAMS_FILE, Params
 from posttrain.tables.columns import Kind, Split
 from posttrain.tasks.counts import COUNTED, Counts
-from posttrain.tasks.generate import generated, generator_of
+from posttrain.tasks.generate import errors_at, generated, generator_of
 from posttrain.tasks.task import Generator, Task
 
 
@@ -79,7 +79,8 @@ def _part(name: str, part: Part, shares: Shares) -> Mapping[Kind, pl.DataFrame]:
     if isinstance(params, Counts):
         counts = {COUNTED[kind][split]: of.get(name, 0) for (kind, split), of in shares.items()}
         params = params.model_copy(update=counts)
-    return generated(part.task, generator, params)
+    with errors_at(f"parts.{name}", params):
+        return generated(part.task, generator, params)
 
 
 def _mixed(

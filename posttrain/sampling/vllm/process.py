@@ -168,7 +168,7 @@ class EngineProcess:
         """Return an error with the end of the server's log."""
         with contextlib.suppress(OSError):
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-            cause = [line for line in lines[:-TAIL] if "Error: " in line][:1]
+            cause = [line for line in lines[:-TAIL] if "Error: " in line and "WARNING" not in line][:1]
             what = "\n".join([f"{what}; its log has:", *cause, *lines[-TAIL:], ""]) if lines else what
         fix = "Correct what the log says, or use rollout.engine builtin"
         return EngineError(what=what, where=self._where, fix=fix)

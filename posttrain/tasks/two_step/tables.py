@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from posttrain.errors import ParamsError
-from posttrain.params.params import Params
+from posttrain.params.params import PARAMS_FILE, Params
 from posttrain.tables.columns import Kind, Split, from_rows
 from posttrain.tables.splits import split_of
 from posttrain.tasks.two_step.problems import (
@@ -189,7 +189,7 @@ class _Task:
             tries = (self._document(rng) for _ in range(_TRIES))
             text = next((text for text in tries if text not in seen), None)
             if text is None:
-                raise _too_many(f"only about {len(seen):,} different documents exist", "n_corpus")
+                raise _too_many(f"n_corpus: only about {len(seen):,} different documents exist", "n_corpus")
             seen.add(text)
             yield text
 
@@ -210,4 +210,4 @@ class _Task:
 
 def _too_many(what: str, knob: str) -> ParamsError:
     fix = f"Lower {knob}, or raise operand_max or result_max"
-    return ParamsError(what=what, where=f"{knob} of the task two_step (params.yaml)", fix=fix)
+    return ParamsError(what=what, where=PARAMS_FILE, fix=fix)
