@@ -255,8 +255,6 @@ class PolicyRun(OnlineParams, PolicyConfig):
             )
         if self.critic == "reward_model" and self.adapter.type != "none":
             raise ValueError("critic = reward_model: with an adapter the critic shares the policy's weights. Use start")
-        if self.optimizer.critic_first and not self.advantage_entry.valued:
-            raise ValueError("optimizer.critic_first: the run has no critic, so nothing would be learned. Remove it")
         if self.overlong is not None and OVERLONG in self.reward:
             raise ValueError("overlong is punished twice: by the setting and by the reward of that name. Remove one")
         if self.text != TextParams() and not self.ptx:
@@ -268,6 +266,11 @@ class PolicyRun(OnlineParams, PolicyConfig):
         if self.ptx and self.rollout.sampling.temperature != 1:
             raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
         return self
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the advantage needs values."""
+        return self.advantage_entry.valued
 
     @property
     def critic_start(self) -> Path | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, excerpt
 from posttrain.measure.phases import phase
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
@@ -40,7 +40,13 @@ def prompts_in_context(
         asked += [(talk, _filled(context, {}, table, where)) for talk in _questions(demonstrations)]
     plain = text.prompts([talk for talk, _ in asked])
     framed = text.prompts([replace(talk, messages=with_system_prompt(talk.messages, said)) for talk, said in asked])
-    return {tuple(ids): theirs for ids, theirs in zip(plain, framed, strict=True)}
+    found: dict[tuple[int, ...], list[int]] = {}
+    for ids, theirs, (talk, said) in zip(plain, framed, asked, strict=True):
+        if found.setdefault(tuple(ids), theirs) != theirs:
+            asks = excerpt(str(talk.messages[-1]["content"]))
+            what = f"rows of {table} ask the same, {asks}, and have different contexts, one of them {excerpt(said)}"
+            raise DataError(what=what, where=where, fix="Keep one row of each prompt, or leave values of rows out")
+    return found
 
 
 def _questions(demonstrations: Path) -> Iterator[Conversation]:

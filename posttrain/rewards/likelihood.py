@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import httpx
@@ -41,9 +41,10 @@ class Likelihood(Connection):
 
     largest = 2**26
 
-    def __init__(self, options: LikelihoodOptions, where: str) -> None:
+    def __init__(self, options: LikelihoodOptions, where: str, ends: Collection[int] = ()) -> None:
+        """`ends`: the policy's tokens that end a turn."""
         super().__init__(options, where)
-        self._relative, self._ending = options.relative, 0
+        self._relative, self._ending, self._ends = options.relative, 0, frozenset(ends)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return the log-prob of each completion in nats."""
@@ -61,8 +62,8 @@ class Likelihood(Connection):
                     return [Score(0.0, error.status, error.reason)] * len(rollouts)
                 self._ending = common(first[::-1], second[::-1])
             asked = {
-                rollout.prompt.id: asyncio.ensure_future(self._tokens(client, rollout.prompt.messages, opened=True))
-                for rollout in rollouts
+                key: asyncio.ensure_future(self._tokens(client, messages, opened=True))
+                for key, messages in {rollout.prompt.id: rollout.prompt.messages for rollout in rollouts}.items()
             }
             return await asyncio.gather(
                 *(self._score(client, rollout, asked[rollout.prompt.id]) for rollout in rollouts)
@@ -70,12 +71,18 @@ class Likelihood(Connection):
 
     async def _score(self, client: httpx.AsyncClient, rollout: Rollout, asked: asyncio.Future[Tokens]) -> Score:
         answer = {"role": "assistant", "content": rollout.text}
+        if self._relative and rollout.text and not rollout.logps:
+            return Score(0.0, "error", "the policy's log-probs are not known here: set relative: false")
         try:
             plain = await asked
             whole = await self._tokens(client, [*rollout.prompt.messages, answer], opened=False)
         except NoReply as error:
             return Score(0.0, error.status, error.reason)
-        ended = 1 if rollout.finish == "stop" else 0  # the token that ends a turn was sampled, what follows it was not
+        ids = rollout.row.rest
+        stopped = rollout.finish == "stop" and (not len(ids) or not self._ends or int(ids[-1]) in self._ends)
+        ended = (
+            1 if stopped else 0
+        )  # a token that ended the turn was sampled, what the template writes after it was not
         whole = whole[: len(whole) - self._ending + ended]
         start = common(plain, whole)
         logp = math.fsum(part for _, part in whole[start:]) - math.fsum(part for _, part in plain[start:])
@@ -108,7 +115,8 @@ def _read(content: bytes) -> Tokens:
 
 
 def _likelihood(options: LikelihoodOptions, context: Context) -> ScoreFn:
-    return Likelihood(options, f"{context.where}.reward.likelihood")
+    ends = () if context.text is None else context.text.stops.tokens
+    return Likelihood(options, f"{context.where}.reward.likelihood", ends)
 
 
 REWARDS = {"likelihood": Reward(_likelihood, LikelihoodOptions)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
@@ -199,7 +200,12 @@ def generate_rollouts(
 ) -> list[Rollout]:
     """The samples of each prompt, prompt by prompt; the seed, the prompt's id and `name` decide the random numbers."""
     asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
-    names = [f"{prompt.id}:{name}:{sample}" if name else f"{prompt.id}:{sample}" for prompt, sample in asked]
+    drawn: Counter[str] = Counter()
+    names = []
+    for prompt, _ in asked:  # a prompt may be drawn twice in a round
+        label = f"{prompt.id}:{name}" if name else prompt.id
+        names.append(f"{label}:{drawn[prompt.id]}")
+        drawn[prompt.id] += 1
     requests = [Request(prompt.ids, request_name) for (prompt, _), request_name in zip(asked, names, strict=True)]
     completions = sampler.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
     first = [first_turn(*pair, done, text, sampler.version) for pair, done in zip(asked, completions, strict=True)]

@@ -90,8 +90,15 @@ class TrainingParams(Params):
             return optimizer
         return optimizer.model_copy(update={"lr": ADAPTER_RATE * optimizer.lr})
 
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic is trained next to the policy."""
+        return False
+
     @model_validator(mode="after")
-    def _can_be_compiled(self) -> TrainingParams:
+    def _fits_the_models(self) -> TrainingParams:
+        if self.optimizer.critic_first and not self.has_critic:
+            raise ValueError("optimizer.critic_first: the run has no critic, so nothing would be learned. Remove it")
         if self.compile and self.processes > 1:
             raise ValueError("compile = true: layers are not compiled in shared runs. Set it to false, or processes: 1")
         if self.compile and self.adapter.type == "qlora":

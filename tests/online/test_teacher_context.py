@@ -70,6 +70,13 @@ def test_a_plain_context_is_that_of_demonstrations_too(text: ChatText, tmp_path:
         prompts_in_context(text, "It is {answer}.", table, chat, WHERE)
 
 
+def test_two_contexts_of_one_prompt_are_refused(text: ChatText, tmp_path: Path) -> None:
+    table = prompts(tmp_path, ("2+3", "5", {}), ("Guess.", "1", {}), ("Guess.", "2", {}))
+    assert len(prompts_in_context(text, "Be brief.", table, None, WHERE)) == 2
+    with pytest.raises(DataError, match=r"ask the same, 'Guess\.', and have different contexts"):
+        prompts_in_context(text, "It is {answer}.", table, None, WHERE)
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [

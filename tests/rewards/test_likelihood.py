@@ -67,7 +67,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def asking(served: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Likelihood:
     monkeypatch.setenv("TEACHER_KEY", KEY)
     given = {"url": servers[served].url, "model": str(served), "key": "TEACHER_KEY", "retries": 0, **options}
-    return Likelihood(check(LikelihoodOptions, given, where="likelihood"), "online.runs.a.reward.likelihood")
+    ends = ChatText(load_tokenizer(served)).stops.tokens
+    return Likelihood(check(LikelihoodOptions, given, where="likelihood"), "online.runs.a.reward.likelihood", ends)
 
 
 def drawn(policy: Path, answer: str, finish: Finish) -> Rollout:
@@ -92,6 +93,16 @@ def test_the_policy_itself_is_no_likelier_than_it_was_drawn(
     scores = asking(policy, servers, monkeypatch)(rollouts)
     assert [score.status for score in scores] == ["ok"] * len(rollouts)
     assert max(abs(score.value) for score in scores) < 1e-3
+
+
+def test_an_end_that_was_not_sampled_is_not_counted(
+    policy: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = replace(drawn(policy, "It is 56.", "length"), finish="stop")  # by a stop string
+    teacher = asking(policy, servers, monkeypatch)
+    assert abs(teacher([stopped])[0].value) < 1e-3
+    unknown = teacher([replace(stopped, logps=())])[0]
+    assert unknown.status == "error" and "relative: false" in unknown.reason
 
 
 @pytest.mark.slow

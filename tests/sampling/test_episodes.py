@@ -207,3 +207,10 @@ def gradient(
     loss, _ = policy_loss("grpo", logp, old, advantages, mask, ref_logp=old)
     parameters = [one for one in policy.parameters() if one.requires_grad]
     return list(torch.autograd.grad(loss, parameters))
+
+
+def test_a_prompt_that_is_drawn_twice_in_a_round_has_other_samples(policy: Any, text: ChatText) -> None:
+    rollouts = drawn(policy, text, "talking", [0, 0])
+    first, again = ([[*rollout.row.rest] for rollout in group] for group in (rollouts[:4], rollouts[4:]))
+    assert not any(ids in first for ids in again)
+    assert first == [[*rollout.row.rest] for rollout in drawn(policy, text, "talking", [0])]

@@ -164,3 +164,8 @@ def test_a_critic_that_is_not_there_is_refused(settings: dict[str, Any], said: s
     reward = {"reward": {"correct": 1.0, "model": 1.0}} if "reward_model" in settings else {}
     with pytest.raises(ParamsError, match=said):
         check(row.model, row.row.merged({**given, **reward, **settings}), where="online.runs.a")
+
+
+def test_a_run_without_a_critic_may_not_wait_for_it() -> None:
+    with pytest.raises(ParamsError, match="has no critic, so nothing would be learned"):
+        check(TrainingParams, {"optimizer": {"critic_first": 0.5}}, where="sft.runs.a")
