@@ -34,6 +34,7 @@ online:
         test_rewards_of_rows:has_keys: 1.0
         overlong: 0.5
         length: {weight: 0.1, limit: 8}
+        rare: {type: test_rewards_of_rows:unlike_the_others}
       rollout: {sampling: {max_tokens: 4}}
 evaluate:
   settings: {data: mine/prompts, reference: none, reward_model: none}
@@ -205,8 +206,9 @@ def test_a_run_gives_its_options_its_tokens_and_its_longest_completion(capsys: p
 @pytest.mark.slow
 def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     same = written(RIGHT, RIGHT, {**RIGHT, "completion": "3"})
-    lines, _, _ = shown(capsys, "test_rewards_of_rows:unlike_the_others", same)
-    assert [line.split()[3] for line in lines] == ["0.000", "0.000", "1.000"]
+    for name, run in (("test_rewards_of_rows:unlike_the_others", None), ("rare", "online.runs.grpo")):
+        lines, _, _ = shown(capsys, name, same, run=run)
+        assert [line.split()[3] for line in lines] == ["0.000", "0.000", "1.000"]
     bad = written(RIGHT, {**RIGHT, "completion": "bad"})
     lines, _, error = shown(capsys, "test_rewards_of_rows:unlike_the_others", bad)
     assert "row 1 ok" in lines[0] and "row 2 error" in lines[1] and "LookupError" in lines[1] and error is not None

@@ -42,7 +42,8 @@ class Subject:
     @property
     def together(self) -> bool:
         """Whether it is a function of all rollouts, which may compare them."""
-        return is_import_path(self.name) and isroutine(load_object(self.name, "reward"))
+        kind = self.term.type or self.name
+        return is_import_path(kind) and isroutine(load_object(kind, "reward"))
 
     def sum(self) -> RewardSum:
         """Return the reward as runs use it."""
