@@ -21,6 +21,9 @@ from tests.workspace import ROOT, environment
 PARAMS = """
 format: 2
 base: {folders: {start: {path: my/model}}}
+data:
+  samples:
+    moody: {policy: base/start, data: mine/prompts, reward_model: none, template: {mood: calm}}
 online:
   runs:
     grpo:
@@ -237,9 +240,10 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
             "rows.jsonl",
             [],
             "sft.runs.main",
-            "'sft.runs.main' names no rewards. Known here: evaluate.settings",
+            "'sft.runs.main' names no rewards. Known here: data.samples.moody",
         ),
         ("correct", "rows.jsonl", [], "grpo", "'grpo' names no rewards. Did you mean 'online.runs.grpo'?"),
+        ("correct", "rows.jsonl", [], "data.samples.moody", "does not read mood"),
         ("correct", "results/late/rollouts.parquet", [], None, "is not made yet. Make it: dvc repro evaluate@late"),
         ("correct", "results/grop/rollouts.parquet", [], None, "Did you mean 'results/late/rollouts.parquet'?"),
     ],

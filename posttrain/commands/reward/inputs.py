@@ -123,14 +123,15 @@ def _context(run: str, settings: Any) -> Context:
         Runtime(settings.device),
         run,
         model_of(settings.reward_model, f"{run}.reward_model"),
-        _text(policy, settings.date) if policy else None,
+        _text(policy, settings) if policy else None,
         sampling.max_tokens,
     )
 
 
-def _text(policy: str, date: str) -> ChatText | None:
+def _text(policy: str, settings: Any) -> ChatText | None:
     """Return the tokenizer and template of the policy; None before that model is made."""
     from posttrain.models.files.text import load_text
 
     folder = model_path(policy)
-    return load_text(folder, date) if (folder / "config.json").is_file() else None
+    made = (folder / "config.json").is_file()
+    return load_text(folder, settings.date, settings.template) if made else None
