@@ -24,6 +24,8 @@ base: {folders: {start: {path: my/model}}}
 data:
   samples:
     moody: {policy: base/start, data: mine/prompts, reward_model: none, template: {mood: calm}}
+  filters:
+    good: {data: mine/chat, against: none, reward_model: none, reward: {kind: {type: format}}, min_score: 0.5}
 online:
   runs:
     grpo:
@@ -42,6 +44,7 @@ online:
 evaluate:
   settings: {data: mine/prompts, reference: none, reward_model: none}
   policies: {late: online/grpo}
+  runs: {unlisted: {policy: base/start, data: mine/prompts, reference: none, reward_model: none}}
 """
 OWN = """
 from pydantic import Field
@@ -196,6 +199,9 @@ def test_a_run_gives_its_options_its_tokens_and_its_longest_completion(capsys: p
     table, run = "results/grpo/rollouts.parquet", "online.runs.grpo"
     lines, _, _ = shown(capsys, "correct", table, run=run)
     assert [line.split()[2] for line in lines] == ["ok", "unparseable", "ok", "unparseable"]
+    for name, other in (("correct", "evaluate.runs.unlisted"), ("kind", "data.filters.good")):
+        lines, _, _ = shown(capsys, name, written(RIGHT), run=other)
+        assert lines[0].startswith("row 1 ok 1.000")
     lines, _, _ = shown(capsys, "overlong", table, run=run)
     assert [line.split()[3] for line in lines] == ["0.000", "0.000", "0.000", "-1.000"]
     lines, _, error = shown(capsys, "length", written(RIGHT), run=run)
@@ -240,7 +246,7 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
             "rows.jsonl",
             [],
             "sft.runs.main",
-            "'sft.runs.main' names no rewards. Known here: data.samples.moody",
+            "'sft.runs.main' names no rewards. Known here: data.filters.good",
         ),
         ("correct", "rows.jsonl", [], "grpo", "'grpo' names no rewards. Did you mean 'online.runs.grpo'?"),
         ("correct", "rows.jsonl", [], "data.samples.moody", "does not read mood"),

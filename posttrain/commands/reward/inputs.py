@@ -23,7 +23,7 @@ from posttrain.text.chat import ChatText
 from posttrain.workspace import model_path
 
 EVALUATION: Final = "evaluate.settings"
-GROUPS: Final = ("online.runs", "distill.runs", "data.samples")
+GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", "evaluate.runs")
 """Groups whose runs name rewards."""
 
 
@@ -118,13 +118,13 @@ def _settings(run: str) -> Any:
 def _context(run: str, settings: Any) -> Context:
     """Return what the reward knows in the run."""
     policy = getattr(settings, "start", getattr(settings, "policy", None))
-    sampling = settings.rollout.sampling if hasattr(settings, "rollout") else settings.sampling
+    sampling = getattr(getattr(settings, "rollout", settings), "sampling", None)  # filters sample nothing
     return Context(
-        Runtime(settings.device),
+        Runtime(getattr(settings, "device", DeviceParams())),
         run,
         model_of(settings.reward_model, f"{run}.reward_model"),
         _text(policy, settings) if policy else None,
-        sampling.max_tokens,
+        sampling and sampling.max_tokens,
     )
 
 
