@@ -14,7 +14,7 @@ from posttrain.params.params import load
 from posttrain.params.slots import model_slot, needed_model, table_of, table_slot
 from posttrain.processes.own_command import OwnCommand, written_by
 from posttrain.processes.stage import run_named_stage
-from posttrain.tables.curve import read_curve
+from posttrain.tables.curve import Column, read_curve
 from posttrain.tables.sources import USER_KINDS
 from posttrain.workspace import atomic_path, metrics_path, model_path, plot_path, write_json, write_text
 
@@ -33,18 +33,24 @@ def main(run: str) -> None:
     params = load(ExternalRun, section)
     start = needed_model(params.start, f"{section}.start")
     with written_by(params, section, model_path(name), start, table_of(params.data)) as written:
-        _save_metrics(name, written / "metrics.csv", params)
+        columns = _checked_metrics(written / "metrics.csv")
         fetch_model(str(written / "out"), None, model_path(name))
+        _save_metrics(name, written / "metrics.csv", columns, params)
     print(f"{name}: what `{params.script}` wrote was checked and saved in {model_path(name)}")
 
 
-def _save_metrics(name: str, written: Path, params: ExternalRun) -> None:
-    """Save the metrics per step that the command wrote, if it wrote any, and the last value of each."""
+def _checked_metrics(written: Path) -> dict[str, Column]:
+    """Return the metrics per step that the command wrote; empty if it wrote none."""
     columns = read_curve(written) if written.is_file() else {}
     steps = columns.get("step", [])
     if columns and (not steps or None in steps):
         fix = "Write a column `step` with a number in each row"
         raise DataError(what="the metrics have rows without a step", where="POSTTRAIN_METRICS", fix=fix)
+    return columns
+
+
+def _save_metrics(name: str, written: Path, columns: dict[str, Column], params: ExternalRun) -> None:
+    """Save the metrics per step, if there are any, and the last value of each."""
     if columns:
         with atomic_path(plot_path(name)) as file:
             shutil.copyfile(written, file)
@@ -52,7 +58,7 @@ def _save_metrics(name: str, written: Path, params: ExternalRun) -> None:
         write_text(plot_path(name), "step,loss\n")
     measured = {key: [value for value in column if value is not None] for key, column in columns.items()}
     last = {key: values[-1] for key, values in measured.items() if values and key != "step"}
-    write_json(metrics_path(name), {"script": params.script, "steps": len(steps), **last})
+    write_json(metrics_path(name), {"script": params.script, "steps": len(columns.get("step", ())), **last})
 
 
 if __name__ == "__main__":

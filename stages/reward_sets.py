@@ -9,7 +9,7 @@ from posttrain.params.params import PARAMS_FILE, Params, load
 from posttrain.params.slots import model_slot, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.learned import models_of
-from posttrain.workspace import model_path
+from posttrain.workspace import atomic_path, model_path
 
 
 class SetRun(Params):
@@ -23,12 +23,13 @@ def main(run: str) -> None:
     """Writes models/reward/RUN/NAME for each model."""
     section = f"reward.sets.{run}"
     params, folder = load(SetRun, section), model_path(f"reward/{run}")
-    for slot in (params.first, params.second):
-        for name, model in models_of(needed_model(slot, section)).items():
-            if (folder / name).exists():
-                fix = "Rename the run that makes one of them"
-                raise ParamsError(what=f"{section} has two models of the name '{name}'", where=PARAMS_FILE, fix=fix)
-            shutil.copytree(model, folder / name, copy_function=shutil.copyfile)
+    with atomic_path(folder) as whole:
+        for slot in (params.first, params.second):
+            for name, model in models_of(needed_model(slot, section)).items():
+                if (whole / name).exists():
+                    fix = "Rename the run that makes one of them"
+                    raise ParamsError(what=f"{section} has two models of the name '{name}'", where=PARAMS_FILE, fix=fix)
+                shutil.copytree(model, whole / name, copy_function=shutil.copyfile)
     print(f"reward_sets@{run}: {', '.join(models_of(folder))} in {folder}")
 
 

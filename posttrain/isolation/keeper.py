@@ -60,7 +60,7 @@ def kill_all(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
     while (left := _descendants()) and time.monotonic() < until:
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
 

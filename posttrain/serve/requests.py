@@ -18,6 +18,8 @@ from posttrain.serve.policy import Answer, Answers, Job, Policy, Scored
 
 ROWS = 64
 """Completions decoded at a time."""
+SAMPLING = {"temperature", "top_p", "top_k", "max_completion_tokens", "stop", "seed", "logprobs"}
+"""Keys that log-probs of the conversation do not read."""
 
 
 class TextPart(Params):
@@ -70,7 +72,14 @@ class ChatRequest(Params):
             raise ValueError("add_generation_prompt is for requests with prompt_logprobs: 0")
         if self.prompt_logprobs is not None and (self.n != 1 or self.max_tokens != 1 or self.stream):
             raise ValueError("prompt_logprobs takes n: 1, max_tokens: 1 and no stream")
+        if self.prompt_logprobs is not None and (unread := self._sampling()):
+            raise ValueError(f"{', '.join(unread)}: not read with prompt_logprobs. Remove it")
         return self
+
+    def _sampling(self) -> list[str]:
+        """Return the keys of SAMPLING that are set; temperature: 0, which our own clients send, is none."""
+        given = self.model_dump(include=SAMPLING, exclude_defaults=True)
+        return [name for name in given if given[name] is not False and (name, given[name]) != ("temperature", 0)]
 
     @property
     def turns(self) -> list[dict[str, str]]:

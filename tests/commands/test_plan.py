@@ -70,6 +70,16 @@ def test_it_is_the_estimate_of_the_stage(params: Path) -> None:
     )
 
 
+def test_more_pretraining_is_planned_by_its_windows(params: Path) -> None:
+    """`window` decides, and `max_tokens`, which does not count for a corpus, changes nothing."""
+    sft = {"data": "d/corpus", "batch": 4, "window": 64}
+    found = [
+        demand_of("sft.runs", "main", read(), 512, None, {**sft, **change}).total
+        for change in ({}, {"max_tokens": 128}, {"window": 128})
+    ]
+    assert found[0] == found[1] < found[2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "dora", "qlora"])
 def test_a_run_with_an_adapter_is_planned_as_it_is_loaded(params: Path, kind: str) -> None:

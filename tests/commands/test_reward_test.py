@@ -21,6 +21,11 @@ from tests.workspace import ROOT, environment
 PARAMS = """
 format: 2
 base: {folders: {start: {path: my/model}}}
+data:
+  samples:
+    moody: {policy: base/start, data: mine/prompts, reward_model: none, template: {mood: calm}}
+  filters:
+    good: {data: mine/chat, against: none, reward_model: none, reward: {kind: {type: format}}, min_score: 0.5}
 online:
   runs:
     grpo:
@@ -34,10 +39,12 @@ online:
         test_rewards_of_rows:has_keys: 1.0
         overlong: 0.5
         length: {weight: 0.1, limit: 8}
+        rare: {type: test_rewards_of_rows:unlike_the_others}
       rollout: {sampling: {max_tokens: 4}}
 evaluate:
   settings: {data: mine/prompts, reference: none, reward_model: none}
   policies: {late: online/grpo}
+  runs: {unlisted: {policy: base/start, data: mine/prompts, reference: none, reward_model: none}}
 """
 OWN = """
 from pydantic import Field
@@ -192,6 +199,9 @@ def test_a_run_gives_its_options_its_tokens_and_its_longest_completion(capsys: p
     table, run = "results/grpo/rollouts.parquet", "online.runs.grpo"
     lines, _, _ = shown(capsys, "correct", table, run=run)
     assert [line.split()[2] for line in lines] == ["ok", "unparseable", "ok", "unparseable"]
+    for name, other in (("correct", "evaluate.runs.unlisted"), ("kind", "data.filters.good")):
+        lines, _, _ = shown(capsys, name, written(RIGHT), run=other)
+        assert lines[0].startswith("row 1 ok 1.000")
     lines, _, _ = shown(capsys, "overlong", table, run=run)
     assert [line.split()[3] for line in lines] == ["0.000", "0.000", "0.000", "-1.000"]
     lines, _, error = shown(capsys, "length", written(RIGHT), run=run)
@@ -205,8 +215,9 @@ def test_a_run_gives_its_options_its_tokens_and_its_longest_completion(capsys: p
 @pytest.mark.slow
 def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     same = written(RIGHT, RIGHT, {**RIGHT, "completion": "3"})
-    lines, _, _ = shown(capsys, "test_rewards_of_rows:unlike_the_others", same)
-    assert [line.split()[3] for line in lines] == ["0.000", "0.000", "1.000"]
+    for name, run in (("test_rewards_of_rows:unlike_the_others", None), ("rare", "online.runs.grpo")):
+        lines, _, _ = shown(capsys, name, same, run=run)
+        assert [line.split()[3] for line in lines] == ["0.000", "0.000", "1.000"]
     bad = written(RIGHT, {**RIGHT, "completion": "bad"})
     lines, _, error = shown(capsys, "test_rewards_of_rows:unlike_the_others", bad)
     assert "row 1 ok" in lines[0] and "row 2 error" in lines[1] and "LookupError" in lines[1] and error is not None
@@ -235,9 +246,10 @@ def test_a_function_of_all_rollouts_gets_all_rows_at_once(capsys: pytest.Capture
             "rows.jsonl",
             [],
             "sft.runs.main",
-            "'sft.runs.main' names no rewards. Known here: evaluate.settings",
+            "'sft.runs.main' names no rewards. Known here: data.filters.good",
         ),
         ("correct", "rows.jsonl", [], "grpo", "'grpo' names no rewards. Did you mean 'online.runs.grpo'?"),
+        ("correct", "rows.jsonl", [], "data.samples.moody", "does not read mood"),
         ("correct", "results/late/rollouts.parquet", [], None, "is not made yet. Make it: dvc repro evaluate@late"),
         ("correct", "results/grop/rollouts.parquet", [], None, "Did you mean 'results/late/rollouts.parquet'?"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -134,3 +135,19 @@ def _read(file: Path) -> str:
         return file.read_text(errors="replace").replace("\0", " ")
     except OSError:
         return ""
+
+
+def test_what_cannot_be_killed_does_not_stop_what_ends_the_rest() -> None:
+    """A command may have started a process of another user; the others are killed, and files removed, all the same."""
+    words = [
+        "import os, subprocess",
+        "from posttrain.isolation import keeper",
+        "theirs = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
+        "print(theirs.pid, flush=True)",
+        f"os.setuid({OTHER})",
+        "keeper.PATIENCE_S = 0.2",
+        "keeper.kill_all(theirs.pid)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(words)], capture_output=True, text=True)
+    os.kill(int(done.stdout), signal.SIGKILL)
+    assert done.returncode == 0, done.stderr

@@ -164,6 +164,8 @@ def test_what_fails_or_is_no_model_leaves_nothing(workspace: Path, name: str) ->
     assert "Traceback" not in done.stdout.partition("error: ")[2]
     assert not (workspace / "models/external" / name).exists()
     assert not list((workspace / "models/external").glob(".*"))
+    assert not (workspace / f"metrics/external/{name}.json").exists()
+    assert not (workspace / f"plots/external/{name}.csv").exists()
 
 
 @pytest.mark.slow

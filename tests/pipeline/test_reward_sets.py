@@ -9,6 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.errors import ParamsError
+from stages import reward_sets
 from tests.pipeline.test_adapters import edit
 from tests.workspace import dvc
 
@@ -35,6 +37,17 @@ def ran(workspace: Path, stage: str = "online@both") -> list[str]:
     assert done.returncode == 0, done.stdout
     lines = [line for line in done.stdout.splitlines() if line.startswith("Running stage")]
     return [line.split("'")[1] for line in lines]
+
+
+def test_a_set_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("reward: {sets: {both: {first: base/same, second: reward/same}}}")
+    for model in ("base/same", "reward/same"):
+        (tmp_path / "models" / model).mkdir(parents=True)
+        (tmp_path / "models" / model / "config.json").write_text("{}")
+    with pytest.raises(ParamsError, match="two models of the name 'same'"):
+        reward_sets.main("both")
+    assert [path.name for path in Path("models/reward").iterdir()] == ["same"]
 
 
 @pytest.mark.slow

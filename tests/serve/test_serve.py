@@ -27,6 +27,7 @@ from tests.serve.served import Served
 from tests.workspace import ROOT, environment
 
 TALK = [{"role": "user", "content": "1+1="}]
+SCORED = {"prompt_logprobs": 0, "max_tokens": 1}
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,8 @@ def test_a_stream_has_the_same_text(served: Served, model: Path) -> None:
         ({"temperature": -1}, 400, "request.temperature"),
         ({"stop": ""}, 400, "empty string"),
         ({"tools": []}, 400, "request.tools: unknown key"),
+        ({**SCORED, "top_k": 5, "seed": 0}, 400, "top_k, seed: not read with prompt_logprobs"),
+        ({**SCORED, "temperature": 0.5}, 400, "temperature: not read with prompt_logprobs"),
     ],
 )
 def test_what_it_cannot_answer_is_refused(
@@ -126,6 +129,12 @@ def test_what_it_cannot_answer_is_refused(
 ) -> None:
     found, reply = served.ask("/chat/completions", {"model": str(model), "messages": TALK, **change})
     assert found == status and said in reply["error"]["message"]
+
+
+def test_log_probs_of_a_conversation_are_asked_for_with_temperature_0(served: Served, model: Path) -> None:
+    """As reward likelihood does."""
+    plain, cold = asked(served, model, **SCORED), asked(served, model, **SCORED, temperature=0, logprobs=False)
+    assert plain["prompt_logprobs"] == cold["prompt_logprobs"] and len(plain["prompt_logprobs"]) > 2
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,8 @@ def _step_tokens(group: str, params: Any, prompt: int) -> int:
     match group:
         case "base.scratch":
             return int(params.batch * params.window)
+        case "sft.runs" if params.kind == "corpus":
+            return int(params.batch * params.window)
         case "online.runs" | "distill.runs":
             return int(params.step_tokens(prompt))
         case "offline.runs":

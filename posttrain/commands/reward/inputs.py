@@ -23,7 +23,7 @@ from posttrain.text.chat import ChatText
 from posttrain.workspace import model_path
 
 EVALUATION: Final = "evaluate.settings"
-GROUPS: Final = ("online.runs", "distill.runs", "data.samples")
+GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", "evaluate.runs")
 """Groups whose runs name rewards."""
 
 
@@ -42,7 +42,8 @@ class Subject:
     @property
     def together(self) -> bool:
         """Whether it is a function of all rollouts, which may compare them."""
-        return is_import_path(self.name) and isroutine(load_object(self.name, "reward"))
+        kind = self.term.type or self.name
+        return is_import_path(kind) and isroutine(load_object(kind, "reward"))
 
     def sum(self) -> RewardSum:
         """Return the reward as runs use it."""
@@ -117,19 +118,20 @@ def _settings(run: str) -> Any:
 def _context(run: str, settings: Any) -> Context:
     """Return what the reward knows in the run."""
     policy = getattr(settings, "start", getattr(settings, "policy", None))
-    sampling = settings.rollout.sampling if hasattr(settings, "rollout") else settings.sampling
+    sampling = getattr(getattr(settings, "rollout", settings), "sampling", None)  # filters sample nothing
     return Context(
-        Runtime(settings.device),
+        Runtime(getattr(settings, "device", DeviceParams())),
         run,
         model_of(settings.reward_model, f"{run}.reward_model"),
-        _text(policy, settings.date) if policy else None,
-        sampling.max_tokens,
+        _text(policy, settings) if policy else None,
+        sampling and sampling.max_tokens,
     )
 
 
-def _text(policy: str, date: str) -> ChatText | None:
+def _text(policy: str, settings: Any) -> ChatText | None:
     """Return the tokenizer and template of the policy; None before that model is made."""
     from posttrain.models.files.text import load_text
 
     folder = model_path(policy)
-    return load_text(folder, date) if (folder / "config.json").is_file() else None
+    made = (folder / "config.json").is_file()
+    return load_text(folder, settings.date, settings.template) if made else None
