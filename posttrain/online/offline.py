@@ -54,6 +54,8 @@ class OfflineRun(TrainingParams, PolicyConfig):
     @model_validator(mode="after")
     def _learns_from_rollouts(self) -> OfflineRun:
         refuse_dropout(self)
+        if self.template:
+            raise ValueError("template is not read: stored rollouts have their tokens. Remove it")
         needs = self.objective(1).needs
         refused = [reason for column, reason in UNKNOWN.items() if column in needs]
         if CORRECTED not in needs and not self.surrogate_entry.of_sampler:

@@ -29,7 +29,7 @@ COPIES = 2
 DIVERGENCE_TILES = 7
 """Tensors of a tile's size that a divergence needs at a time; Jensen-Shannon needs a few more."""
 LOWER_MEMORY = (
-    "Lower micro_tokens, set activations: recompute or offload, use a smaller model, or precision bf16 on a GPU"
+    "Set activations: recompute or offload, lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
 )
 
 
@@ -151,4 +151,5 @@ def explained_out_of_memory(models: ModelSet, step_tokens: int, activations: Act
             raise
         needed = _more_bytes(models, step_tokens, activations)
         what = f"out of memory; the estimate was {needed / GB:.3g} GB in addition to the weights"
-        raise TrainingError(what=what, where=name, fix=f"{LOWER_MEMORY}; the last checkpoint is kept") from error
+        fix = f"{LOWER_MEMORY}. Only with another value of activations does it continue from its last checkpoint"
+        raise TrainingError(what=what, where=name, fix=fix) from error

@@ -38,6 +38,7 @@ def run_of(algorithm: str = "grpo", **over: Any) -> OfflineRun:
         ("gdpo", {}, "an advantage over each reward needs the weights of the rewards"),
         ("trpo", {}, "Use update adamw"),
         ("grpo", {"data": "sft/main"}, "offline.runs.a.data"),
+        ("grpo", {"template": {"enable_thinking": False}}, "template is not read: stored rollouts have their tokens"),
     ],
 )
 def test_what_rollouts_cannot_give_is_refused(algorithm: str, over: dict[str, Any], expected: str) -> None:

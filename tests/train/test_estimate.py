@@ -30,7 +30,7 @@ from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import sample_next
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.stops import Stops
-from posttrain.train.estimate import check_memory, most_tokens, training_parts
+from posttrain.train.estimate import check_memory, explained_out_of_memory, most_tokens, training_parts
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.step import StepClosure, make_batch
@@ -190,6 +190,13 @@ def test_only_what_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch, capsys
     with pytest.raises(TrainingError, match="at least"):
         check_memory(models, 10**6, "keep", 1.0, "sft@main")
     check_memory(models, 10**6, "keep", None, "sft@main")
+
+
+def test_out_of_memory_names_first_what_continues_from_a_checkpoint() -> None:
+    models = ModelSet(tiny_model(), Runtime(DeviceParams(device="cpu")))
+    advice = r"Set activations: .* lower micro_tokens, .* Only with another value of activations does it continue"
+    with pytest.raises(TrainingError, match=advice), explained_out_of_memory(models, 100, "keep", "sft@main"):
+        raise MemoryError
 
 
 def test_the_most_tokens_are_those_of_the_longest_items() -> None:
