@@ -59,7 +59,7 @@ def test_the_page_of_a_gpu_names_targets_and_what_is_missing(tmp_path: Path) -> 
     write([("a machine", found), ("an older one", older)], 989.0, tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert "| grpo/Q / trl | 2.00 | 2.00 | reached |" in text
-    assert "| sft/Q / trl | 1.00 | 2.00 | reached, by the older table |" in text
+    assert "| sft/Q / trl | 1.00 | 2.00 | reached, by a lower table |" in text
     assert "| sft/Q / posttrain_free | 0.87 | not measured | |" in text
     assert "| dpo/Q / peak | 0.25 | " in text and "| sft/8B / GB, at most | 60 | 0 | reached |" in text
     assert "| grpo/Q / trl_vllm | 0.67 | not measured | |" in text

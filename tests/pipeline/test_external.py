@@ -219,7 +219,7 @@ data:
     nothing: {command: [python, my/make.py, nothing], script: my/make.py, start: none, data: none, pairs: pairs.jsonl}
     fails: {command: "echo no; exit 3", script: my/make.py, start: none, data: none, pairs: pairs.jsonl}
   filters:
-    kept: {data: made/pairs, against: none, reward_model: none}
+    kept: {data: made/pairs, against: none, reward_model: none, near_duplicates: 0.99}
 base:
   folders:
     start: {path: my/model}

@@ -44,7 +44,7 @@ def shrunk(settings: Any) -> Any:
             small[key] = type(most)(min(small[key], 4 if key == "prompts" and "group_size" in settings else most))
     if "group_size" in settings:
         small["minibatches"] = 1
-    if "tables" in settings and "format" not in small.get("reward", {"format"}):
+    if "tables" in settings and not {"format", "model"} & set(small.get("reward", {"format"})):
         del small["reward"]  # the usual one has the form, which an untrained model sometimes has
     return small
 
