@@ -80,10 +80,8 @@ class Likelihood(Connection):
             return Score(0.0, error.status, error.reason)
         ids = rollout.row.rest
         stopped = rollout.finish == "stop" and (not len(ids) or not self._ends or int(ids[-1]) in self._ends)
-        ended = (
-            1 if stopped else 0
-        )  # a token that ended the turn was sampled, what the template writes after it was not
-        whole = whole[: len(whole) - self._ending + ended]
+        # a token that ended the turn was sampled, what the template writes after it was not
+        whole = whole[: len(whole) - self._ending + stopped]
         start = common(plain, whole)
         logp = math.fsum(part for _, part in whole[start:]) - math.fsum(part for _, part in plain[start:])
         return Score(logp - math.fsum(rollout.logps) if self._relative else logp)
