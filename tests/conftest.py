@@ -18,6 +18,8 @@ from tests.workspace import ROOT, dvc, make_workspace, run
 
 SMOKE_S = 2400
 """Seconds of a test that runs the pipeline first, on a machine that does other things too."""
+LONG_S = 1200
+"""Seconds that a test which takes minutes may take."""
 SMOKE_PARAMS = ROOT / "recipes" / "smoke.yaml"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub
@@ -31,8 +33,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job con
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of the finished pipeline first: while one worker of `--dist worksteal` runs it, the others do the rest.
 
-    Those that need Prefect's server stand together, so that few workers start one.
+    Those that need Prefect's server stand together, so that few workers start one. The long ones begin, so that no
+    worker is alone with them at the end.
     """
+    items.sort(key=lambda item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0) < LONG_S)
     for fixture in ("server", "smoke_workspace"):
         items.sort(key=lambda item: fixture not in getattr(item, "fixturenames", ()))
     for item in items:  # one of them runs the whole pipeline before it begins
