@@ -40,11 +40,12 @@ GPU: dict[str, Case] = {
     "sft/Q": _Q,
     "dpo/Q": replace(_Q, longest=1024, warm_longest=1024),
     "grpo/Q": replace(_Q, batch=64, longest=256, warm_longest=256, updates=2, warm=2, longest_answer=512),
+    "grpo/Q-rounds": replace(_Q, batch=64, longest=256, warm_longest=256, updates=8, warm=2, longest_answer=512),
     "sft/Q-32k": replace(_Q, batch=1, longest=32_768, warm_longest=32_768, updates=2, warm=1, padding=1.0),
     "sft/8B": _8B,
     "dpo/8B": replace(_8B, batch=8, longest=1024, warm_longest=1024),
 }
-"""Steps of about 16,000 tokens; one row of 32,768 tokens."""
+"""Steps of about 16,000 tokens, four rounds of GRPO instead of one; one row of 32,768 tokens."""
 
 
 def _changed(base: Case, **changes: Any) -> Case:

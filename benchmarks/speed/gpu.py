@@ -25,12 +25,26 @@ Measured = tuple[str, dict[str, Reports]]
 H100_PEAK = 989.0
 """Dense bf16 teraflops that NVIDIA states for an H100 SXM; the H200's are the same."""
 SIDES = {
-    "sft/Q": ("posttrain", "posttrain_free", "posttrain_compiled", "posttrain_lora", "trl", "trl_lora", "trl_packing"),
+    "sft/Q": (
+        "posttrain",
+        "posttrain_free",
+        "posttrain_compiled",
+        "posttrain_offload",
+        "posttrain_lora",
+        "trl",
+        "trl_lora",
+        "trl_packing",
+    ),
     "dpo/Q": ("posttrain", "posttrain_lora", "trl", "trl_lora"),
     "grpo/Q": ("posttrain", "posttrain_no_graphs", "posttrain_lora", "trl"),
+    "grpo/Q-rounds": ("posttrain",),
     "sft/Q-32k": ("posttrain_recompute",),
     "sft/8B": ("posttrain_lora_recompute",),
     "dpo/8B": ("posttrain_lora_recompute",),
+}
+VLLM_SIDES = {
+    "grpo/Q": ("posttrain_vllm", "trl_vllm"),
+    "grpo/Q-rounds": ("posttrain_vllm", "posttrain_vllm_ahead"),
 }
 TARGETS = {
     ("sft/Q", "peak"): 0.30,
@@ -73,8 +87,7 @@ def measured_in(folder: Path) -> Measured:
 
 def sides_of(case: str) -> tuple[str, ...]:
     """Return the sides that can run here: those with vLLM only where vLLM is."""
-    vllm = ("posttrain_vllm", "trl_vllm") if case.startswith("grpo") and find_spec("vllm") is not None else ()
-    return (*SIDES[case], *vllm)
+    return (*SIDES[case], *(VLLM_SIDES.get(case, ()) if find_spec("vllm") is not None else ()))
 
 
 def flops(shape: Shape, rows: Sequence[Row]) -> float:

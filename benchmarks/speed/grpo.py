@@ -31,6 +31,11 @@ def posttrain_vllm(case: Case) -> Report:
     return ours.online(case, "grpo", {"kl": {"beta": BETA}}, engine="vllm")
 
 
+def posttrain_vllm_ahead(case: Case) -> Report:
+    """Return the same, each round sampled while the one before is trained."""
+    return ours.online(case, "grpo", {"kl": {"beta": BETA}}, engine="vllm", ahead=1)
+
+
 def bound(case: Case) -> Report:
     """Return the same rounds by hand, with the same draws."""
     return bound_online.online(case, bound_online.GRPO)
@@ -68,6 +73,7 @@ SIDES = {
     "posttrain_lora": posttrain_lora,
     "posttrain_no_graphs": posttrain_no_graphs,
     "posttrain_vllm": posttrain_vllm,
+    "posttrain_vllm_ahead": posttrain_vllm_ahead,
     "bound": bound,
     "trl": trl,
     "trl_lora": trl_lora,

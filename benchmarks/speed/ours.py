@@ -26,6 +26,7 @@ from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
+from posttrain.online.ahead import RoundsAhead
 from posttrain.online.collect import Collect
 from posttrain.online.group_samplers import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
@@ -156,7 +157,7 @@ class _Text:
 
 def online(
     case: Case, algorithm: str, settings: dict[str, Any], *, cuda_graphs: bool = True, lora: bool = False,
-    engine: EngineName = "builtin",
+    engine: EngineName = "builtin", ahead: Literal[0, 1] = 0,
 ) -> Report:  # fmt: skip
     """Return a policy row on its own samples, two updates a round."""
     meter = Meter(case.warm, case.device)
@@ -170,14 +171,15 @@ def online(
     text: Any = _Text(case)
     rounds = (case.warm + case.updates) // 2
     params = RolloutParams(
-        rounds=rounds, prompts=count, group_size=case.group, minibatches=2,
+        rounds=rounds, prompts=count, group_size=case.group, minibatches=2, ahead=ahead, engine=engine,
         sampling=SamplingParams(max_tokens=case.longest_answer),
     )  # fmt: skip
     monitor, failures = RewardMonitor("speed", {}, compares=False), FailureLimit(judged, 0.0, "speed")
     with sampler_of(case, models, text, engine) as sampler:
         groups = PolicyGroups(sampler, text, models, params, seed=0, name="speed")
         collect = Collect(groups, judged, failures, monitor, None, case.group, objective.needs, seed=0)
-        source = Rounds(FreshRounds(given, collect, params), models, objective.needs, params, seed=0)
+        fresh = FreshRounds(given, collect, params)
+        source = Rounds(RoundsAhead(fresh) if ahead else fresh, models, objective.needs, params, seed=0)
         log = fit(objective, source, models, meter)
     counted = log.rows[case.warm :]
     return meter.report(

@@ -37,6 +37,11 @@ def posttrain_recompute(case: Case) -> Report:
     return _posttrain(case, ours.device(case), training=ours.RECOMPUTED)
 
 
+def posttrain_offload(case: Case) -> Report:
+    """Return the same with activations kept in the host's memory."""
+    return _posttrain(case, ours.device(case), training=ours.TRAINING.model_copy(update={"activations": "offload"}))
+
+
 def posttrain_lora_recompute(case: Case) -> Report:
     """Return the same with adapters."""
     return _posttrain(case, ours.device(case), lora=True, training=ours.RECOMPUTED)
@@ -132,6 +137,7 @@ SIDES = {
     "posttrain_bf16": posttrain_bf16,
     "posttrain_free": posttrain_free,
     "posttrain_recompute": posttrain_recompute,
+    "posttrain_offload": posttrain_offload,
     "posttrain_lora_recompute": posttrain_lora_recompute,
     "posttrain_compiled": posttrain_compiled,
     "posttrain_bf16_compiled": posttrain_bf16_compiled,

@@ -1,4 +1,4 @@
-"""vLLM in bf16 where the run trains: samples, adapters, several servers; on a GPU memory and eight bits too.
+"""vLLM in bf16 where the run trains: samples, adapters, experts, several servers; on a GPU memory and eight bits too.
 
 `make test-vllm` runs these; POSTTRAIN_VLLM names the Python of vLLM's environment.
 """
@@ -10,6 +10,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from posttrain.measure.counts import COUNTS
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import score_tokens
+from posttrain.models.forward.routers import Recording, find_routers
 from posttrain.models.master_weights import round_masters
 from posttrain.params.params import check
 from posttrain.rollout import TokenRow
 from posttrain.sampling.engines import ENGINES, SampledModel
-from posttrain.sampling.sampler import Completion, Request, SamplingParams
+from posttrain.sampling.sampler import Completion, Request, RoutedSampling, SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.engine import bytes_next_to_training, engine_bytes
 from posttrain.sampling.vllm.process import PYTHON, USUAL
@@ -35,6 +37,7 @@ from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
 from tests.engines.test_adapters import adapter_bytes
+from tests.engines.test_experts import mixture_folder
 from tests.models.tiny import TEXTS
 from tests.workspace import ROOT
 
@@ -77,11 +80,13 @@ def models_of(folder: Path, adapter: dict[str, Any] | None = None) -> ModelSet:
 
 
 @contextmanager
-def sampler_of(models: ModelSet, folder: Path, args: dict[str, Any], servers: int = 1) -> Iterator[EngineSampler]:
+def sampler_of(
+    models: ModelSet, folder: Path, args: dict[str, Any], servers: int = 1, sampling: SamplingParams = SAMPLING
+) -> Iterator[EngineSampler]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PYTHON, VLLM)
         sampled = SampledModel(models.policy, folder, ChatText(load_tokenizer(folder)), models.runtime)
-        with ENGINES["vllm"].open(sampled, SAMPLING, LONGEST, "rollout", args, servers) as sampler:
+        with ENGINES["vllm"].open(sampled, sampling, LONGEST, "rollout", args, servers) as sampler:
             assert isinstance(sampler, EngineSampler)
             yield sampler
 
@@ -93,9 +98,12 @@ def requests(count: int) -> list[Request]:
 @torch.no_grad()
 def gap(models: ModelSet, asked: list[Request], found: list[Completion]) -> float:
     """The mean difference of log-probs between vLLM and the trainer; it is printed, with the largest one."""
-    rows = [TokenRow(request.ids, completion.ids) for request, completion in zip(asked, found, strict=True)]
+    pairs = zip(asked, found, strict=True)
+    rows = [TokenRow(request.ids, completion.ids, experts=completion.experts) for request, completion in pairs]
     models.policy.eval()
-    own = score_tokens(models.policy, pack(rows).to(models.runtime.device), 1.0)[0].double().cpu()
+    packed = pack(rows).to(models.runtime.device)
+    with Recording(models.policy, find_routers(models.policy), packed):
+        own = score_tokens(models.policy, packed, 1.0)[0].double().cpu()
     sampled = torch.tensor([logp for completion in found for logp in completion.logps], dtype=torch.float64)
     apart = (own - sampled).abs()
     print(f"log-probs differ by {float(apart.mean()):.2g} in the mean, by {float(apart.max()):.2g} at most")
@@ -172,6 +180,18 @@ def test_two_servers_on_one_device(folder: Path) -> None:
     with sampler_of(models, folder, {"enforce_eager": True}, servers=2) as sampler:
         sampler.sync(models.policy, "v0")
         assert gap(models, requests(48), sampler.generate(requests(48), SAMPLING, 0)) < BF16
+
+
+def test_a_mixture_is_scored_with_the_experts_of_the_server(tmp_path: Path) -> None:
+    folder = mixture_folder(tmp_path)
+    models, routed = models_of(folder), RoutedSampling(max_tokens=48, rows=64)
+    with sampler_of(models, folder, {"enforce_eager": True}, sampling=routed) as sampler:
+        for number in range(2):
+            change(models)
+            sampler.sync(models.policy, f"v{number}")
+            found = sampler.generate(requests(48), routed, number)
+            own = gap(models, requests(48), [replace(completion, experts=None) for completion in found])
+            assert gap(models, requests(48), found) < min(own, BF16)
 
 
 @needs_gpu
