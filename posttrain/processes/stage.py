@@ -22,7 +22,7 @@ from posttrain.measure.masking import masked
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
-from posttrain.measure.stall import print_stacks_on_signal, watch_stalls
+from posttrain.measure.stall import hear_ctrl_c, print_stacks_on_signal, watch_stalls
 from posttrain.measure.timings import report_timings
 from posttrain.pipeline import inputs
 from posttrain.pipeline.check_inputs import check_input_names
@@ -63,6 +63,7 @@ def run_named_stage(work: Callable[[str], None]) -> None:
 def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -> None:
     """Run the work; its outputs count only if its inputs are still the same at the end."""
     print_stacks_on_signal()
+    hear_ctrl_c()
     if is_worker():  # the first process of the run does the rest
         _help(stage, work)
         return

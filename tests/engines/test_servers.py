@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ import pytest
 import torch
 
 from posttrain.errors import EngineError
+from posttrain.measure.stall import hear_ctrl_c
 from posttrain.models.files.store import load_tokenizer
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, SamplingParams
@@ -160,7 +163,8 @@ def test_a_start_that_is_awaited_ends_with_the_sampler(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_server(monkeypatch, tmp_path)
-    monkeypatch.setenv("POSTTRAIN_VLLM", "sleep 900 #")
+    hear_ctrl_c()  # as a stage does
+    monkeypatch.setenv("POSTTRAIN_VLLM", shlex.join([sys.executable, "-c", "import time; time.sleep(900)"]))
     models, both = models_of(folder), servers(2)
     sampler = engine(models, folder, *both)
     seen: list[int] = []

@@ -71,3 +71,24 @@ def test_a_stall_is_reported_once_with_the_stacks_of_all_processes(stage: subpro
     stage.stdin.write("\n")
     stage.stdin.close()
     assert stage.wait() == 0
+
+
+WAIT = """
+import os, signal, threading, time
+import polars
+from posttrain.measure.stall import hear_ctrl_c
+
+def interrupt():
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+hear_ctrl_c()
+threading.Thread(target=interrupt).start()
+threading.Event().wait()
+"""
+
+
+def test_ctrl_c_ends_a_wait_for_another_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", WAIT], timeout=60, capture_output=True, text=True, check=False)
+    assert "KeyboardInterrupt" in done.stderr
