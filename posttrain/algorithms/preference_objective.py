@@ -63,7 +63,8 @@ class PreferenceObjective(Objective):
             return self._prepare_feedback(step, dict(state))
         _check_pairs(step)
         columns = {"against": self._matches(self.loss_entry.match, step)} if self.loss_entry.match else {}
-        return Prepared(step.with_rows(weight=per_item(step.items), **columns), dict(state))
+        weight_B = per_item(step.items) * step.rows.get("counts", 1.0)
+        return Prepared(step.with_rows(weight=weight_B, **columns), dict(state))
 
     def loss(self, micro: Ragged, state: State) -> Loss:
         """sum over items of weight * loss, plus the chosen answers' NLL."""

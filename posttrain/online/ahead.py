@@ -27,7 +27,7 @@ class RoundsAhead:
         self._open: tuple[Draw, Future[list[Rollout]] | None] | None = None
         self._sampled: tuple[int, Round] | None = None
 
-    def take(self, number: int) -> Round:
+    def take(self, number: int, step: int) -> Round:
         """Return the samples of a round, and begin the next one."""
         if number == 0:
             self._rounds.sampler.sync(0)
@@ -38,7 +38,7 @@ class RoundsAhead:
         taken, self._sampled = self._sampled[1], None
         if number + 1 < self._rounds.params.rounds:
             if number:
-                self._rounds.sampler.sync(number)
+                self._rounds.sampler.sync(step)
             self._begin(number + 1)
         return taken
 

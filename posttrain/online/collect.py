@@ -46,8 +46,8 @@ class GroupSampler(Protocol):
     background: bool
     """Whether it may sample in a thread while the policy is trained."""
 
-    def sync(self, number: int) -> None:
-        """Sample with the weights as they are when a round begins."""
+    def sync(self, step: int) -> None:
+        """Sample with the weights as they are before an optimizer step."""
 
     def sample(self, draw: Draw) -> list[Rollout]:
         """Return a group of each prompt, one after the other."""

@@ -45,9 +45,9 @@ class PolicyGroups:
         self._sampling = sampling or params.sampling
         self.background = "background" in sampler.can
 
-    def sync(self, number: int) -> None:
-        """Sample with the weights as they are when a round begins."""
-        self._sampler.sync(self._models.policy, f"{self._name} step {number * self._params.steps_a_round}")
+    def sync(self, step: int) -> None:
+        """Sample with the weights as they are before an optimizer step."""
+        self._sampler.sync(self._models.policy, f"{self._name} step {step}")
 
     def sample(self, draw: Draw) -> list[Rollout]:
         """Return a group of each prompt, one after the other."""
@@ -81,7 +81,7 @@ class StoredGroups:
     def __init__(self, stored: StoredRollouts) -> None:
         self._stored = stored
 
-    def sync(self, number: int) -> None:
+    def sync(self, step: int) -> None:
         """There are no weights to sample with."""
 
     def sample(self, draw: Draw) -> list[Rollout]:

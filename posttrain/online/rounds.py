@@ -46,8 +46,8 @@ class Round(NamedTuple):
 class RoundSampler(Protocol):
     """Samples the rounds of a run: with the present weights (FreshRounds), or one round ahead (ahead.py)."""
 
-    def take(self, number: int) -> Round:
-        """Return the samples of a round."""
+    def take(self, number: int, step: int) -> Round:
+        """Return the samples of a round, which begins with an optimizer step."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -70,9 +70,9 @@ class FreshRounds:
         self._places: list[int] = []
         self._drawn = 0
 
-    def take(self, number: int) -> Round:
+    def take(self, number: int, step: int) -> Round:
         """Return the samples of a round."""
-        self.sampler.sync(number)
+        self.sampler.sync(step)
         return self.finish(self.begin(number))
 
     def begin(self, number: int) -> Draw:
@@ -168,7 +168,7 @@ class Rounds(BatchSource):
         """Return the groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._params.steps_a_round)
         if number not in self._rounds:
-            self._rounds[number] = self._begin_round(number)
+            self._rounds[number] = self._begin_round(number, step)
             oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
             self._rounds = {n: batch for n, batch in self._rounds.items() if n >= oldest}
         epoch, part = divmod(place, self._params.minibatches)
@@ -198,11 +198,11 @@ class Rounds(BatchSource):
             for name, parameter in prefixed(**self._moving_models()).items():
                 fill(parameter, tensors[name])
 
-    def _begin_round(self, number: int) -> Batch:
+    def _begin_round(self, number: int, step: int) -> Batch:
         """Return the samples of a round, with the columns of the models as they are now."""
         if self._renewal is not None and number and number % self._renewal.every == 0:
             self._models.copy_policy(self._models.reference, self._renewal.keep)
-        sampled = self._sampled.take(number)
+        sampled = self._sampled.take(number, step)
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
         batch = self._models.add_scored_columns(sampled.batch, self._needs - STEP_COLUMNS)

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.algorithms.policy_config import TrpoOptions
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_loss import PairLoss
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
@@ -374,10 +375,18 @@ def test_a_cut_run_goes_on_with_the_same_random_numbers(
     assert digest(again) == expected[0]
 
 
-def test_groups_that_agree_make_a_step_that_teaches_nothing(folder: Path) -> None:
+PAIR_SETTINGS = {
+    name: row.settings()
+    for name, row in PREFERENCE_ROWS.items()
+    if isinstance(entry := row.settings().loss_entry, PairLoss) and entry.match is None
+} | {"dpo with nll": PREFERENCE_ROWS["dpo"].settings(nll=1.0)}
+
+
+@pytest.mark.parametrize("name", PAIR_SETTINGS)
+def test_groups_that_agree_make_a_step_that_teaches_nothing(name: str, folder: Path) -> None:
     policy = load_model(folder)
     models = ModelSet(policy, DEVICE, tiny_other(folder))
-    objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
+    objective = PreferenceObjective(PAIR_SETTINGS[name])
     batch = groups(folder, models, objective.needs).batch(0)
     flat = batch.with_columns(batch.columns.with_rows(reward=torch.zeros(len(batch))))
     chosen = pair_rule(BestAgainstWorst(), 0)(flat, 0)
@@ -394,6 +403,25 @@ def tiny_other(folder: Path) -> Any:
         for parameter in model.parameters():
             parameter.mul_(1.05)
     return model
+
+
+def test_a_round_names_the_weights_that_sampled_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where demonstrations took the first step of a round, its samples are of the next one's weights."""
+    names: list[str] = []
+    sync = LocalSampler.sync
+
+    def noted(sampler: LocalSampler, model: Any, version: str) -> None:
+        names.append(version)
+        sync(sampler, model, version)
+
+    monkeypatch.setattr(LocalSampler, "sync", noted)
+    models = ModelSet(load_model(folder), DEVICE)
+    source = groups(folder, models, frozenset())
+    per_round = RolloutParams.model_validate(ROLLOUT).steps_a_round
+    assert per_round > 1
+    for step in (1, per_round):
+        source.batch(step)
+    assert [name.split(" step ")[1] for name in names] == ["1", str(per_round)]
 
 
 def test_a_sampled_pair_is_the_best_of_its_group_against_the_worst(folder: Path) -> None:

@@ -140,14 +140,15 @@ def pair_rule(select: Options, seed: int) -> Select:
 def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
     """Alternating chosen and rejected rows; each pair is an item.
 
-    Without any pair the first row is paired with itself, so the step has zero gradient.
+    Without any pair the first row is paired with itself and does not count, so the step has zero gradient.
     """
+    counts = torch.ones(chosen.numel() * 2)
     if not chosen.numel():
-        chosen = rejected = torch.zeros(1, dtype=torch.long)
+        chosen, rejected, counts = torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.zeros(2)
     part = selected_rows(batch, torch.stack([chosen, rejected], dim=1).flatten())
     pairs = chosen.numel()
     columns = replace(part.columns, item_B=torch.arange(pairs).repeat_interleave(2))
-    return part.with_columns(columns.with_rows(side=torch.tensor([1.0, -1.0]).repeat(pairs)))
+    return part.with_columns(columns.with_rows(side=torch.tensor([1.0, -1.0]).repeat(pairs), counts=counts))
 
 
 def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> tuple[Tensor, Tensor]:
