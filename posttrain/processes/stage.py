@@ -165,7 +165,7 @@ def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
         if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
             _save_failure(stage, traceback.format_exc(limit=-1))
             raise
-        fix = "Lower micro_tokens, or sampling.rows or the number of samples where it samples, or use a smaller model"
+        fix = "Lower sampling.rows or the number of samples where it samples, else micro_tokens, or use a smaller model"
         _fail(stage, f"{name}: the memory ran out. {fix}", 1)
     except KeyboardInterrupt:
         _fail(stage, f"{name} was interrupted. The next run resumes from the last checkpoint, where there is one", 130)

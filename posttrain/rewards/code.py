@@ -181,15 +181,15 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
     try:
         mechanisms = sandbox(options.sandbox).mechanisms
     except SandboxError as error:
-        raise RewardError(what=error.what, where=f"{context.where}: reward 'code'", fix=error.fix) from error
+        raise RewardError(what=error.what, where=context.place, fix=error.fix) from error
     except SandboxFailed as error:
         fix = "Run `python -m posttrain.sandbox`, which says what this machine gives"
-        raise RewardError(what=str(error), where=f"{context.where}: reward 'code'", fix=fix) from error
+        raise RewardError(what=str(error), where=context.place, fix=fix) from error
     own = [] if options.sandbox == "kernel" else [options.sandbox]
     held = ", ".join([*own, *(mechanisms if options.sandbox != "none" else [])])
     note(sandbox=held)
     warning = " Programs of the policy run with all your rights (sandbox: none)." if held == "none" else ""
-    print(f"{context.where}: reward 'code': isolation: {held}.{warning}", file=sys.stderr)
+    print(f"{context.place}: isolation: {held}.{warning}", file=sys.stderr)
     return lambda rollouts: _scores(rollouts, options)
 
 

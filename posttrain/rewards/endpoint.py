@@ -85,7 +85,7 @@ def _conversation(rollout: Rollout) -> str:
 
 
 def _served(options: ServedModelOptions, context: Context) -> ScoreFn:
-    return ServedModel(options, f"{context.where}.reward.endpoint")
+    return ServedModel(options, context.place)
 
 
 REWARDS = {"endpoint": Reward(_served, ServedModelOptions)}

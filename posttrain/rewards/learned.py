@@ -151,7 +151,7 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
     if model is None:
         what = f"reward_model = {context.reward_model} has the models {', '.join(found)}, and part is {options.part}"
         fix = f"Name one, e.g. NAME: {{type: model, part: {next(iter(found))}}}"
-        raise RewardError(what=what, where=f"{context.where}: reward 'model'", fix=fix)
+        raise RewardError(what=what, where=context.place, fix=fix)
     scorer, reduce = RewardModel(model, context.device, context.text), options.steps
     score: ScoreFn = scorer if reduce is None else lambda rollouts: scorer.by_step(rollouts, options.separator, reduce)
     return score if context.text is not None else lambda rollouts: _by_parts(score, rollouts, context.where)

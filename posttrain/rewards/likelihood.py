@@ -114,7 +114,7 @@ def _read(content: bytes) -> Tokens:
 
 def _likelihood(options: LikelihoodOptions, context: Context) -> ScoreFn:
     ends = () if context.text is None else context.text.stops.tokens
-    return Likelihood(options, f"{context.where}.reward.likelihood", ends)
+    return Likelihood(options, context.place, ends)
 
 
 REWARDS = {"likelihood": Reward(_likelihood, LikelihoodOptions)}

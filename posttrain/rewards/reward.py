@@ -46,6 +46,13 @@ class Context:
     """The policy's tokenizer and template."""
     max_tokens: int | None = None
     """The longest completion that is sampled."""
+    name: str = ""
+    """What params.yaml calls the reward."""
+
+    @property
+    def place(self) -> str:
+        """Where params.yaml has the reward."""
+        return f"{self.where}.reward.{self.name}"
 
 
 @dataclass(frozen=True)

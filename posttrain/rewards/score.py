@@ -46,7 +46,7 @@ class RewardSum:
                 except PosttrainError:
                     raise
                 except Exception as error:
-                    where = f"{self._context.where}: reward '{name}'"
+                    where = f"{self._context.where}.reward.{name}"
                     fix = "Fix it; `posttrain reward test` shows the traceback"
                     raise RewardError(what=raised(error).reason, where=where, fix=fix) from error
                 for part in made.parts if isinstance(made, Composed) else ():
@@ -185,7 +185,7 @@ def make_score_fn(name: str, term: WeightedReward, options: Params, context: Con
     """Return what scores rollouts with these options, in worker processes if the reward asks for them."""
     if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)
-    return term.reward.score_fn(options, context)
+    return term.reward.score_fn(options, replace(context, name=name))
 
 
 def z_scores(values: Sequence[float]) -> list[float]:

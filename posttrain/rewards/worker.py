@@ -89,7 +89,7 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
         return lambda rollouts: asyncio.run(_concurrently(each, rollouts, options, seconds, most))
     if each is not None:
         return lambda rollouts: [score_one(each, rollout, options) for rollout in rollouts]
-    score_fn = reward.score_fn(options, Context(None, where))
+    score_fn = reward.score_fn(options, Context(None, where, name=setup["called"]))
 
     def score(rollouts: Sequence[Rollout]) -> list[Score]:
         return guarded(lambda: _finished(score_fn(rollouts)), len(rollouts))

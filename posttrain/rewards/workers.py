@@ -59,6 +59,7 @@ class Workers:
         setup = {
             "label": f"reward '{name}'",
             "name": term.type or name,
+            "called": name,
             "options": options.model_dump(mode="json", exclude_unset=True),
             "where": where,
             "timeout": term.timeout,

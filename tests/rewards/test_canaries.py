@@ -117,7 +117,7 @@ def broken(options: NoOptions, context: Context) -> Any:
 def test_a_reward_that_cannot_be_made_is_refused_where_it_judges_a_prompt() -> None:
     terms = {"mine": WeightedReward(reward=Reward(broken))}
     reward = RewardSum(terms, Context(None, "online.runs.a"))
-    with pytest.raises(RewardError, match=r"online\.runs\.a: reward 'mine': it raised OSError: no dictionary"):
+    with pytest.raises(RewardError, match=r"online\.runs\.a\.reward\.mine: it raised OSError: no dictionary"):
         reward.load(PROMPTS)
     reward.load([])
     terms = {"mine": WeightedReward(reward=Reward(broken, cannot_score=lambda prompt, options: "empty"))}

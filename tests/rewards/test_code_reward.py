@@ -30,7 +30,7 @@ from posttrain.sandbox.verdicts import Verdict
 from posttrain.tasks.generate import generated
 from posttrain.tasks.task import load_task
 
-CONTEXT = Context(Runtime(DeviceParams()), "online.runs.grpo.reward")
+CONTEXT = Context(Runtime(DeviceParams()), "online.runs.grpo", name="code")
 ASSERTS = {"tests": ["assert f(1) == 2", "assert f(2) == 3"], "entry_point": "f"}
 PAIRS = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "5\n", "stdout": "6\n"}]}
 RIGHT = {"asserts": "def f(x): return x + 1", "pairs": "print(int(input()) + 1)"}
@@ -178,9 +178,8 @@ def test_isolation_is_printed_and_recorded(capsys: pytest.CaptureFixture[str]) -
     assert score(fenced(RIGHT["asserts"]), ASSERTS, sandbox="none").value == 1.0
     assert score(fenced(WRONG["asserts"]), ASSERTS, sandbox="none").value == 0.0
     assert _NOTED["sandbox"] == "none"
-    assert (
-        "online.runs.grpo.reward: reward 'code': isolation: none. Programs of the policy run with all your rights"
-        in (capsys.readouterr().err)
+    assert "online.runs.grpo.reward.code: isolation: none. Programs of the policy run with all your rights" in (
+        capsys.readouterr().err
     )
     _NOTED.pop("sandbox")
 

@@ -247,7 +247,7 @@ def _cannot_score(prompt: Prompt, options: JudgeOptions) -> str | None:
 
 
 def _judge(options: JudgeOptions, context: Context) -> ScoreFn:
-    return LanguageJudge(options, f"{context.where}.reward.judge")
+    return LanguageJudge(options, context.place)
 
 
 REWARDS = {"judge": Reward(_judge, JudgeOptions, _cannot_score)}

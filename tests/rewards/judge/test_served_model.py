@@ -17,7 +17,7 @@ from posttrain.rewards import score
 from posttrain.rewards.endpoint import REWARDS, ServedModel, ServedModelOptions
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, WeightedReward
-from posttrain.rewards.score import RewardSum
+from posttrain.rewards.score import RewardSum, make_score_fn
 from posttrain.rollout import Score
 from tests.rewards.judge.conftest import Endpoint
 from tests.rewards.judge.test_judge import SECRET, Settings, said, values
@@ -181,3 +181,10 @@ def test_a_few_failures_and_parts_that_only_measure_are_not_waited_for(endpoint:
     endpoint.does(then="503")
     (lost,) = waiting(endpoint, weight=0.0).score(said("a good one"))
     assert lost.scores["endpoint"].status == "infrastructure"
+
+
+def test_an_error_names_the_reward_as_params_yaml_calls_it() -> None:
+    given = {"type": "endpoint", "url": "http://127.0.0.1:1/v1", "label": 0}
+    terms = {"strict": check(Settings, {"reward": {"strict": given}}, where="x").reward["strict"]}
+    made = make_score_fn("strict", terms["strict"], terms["strict"].options, Context(None, "online.runs.a"))
+    assert isinstance(made, ServedModel) and made._where == "online.runs.a.reward.strict"
