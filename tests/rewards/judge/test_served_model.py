@@ -184,7 +184,7 @@ def test_a_few_failures_and_parts_that_only_measure_are_not_waited_for(endpoint:
 
 
 def test_an_error_names_the_reward_as_params_yaml_calls_it() -> None:
-    given = {"type": "endpoint", "url": "http://127.0.0.1:1/v1", "label": 0}
+    given = {"type": "endpoint", "url": "http://127.0.0.1:1/classify", "model": "it"}
     terms = {"strict": check(Settings, {"reward": {"strict": given}}, where="x").reward["strict"]}
     made = make_score_fn("strict", terms["strict"], terms["strict"].options, Context(None, "online.runs.a"))
     assert isinstance(made, ServedModel) and made._where == "online.runs.a.reward.strict"
