@@ -42,13 +42,6 @@ def print_stacks_on_signal() -> None:
         faulthandler.register(STACKS, file=sys.__stderr__, all_threads=True)
 
 
-def hear_ctrl_c() -> None:
-    """Let Ctrl-C end a wait for another thread: the handler that polars puts under Python's has such waits go on."""
-    import polars  # noqa: F401, its handler comes with it
-
-    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
-
-
 def watch_stalls(stage: str) -> None:
     """Start a thread that says once what the stage waits for when no phase begins or ends and no work advances."""
     given = os.environ.get(SETTING) or str(MINUTES)

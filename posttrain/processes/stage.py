@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from posttrain.measure.masking import masked
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
-from posttrain.measure.stall import hear_ctrl_c, print_stacks_on_signal, watch_stalls
+from posttrain.measure.stall import print_stacks_on_signal, watch_stalls
 from posttrain.measure.timings import report_timings
 from posttrain.pipeline import inputs
 from posttrain.pipeline.check_inputs import check_input_names
@@ -83,6 +84,11 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     note_finished(record_path(stage))
     report_timings(stage)
     _say(left(stage))
+
+
+def hear_ctrl_c() -> None:
+    """Let Ctrl-C end a wait for another thread: the handler that polars puts under Python's has such waits go on."""
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
 
 
 def _say(line: str) -> None:

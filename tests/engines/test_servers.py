@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from posttrain.errors import EngineError
-from posttrain.measure.stall import hear_ctrl_c
 from posttrain.models.files.store import load_tokenizer
+from posttrain.processes.stage import hear_ctrl_c
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
