@@ -6,14 +6,16 @@ import contextlib
 import secrets
 
 from posttrain.errors import PosttrainError
+from posttrain.params.params import check
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.serve.policy import Job, Policy
 
 
 def chat(model: str, temperature: float) -> str:
     """Answer line by line until the end of the input."""
+    given = {"temperature": temperature} if temperature else {}
+    sampling = check(SamplingParams, given, where="posttrain chat", file="command line")
     policy, turns = Policy(model, threads=1), list[dict[str, str]]()
-    sampling = SamplingParams.model_validate({"temperature": temperature} if temperature else {})
     print(f"chatting with {model}; an empty line starts again, Ctrl-D ends")
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:

@@ -79,7 +79,7 @@ class Policy:
         folder, runtime = _folder(model), Runtime(DeviceParams(threads=threads))
         self.text = load_text(folder)
         self.weights = Digests().of(str(folder))
-        self._model = frozen_on(load_policy(folder), runtime)
+        self._model, self._device = frozen_on(load_policy(folder), runtime), runtime.device
         self._sampler = LocalSampler(self._model, self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
@@ -112,13 +112,13 @@ class Policy:
             raise DataError(
                 what=f"there is no token {wrong[0]}", where=self._sampler.version, fix=f"Send 0 to {size - 1}"
             )
-        hidden_TD = packed_states(self._model, pack([TokenRow(ids[:1], ids[1:])]))
+        hidden_TD = packed_states(self._model, pack([TokenRow(ids[:1], ids[1:])]).to(self._device))
         logits = head_of(self._model).logits
         likeliest: list[dict[int, float]] = []
         for start in range(0, len(ids), TILE_TOKENS):
             logp_TV = log_probs(logits(hidden_TD[start : start + TILE_TOKENS]), 1.0)
             best_logp_TK, best_TK = logp_TV.topk(min(top, size), dim=-1)
-            next_T = torch.tensor([*ids[1:], int(best_TK[-1, 0])])[start : start + TILE_TOKENS]
+            next_T = torch.tensor([*ids[1:], int(best_TK[-1, 0])])[start : start + TILE_TOKENS].to(self._device)
             next_logp_T = logp_TV.gather(-1, next_T[:, None]).squeeze(-1)
             rows = zip(best_TK.tolist(), best_logp_TK.tolist(), next_T.tolist(), next_logp_T.tolist(), strict=True)
             likeliest += [dict(zip(best, logps, strict=True)) | {own: logp} for best, logps, own, logp in rows]

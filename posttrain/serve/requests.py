@@ -212,10 +212,15 @@ def _logprobs(policy: Policy, answer: Answer) -> dict[str, Any]:
     tokens = [policy.token(token) for token in answer.ids]
     return {
         "content": [
-            {"token": token, "logprob": logp, "bytes": list(token.encode()), "top_logprobs": []}
+            {"token": token, "logprob": logp, "bytes": _bytes(token), "top_logprobs": []}
             for token, logp in zip(tokens, answer.logps, strict=True)
         ]
     }
+
+
+def _bytes(token: str) -> list[int] | None:
+    """Return the bytes of a token's text; of a part of a character they are not known."""
+    return None if "\ufffd" in token else list(token.encode())
 
 
 def _text(content: str | Sequence[TextPart]) -> str:

@@ -69,7 +69,7 @@ def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
     if path.stem == "feedback":
         pairs = _of_feedback(drawn)
     else:
-        pairs = _of_rollouts(drawn, reward, infos_of(set(frame["prompt_id"])))
+        pairs = _of_rollouts(drawn, reward, infos_of(path, set(frame["prompt_id"])))
     return [pair for pair, _ in zip(pairs, range(rows), strict=False)]
 
 

@@ -14,6 +14,7 @@ import polars as pl
 from posttrain.checks.named_table import table_file
 from posttrain.errors import DataError
 from posttrain.params.params import PARAMS_FILE, read
+from posttrain.params.stage_table import Evaluated, evaluated, group_of
 from posttrain.rewards.reward import Examples
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tables.layouts import convert
@@ -55,7 +56,7 @@ def rollouts_of(file: Path, count: int, text: ChatText | None) -> list[Row]:
         what, fix = "it has no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
         raise DataError(what=what, where=str(file), fix=fix)
     rows = frame.head(count).rows(named=True)
-    infos = infos_of({row["prompt_id"] for row in rows})
+    infos = infos_of(file, {row["prompt_id"] for row in rows})
     ids = text.prompts([row["prompt"] for row in rows]) if text else [()] * len(rows)
     return [
         Row(row["number"], _sampled(row, prompt_ids, infos.get(row["prompt_id"], {})))
@@ -73,13 +74,14 @@ def _sampled(row: Mapping[str, Any], ids: Sequence[int], info: Mapping[str, Any]
     return replace(sampled, turn_rewards=row.get("turn_rewards") or (), info=json.loads(row.get("info") or "{}"))
 
 
-def infos_of(ids: set[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the info of prompts, which a table of rollouts has not, from the table that evaluations read."""
+def infos_of(rollouts: Path, ids: set[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the info of prompts, which a table of rollouts has not, from the table that its evaluation has read."""
     if not Path(PARAMS_FILE).is_file():
         return {}
-    settings = read().get("evaluate", {}).get("settings")
-    file = table_path(settings["data"]) if settings else None
-    if file is None or not file.is_file():
+    settings = read()
+    usual = Evaluated("", str(group_of(settings, "evaluate.settings").get("data", "")), "")
+    file = table_path(evaluated(settings).get(rollouts.parent.name, usual).table or "none/prompts")
+    if not file.is_file():
         return {}
     frame = read_table(file, "prompts").filter(pl.col("id").is_in(list(ids)))
     return {name: json.loads(info) for name, info in frame.select("id", "info").iter_rows()}
