@@ -229,7 +229,10 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
     try:
-        with compiled(run.models.trained.values(), on=run.params.compile):
+        with (
+            randomness.without_dropout(run.models.trained.values(), run.objective.needs),
+            compiled(run.models.trained.values(), on=run.params.compile),
+        ):
             return _train(run, checkpoints, log_path, end)
     finally:
         checkpoints.wait()

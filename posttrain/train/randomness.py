@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def seed(value: int) -> None:
@@ -15,6 +17,33 @@ def seed(value: int) -> None:
     random.seed(value)
     np.random.seed(value)  # noqa: NPY002  # the global state that libraries use
     torch.manual_seed(value)
+
+
+@contextlib.contextmanager
+def without_dropout(models: Iterable[nn.Module], needs: frozenset[str]) -> Iterator[None]:
+    """Turn off what models drop at random where their log-probs are compared with those of a pass without it.
+
+    That is every run with samples or a reference. An adapter's own dropout stays where there are no samples.
+    """
+    compared, sampled = bool(needs & {"old_logp", "ref_logp"}), "old_logp" in needs
+    changed = [
+        (module, key, value)
+        for model in models if compared
+        for name, module in model.named_modules() if sampled or "lora_dropout" not in name
+        for key, value in vars(module).items()
+        if isinstance(value, float) and value and ("drop" in key or "jitter" in key or _drops(module, key))
+    ]  # fmt: skip
+    try:
+        for module, key, _ in changed:
+            setattr(module, key, 0.0)
+        yield
+    finally:
+        for module, key, value in changed:
+            setattr(module, key, value)
+
+
+def _drops(module: nn.Module, key: str) -> bool:
+    return key == "p" and "dropout" in type(module).__name__.lower()
 
 
 def states(device: torch.device) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 
 from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.algorithms.policy_config import TrpoOptions
@@ -25,7 +27,7 @@ from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjectiv
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
+from posttrain.models.files.store import load_model, load_scorer, load_tokenizer, new_model, save_model
 from posttrain.models.master_weights import master_of
 from posttrain.online.distill_runs import DISTILL, MixedSource
 from posttrain.online.ptx import PtxSource
@@ -326,6 +328,24 @@ def cut_and_whole(name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.M
     train(again, tmp_path)
     assert digest(again) == expected
     assert (tmp_path / f"{name}.csv").read_text() == log
+
+
+@pytest.mark.parametrize("name", ["grpo", "dpo"])
+def test_a_models_own_dropout_is_off_where_log_probs_are_compared(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    config = GPT2Config(
+        vocab_size=300, n_positions=256, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.3, embd_pdrop=0.3
+    )
+    save_model(new_model(config, 0), tmp_path / "gpt2", folder)
+    run = make_run(tmp_path / "gpt2", name, tmp_path)
+    first = train(run, tmp_path).rows[0]
+    if name == "grpo":
+        assert first["ratio_min"] == pytest.approx(1, abs=1e-6) == first["ratio_max"]
+    else:
+        assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert run.models.policy.transformer.drop.p == 0.3
 
 
 class Shaken:
