@@ -9,7 +9,7 @@ Axes: B rows, T tokens, V vocabulary, D hidden size. `mask` [B, T] is true (or 1
 padding may be on either side. Names of algorithms and their `settings` are those of docs/algorithms.md; `settings`
 replaces some, e.g. `{"kl": {"type": "loss", "beta": 0.1}}`. A loss is that of a whole optimizer step: to add up
 micro-batches, multiply each one's loss by its share of the step's rows, or of its tokens where `aggregation` is
-token_mean.
+token_mean; rows that count, where `truncated` is mask.
 """
 
 from __future__ import annotations
