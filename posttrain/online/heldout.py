@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats
 from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
 from posttrain.params.slots import model_of
@@ -95,6 +96,9 @@ def sampled_demonstrations(
     run: TrainingRun, params: DemonstrationWatch, loss: Measure, rows: pl.DataFrame, text: ChatText, where: str
 ) -> Measure:
     """Return what samples the prompts of demonstrations and scores the samples, next to the loss of the rows."""
+    if "tools" in rows.columns and rows["tools"].is_not_null().any():
+        what = f"row {rows.filter(pl.col('tools').is_not_null())['id'][0]} has tools, which samples would not see"
+        raise DataError(what=what, where=f"{where}.reward", fix="Remove it: the loss of held-out rows is then watched")
     shown = [
         Prompt(
             row["id"],

@@ -19,6 +19,7 @@ from posttrain.checks.params_schema import settings_of
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.table_watch import HeldoutLoss, TableWatch, heldout_rows, table_watch
 from posttrain.models.files.store import load_scorer
+from posttrain.online.heldout import sampled_demonstrations
 from posttrain.tables.columns import from_rows
 from posttrain.train.batch_sources import collate
 from posttrain.train.heldout import mean_loss
@@ -164,3 +165,11 @@ def test_the_rows_are_the_same_ones_each_time_and_two_are_needed(tmp_path: Path)
 def test_a_watch_of_demonstrations_that_cannot_be_is_refused(watch: dict[str, Any], because: str) -> None:
     with pytest.raises(ParamsError, match=because):
         settings_of("sft.runs", {"start": "base/a", "data": "a/chat", "watch": watch}, "sft.runs.a")
+
+
+def test_samples_of_prompts_with_tools_are_refused() -> None:
+    rows = pl.DataFrame({"id": ["plain", "weather"], "tools": [None, "[]"]})
+    nothing: Any = None
+    with pytest.raises(DataError, match="row weather has tools") as found:
+        sampled_demonstrations(nothing, nothing, nothing, rows, nothing, "sft.runs.main.watch")
+    assert found.value.where == "sft.runs.main.watch.reward"
