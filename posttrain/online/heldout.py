@@ -96,8 +96,9 @@ def sampled_demonstrations(
     run: TrainingRun, params: DemonstrationWatch, loss: Measure, rows: pl.DataFrame, text: ChatText, where: str
 ) -> Measure:
     """Return what samples the prompts of demonstrations and scores the samples, next to the loss of the rows."""
-    if "tools" in rows.columns and rows["tools"].is_not_null().any():
-        what = f"row {rows.filter(pl.col('tools').is_not_null())['id'][0]} has tools, which samples would not see"
+    with_tools = rows.filter(rows["tools"].is_not_null()) if "tools" in rows.columns else rows.clear()
+    if len(with_tools):
+        what = f"row {with_tools['id'][0]} has tools, which samples would not see"
         raise DataError(what=what, where=f"{where}.reward", fix="Remove it: the loss of held-out rows is then watched")
     shown = [
         Prompt(
