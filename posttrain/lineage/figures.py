@@ -24,8 +24,8 @@ from posttrain.report.summary import (
     extra_columns,
     gain_parts,
     policy_figures,
-    reference_of,
     settings_in,
+    subtracted,
 )
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import metrics_path
@@ -92,7 +92,7 @@ class Figures:
             return
         summary = settings_in(kept)
         members = {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())}
-        base = members.get(reference_of(summary), ())
+        base = members.get(subtracted(summary), ())
         for label, figures in policy_figures(summary).items():
             keys = (*GAIN, *SEEDS) if members[label] == [label] else figures
             for key in (key for key in keys if key in figures):
