@@ -10,7 +10,7 @@ from typing import Any
 from posttrain.compare.paired import against
 from posttrain.errors import PosttrainError
 from posttrain.measure.text_table import text_table
-from posttrain.params.stage_table import Settings, group_of, policies
+from posttrain.params.stage_table import Settings, group_of, policies, runs_of
 from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
 from posttrain.report.summary import GAIN
 
@@ -33,14 +33,14 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
     errors: dict[str, str] = {}
     groups: dict[str, list[Policy]] = {}
     digests = output_digests()
-    for name, run in group_of(settings, "evaluate.runs").items():
+    for name, run in runs_of(settings, "evaluate.runs").items():
         try:
             if name in not_current:
                 errors[name] = not_current[name]
                 continue
             check_recorded(Path("results") / name / "metrics.json", digests)
             way = " by likelihood" if run.get("by") == "likelihood" else ""
-            groups.setdefault(f"{run['data']}{way}", []).append(read_policy(name, run["policy"]))
+            groups.setdefault(f"{run.get('data', '')}{way}", []).append(read_policy(name, str(run.get("policy", ""))))
         except PosttrainError as error:
             errors[name] = str(error)
     shown = {model: label for label, model in reversed(policies(settings).items())}
