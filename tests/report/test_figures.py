@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.lineage.figures import Figures
+from posttrain.lineage.figures import Figures, shown_in
 from posttrain.params.formats import flattened
 from posttrain.report.curves import thinned
 from posttrain.report.lineage import differing
@@ -71,7 +71,10 @@ def test_the_row_that_is_subtracted_is_named_whatever_its_kl(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     members = {"up": ["up"], "sft": ["sft_s1", "sft_s2"]}
     write_json(Path(SUMMARY), to_json({}, pooled, {}, members))
-    assert Figures().recorded["up.gain"].of == ("sft_s1.score", "sft_s2.score", "up.score")
+    gain = Figures().recorded["up.gain"]
+    assert gain.of == ("sft_s1.score", "sft_s2.score", "up.score")
+    Path(SUMMARY).write_text("<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n")
+    assert shown_in(gain) == [] and Figures().recorded == {}, "a merge is in the middle"
 
 
 def test_only_a_task_explains_a_gain() -> None:
