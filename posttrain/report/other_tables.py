@@ -24,6 +24,8 @@ class OtherTable:
 
     name: str
     reference: str
+    names: Mapping[str, str]
+    """Run -> what its row is called: its policy, with the run where that alone is not clear."""
     rows: list[dict[str, Any]]
     """`policy`, `run`, `score`, `low`, `high`, the paired difference to the reference, and more figures."""
 
@@ -44,8 +46,9 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
         except PosttrainError as error:
             errors[name] = str(error)
     shown = {model: label for label, model in reversed(policies(settings).items())}
-    base = str(group_of(settings, "evaluate.settings").get("reference", ""))
-    return [_table(name, found, base, shown) for name, found in groups.items()], errors
+    measured = group_of(settings, "evaluate.settings")
+    base, data = (str(measured.get(key, "")) for key in ("reference", "data"))
+    return [_table(name, found, base, shown, data) for name, found in groups.items()], errors
 
 
 def as_lines(tables: Sequence[OtherTable]) -> list[str]:
@@ -53,7 +56,8 @@ def as_lines(tables: Sequence[OtherTable]) -> list[str]:
     return ["\n".join([table.name, *text_table(as_cells(table))]) for table in tables]
 
 
-def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str]) -> OtherTable:
+def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str], main: str) -> OtherTable:
+    """Return one table; `main`: that of `evaluate.settings`, on which the policies have other scores."""
     reference = next((policy for policy in found if policy.model == base), found[0])
     others = {policy.label: policy.rollouts for policy in found if policy is not reference}
     gains = against(reference.rollouts, others)
@@ -64,7 +68,10 @@ def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, st
         row |= {"score": metrics["score"], "low": metrics["score_low"], "high": metrics["score_high"]}
         row |= dict(zip(GAIN, (gain.mean, gain.low, gain.high), strict=True)) if gain else {}
         rows.append(row | {key: value for key, value in metrics.items() if key not in LEFT_OUT})
-    return OtherTable(name, shown.get(reference.model, reference.model), rows)
+    models = [policy.model for policy in found]
+    alone = {policy.label for policy in found if models.count(policy.model) == 1 and name != main}
+    names = {row["run"]: row["policy"] + ("" if row["run"] in alone else f" ({row['run']})") for row in rows}
+    return OtherTable(name, names[reference.label], names, rows)
 
 
 def as_cells(table: OtherTable) -> list[list[str]]:
@@ -76,7 +83,7 @@ def as_cells(table: OtherTable) -> list[list[str]]:
     titles = ["policy", "score [95 % interval]", f"difference to {table.reference}", *(_words(key) for key in more)]
     rows = []
     for row in table.rows:
-        cells = [row["policy"], _with_interval(row["score"], row["low"], row["high"])]
+        cells = [table.names[row["run"]], _with_interval(row["score"], row["low"], row["high"])]
         cells.append(
             _with_interval(row["gain"], row["gain_low"], row["gain_high"], sign="+") if GAIN[0] in row else "-"
         )
