@@ -90,14 +90,25 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
 
 def results(root: Path) -> list[dict[str, Any]]:
     """Return the rows of `posttrain show results`, one per setting; empty where nothing is evaluated."""
-    rows: list[dict[str, Any]] = json.loads(_posttrain(root, "show", "results", "--json") or "[]")
-    tables = ["table"] if any("table" in row for row in rows) else []
+    return in_columns(json.loads(_posttrain(root, "show", "results", "--json") or "[]"))
+
+
+def in_columns(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of results with equal keys; each policy of ratings is a row, with its rating as the score."""
+    rows = [row for one in found for row in (_rated(one) if "ratings" in one else [one])]
+    tables = ["table", "run"] if any("table" in row for row in rows) else []
     difference = ["gain", "gain_low", "gain_high", "verdict"]
     columns = [*tables, "policy", "seeds", "score", "low", "high", *difference, "greedy", "kl", "error"]
     return [
         {column: NOT_MEASURED if row.get(column, "") is None else row.get(column, "") for column in columns}
         for row in rows
     ]
+
+
+def _rated(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    names = {"policy": "policy", "score": "rating", "low": "rating_low", "high": "rating_high"}
+    for row in found["policies"]:
+        yield {"table": f"ratings {found['ratings']}", **{name: row[key] for name, key in names.items()}}
 
 
 def _posttrain(root: Path, *words: str) -> str:

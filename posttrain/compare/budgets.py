@@ -19,7 +19,7 @@ BUDGETS: tuple[Budget, ...] = ("steps", "tokens", "seconds")
 METRICS = ("reward", "accuracy")
 """Metrics of a curve that say how good the policy is: on its samples, or on the pairs that it is trained on."""
 WINDOW = 0.1
-"""The metric is its mean over the last tenth of the budget, since one step is noise."""
+"""The metric is its mean over the last tenth of the budget, since one step is noise; else the last step's within it."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,17 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     spent = {id(policy): used(policy, budget) for policy in trained}
     lacking = [policy.name for policy in trained if spent[id(policy)] is None]
     if lacking:
-        some = f"{', '.join(lacking[:3])}{' ...' * (len(lacking) > 3)}"
-        return AtEqual(budget, 0.0, [], metric, f"no {budget} known of {some}")
+        return AtEqual(budget, 0.0, [], metric, f"no {budget} known of {_few(lacking)}")
     amount = min(float(amounts[-1]) for amounts in spent.values() if amounts is not None)
-    values = [
-        np.array([_value(policy.curve[metric], spent[id(policy)], amount) for policy in setting.trained])
-        for setting in settings
-    ]
+    found = {id(policy): _value(policy.curve[metric], spent[id(policy)], amount) for policy in trained}
+    if lacking := [policy.name for policy in trained if found[id(policy)] is None]:
+        return AtEqual(budget, amount, [], metric, f"no {metric} within this budget of {_few(lacking)}")
+    values = [np.array([found[id(policy)] for policy in setting.trained], dtype=float) for setting in settings]
     return AtEqual(budget, amount, values, metric)
+
+
+def _few(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{' ...' * (len(names) > 3)}"
 
 
 def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
@@ -87,11 +90,11 @@ def _of_rollout(key: str) -> bool:
     return key.startswith("rollout.") and key.count(".") == 1
 
 
-def _value(column: Sequence[float | None], spent: Floats | None, amount: float) -> float:
+def _value(column: Sequence[float | None], spent: Floats | None, amount: float) -> float | None:
+    """Return the mean over the window, or the last value before it; None if there is none within the budget."""
     assert spent is not None
-    inside = [
-        value
-        for value, at in zip(column, spent, strict=True)
-        if value is not None and (1 - WINDOW) * amount <= at <= amount * (1 + 1e-9)
+    within = [
+        (at, value) for value, at in zip(column, spent, strict=True) if value is not None and at <= amount * (1 + 1e-9)
     ]
-    return float(np.mean(inside)) if inside else float("nan")
+    inside = [value for at, value in within if at >= (1 - WINDOW) * amount] or [value for _, value in within[-1:]]
+    return float(np.mean(inside)) if inside else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from posttrain.report.summary import (
     extra_columns,
     gain_parts,
     policy_figures,
-    reference_of,
     settings_in,
+    subtracted,
 )
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import metrics_path
@@ -86,13 +85,10 @@ class Figures:
 
     def _gains(self) -> Iterator[Figure]:
         """Each setting's difference to the reference and means over seeds; the numbers of sentences about them."""
-        try:
-            kept = read_json(self._root / SUMMARY)
-        except PosttrainError:  # nothing was reported yet
-            return
+        kept = _reported(self._root)
         summary = settings_in(kept)
         members = {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())}
-        base = members.get(reference_of(summary), ())
+        base = members.get(subtracted(summary), ())
         for label, figures in policy_figures(summary).items():
             keys = (*GAIN, *SEEDS) if members[label] == [label] else figures
             for key in (key for key in keys if key in figures):
@@ -200,10 +196,17 @@ def is_number(what: str) -> bool:
     return _NUMBER.fullmatch(what) is not None
 
 
+def _reported(root: Path) -> dict[str, Any]:
+    """Return the figures of the report; none before the first one, or while a merge leaves its file in conflict."""
+    try:
+        return read_json(root / SUMMARY)
+    except PosttrainError:
+        return {}
+
+
 def shown_in(figure: Figure) -> list[str]:
     """Return the other files that show a figure of a policy or a reward model."""
-    kept: Mapping[str, Any] = json.loads(Path(SUMMARY).read_text(encoding="utf-8")) if Path(SUMMARY).is_file() else {}
-    names = [row.get("policy") or row.get("reward_model") for rows in kept.values() for row in rows]
+    names = [row.get("policy") or row.get("reward_model") for rows in _reported(Path()).values() for row in rows]
     if figure.owner not in names or figure.file == str(metrics_path(f"online/{figure.owner}")):
         return []
     return [SUMMARY, "report/report.html", *(["report/headline.json"] if figure.key in MAIN else [])]

@@ -97,6 +97,15 @@ def group_of(settings: Settings, group: str) -> dict[str, Any]:
     return dict(found)
 
 
+def runs_of(settings: Settings, group: str) -> dict[str, Settings]:
+    """Return the same of a group whose runs have settings; one that has none yet, as while it is typed, is empty."""
+    runs = group_of(settings, group)
+    if odd := next((name for name, run in runs.items() if not isinstance(run or {}, Mapping)), None):
+        fix = f"Write {group}.{odd}: {{KEY: VALUE}}; `posttrain params` explains every key"
+        raise ParamsError(what=f"{group}.{odd} is not a mapping", where=PARAMS_FILE, fix=fix)
+    return {name: run or {} for name, run in runs.items()}
+
+
 def model_runs(settings: Settings) -> dict[str, Settings]:
     """Folder under models/ -> the settings of the run that makes it, in the order of the stages."""
     return _runs_that_make(settings, "model")
@@ -109,10 +118,10 @@ def curve_runs(settings: Settings) -> dict[str, Settings]:
 
 def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
     return {
-        stage.output(name): run or {}
+        stage.output(name): run
         for stage in STAGES
         if stage.makes in makes
-        for name, run in group_of(settings, stage.group).items()
+        for name, run in runs_of(settings, stage.group).items()
     }
 
 
@@ -142,11 +151,10 @@ def evaluated(settings: Settings) -> dict[str, Evaluated]:
     """Folder under results/ -> what is evaluated, of `evaluate.policies`, `evaluate.runs` and `evaluate.lm_eval`."""
     table = str(group_of(settings, "evaluate.settings").get("data", ""))
     found = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
-    for name, run in group_of(settings, "evaluate.runs").items():
+    for name, run in runs_of(settings, "evaluate.runs").items():
         found[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
-    for name, run in group_of(settings, "evaluate.lm_eval").items():
-        model = str((run or {}).get("policy", ""))
-        found[f"lm_eval/{name}"] = Evaluated(model, "lm-eval", f"lm_eval@{name}", "documents")
+    for name, run in runs_of(settings, "evaluate.lm_eval").items():
+        found[f"lm_eval/{name}"] = Evaluated(str(run.get("policy", "")), "lm-eval", f"lm_eval@{name}", "documents")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from posttrain.compare.paired import against
 from posttrain.errors import PosttrainError
 from posttrain.measure.text_table import text_table
-from posttrain.params.stage_table import Settings, group_of, policies
+from posttrain.params.stage_table import Settings, group_of, policies, runs_of
 from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
 from posttrain.report.summary import GAIN
 
@@ -24,6 +24,8 @@ class OtherTable:
 
     name: str
     reference: str
+    names: Mapping[str, str]
+    """Run -> what its row is called: its policy, with the run where that alone is not clear."""
     rows: list[dict[str, Any]]
     """`policy`, `run`, `score`, `low`, `high`, the paired difference to the reference, and more figures."""
 
@@ -33,19 +35,20 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
     errors: dict[str, str] = {}
     groups: dict[str, list[Policy]] = {}
     digests = output_digests()
-    for name, run in group_of(settings, "evaluate.runs").items():
+    for name, run in runs_of(settings, "evaluate.runs").items():
         try:
             if name in not_current:
                 errors[name] = not_current[name]
                 continue
             check_recorded(Path("results") / name / "metrics.json", digests)
             way = " by likelihood" if run.get("by") == "likelihood" else ""
-            groups.setdefault(f"{run['data']}{way}", []).append(read_policy(name, run["policy"]))
+            groups.setdefault(f"{run.get('data', '')}{way}", []).append(read_policy(name, str(run.get("policy", ""))))
         except PosttrainError as error:
             errors[name] = str(error)
     shown = {model: label for label, model in reversed(policies(settings).items())}
-    base = str(group_of(settings, "evaluate.settings").get("reference", ""))
-    return [_table(name, found, base, shown) for name, found in groups.items()], errors
+    measured = group_of(settings, "evaluate.settings")
+    base, data = (str(measured.get(key, "")) for key in ("reference", "data"))
+    return [_table(name, found, base, shown, data) for name, found in groups.items()], errors
 
 
 def as_lines(tables: Sequence[OtherTable]) -> list[str]:
@@ -53,7 +56,8 @@ def as_lines(tables: Sequence[OtherTable]) -> list[str]:
     return ["\n".join([table.name, *text_table(as_cells(table))]) for table in tables]
 
 
-def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str]) -> OtherTable:
+def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str], main: str) -> OtherTable:
+    """Return one table; `main`: that of `evaluate.settings`, on which the policies have other scores."""
     reference = next((policy for policy in found if policy.model == base), found[0])
     others = {policy.label: policy.rollouts for policy in found if policy is not reference}
     gains = against(reference.rollouts, others)
@@ -64,7 +68,10 @@ def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, st
         row |= {"score": metrics["score"], "low": metrics["score_low"], "high": metrics["score_high"]}
         row |= dict(zip(GAIN, (gain.mean, gain.low, gain.high), strict=True)) if gain else {}
         rows.append(row | {key: value for key, value in metrics.items() if key not in LEFT_OUT})
-    return OtherTable(name, shown.get(reference.model, reference.model), rows)
+    models = [policy.model for policy in found]
+    alone = {policy.label for policy in found if models.count(policy.model) == 1 and name != main}
+    names = {row["run"]: row["policy"] + ("" if row["run"] in alone else f" ({row['run']})") for row in rows}
+    return OtherTable(name, names[reference.label], names, rows)
 
 
 def as_cells(table: OtherTable) -> list[list[str]]:
@@ -76,7 +83,7 @@ def as_cells(table: OtherTable) -> list[list[str]]:
     titles = ["policy", "score [95 % interval]", f"difference to {table.reference}", *(_words(key) for key in more)]
     rows = []
     for row in table.rows:
-        cells = [row["policy"], _with_interval(row["score"], row["low"], row["high"])]
+        cells = [table.names[row["run"]], _with_interval(row["score"], row["low"], row["high"])]
         cells.append(
             _with_interval(row["gain"], row["gain_low"], row["gain_high"], sign="+") if GAIN[0] in row else "-"
         )

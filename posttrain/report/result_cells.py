@@ -12,6 +12,7 @@ from posttrain.report.summary import (
     policy_figures,
     reference_of,
     score_name,
+    subtracted,
     verdict,
 )
 
@@ -19,10 +20,10 @@ from posttrain.report.summary import (
 def result_titles(summary: Mapping[str, Figures], against: str | None = None) -> list[str]:
     """Return the titles of the columns."""
     extra = [key.removeprefix("reward_").replace("_", " ") for key in extra_columns(summary)]
-    base = reference_of(summary)
+    base = against or subtracted(summary)
     seeds = ["seeds"] if _has_seeds(summary) else []
-    score = [f"{score_name(summary)} [95 % interval]", f"minus {against or base} [95 %, Holm]", "verdict"]
-    return ["setting", *seeds, *score, "greedy", *extra, "truncated", "length", f"KL to {base}"]
+    score = [f"{score_name(summary)} [95 % interval]", f"minus {base} [95 %, Holm]", "verdict"]
+    return ["setting", *seeds, *score, "greedy", *extra, "truncated", "length", f"KL to {reference_of(summary)}"]
 
 
 def _has_seeds(summary: Mapping[str, Figures]) -> bool:

@@ -122,8 +122,17 @@ def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
 
 
 def reference_of(summary: Mapping[str, Figures]) -> str:
-    """Return the policy that KL was measured against; its own is 0."""
+    """Return the policy that KL was measured against; its own is 0, but where it is pooled with other seeds."""
     return next((name for name, figures in policy_figures(summary).items() if figures.get("kl") == 0.0), "reference")
+
+
+def subtracted(summary: Mapping[str, Figures]) -> str:
+    """Return the row that the others are tested against: the one without a difference, where others have one."""
+    rows = policy_figures(summary)
+    without = [name for name, figures in rows.items() if is_measured(figures) and GAIN[0] not in figures]
+    if not without or not any(GAIN[0] in figures for figures in rows.values()):
+        return reference_of(summary)
+    return min(without, key=lambda name: rows[name].get("kl") != 0.0)
 
 
 def verdict(figures: Figures) -> str:
@@ -139,15 +148,15 @@ def verdict(figures: Figures) -> str:
 
 
 def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
-    """Return one sentence: what each gain over the reference consists of, as the task explains it."""
+    """Return one sentence: what each gain over the row that is subtracted consists of, as the task explains it."""
     parts = gain_parts(summary, tasks)
-    return f"What the gain over {reference_of(summary)} consists of: {'; '.join(parts)}." if parts else ""
+    return f"What the gain over {subtracted(summary)} consists of: {'; '.join(parts)}." if parts else ""
 
 
 def gain_parts(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[str]:
-    """Return the same, one part for each row that is better than the reference and whose task can explain it."""
+    """Return the same, one part for each row that is better than that one and whose task can explain it."""
     found = policy_figures(summary)
-    base = found.get(reference_of(summary))
+    base = found.get(subtracted(summary))
     if base is None or not is_measured(base):
         return []
     explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in found.items())

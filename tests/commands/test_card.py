@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from posttrain.commands.push.card import licences
+from posttrain.commands.push.upload import scored_policy
+from posttrain.errors import ParamsError
 from posttrain.measure.record import LICENCE, record_path
 from posttrain.workspace import write_json
 
@@ -23,6 +25,22 @@ RUNS: dict[str, tuple[str, Any]] = {
     "data_commands@made": ("data.commands.made", {"script": "my/make.py", "license": "mit"}),
     "data_filters@kept": ("data.filters.kept", {"data": "mine/chat"}),
 }
+
+
+def test_a_model_is_pushed_by_an_evaluation_that_gives_what_its_card_or_file_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = "{text: {policy: sft/main, data: my/corpus}, asked: {policy: sft/main, data: my/prompts}}"
+    lm_eval = "{sft: {policy: sft/main}, base: {policy: base/tiny}}"
+    Path("params.yaml").write_text(f"format: 2\nevaluate: {{runs: {runs}, lm_eval: {lm_eval}}}\n")
+    assert scored_policy("sft/main") == scored_policy("text") == ("text", "sft/main")
+    assert scored_policy("sft/main", "prompts") == ("asked", "sft/main")
+    for name in ("base/tiny", "lm_eval/base"):
+        with pytest.raises(ParamsError, match=r"lm_eval/base has no score, which --to needs.*Add base/tiny"):
+            scored_policy(name)
+    with pytest.raises(ParamsError, match="text has no score on prompts, which --gguf needs"):
+        scored_policy("text", "prompts")
 
 
 def test_a_card_says_the_licence_of_each_source_or_that_it_is_unknown(

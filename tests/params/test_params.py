@@ -16,7 +16,7 @@ from posttrain.checks.params_schema import ALGORITHMS, MODELS, check_params, des
 from posttrain.errors import ParamsError, excerpt
 from posttrain.params.params import GROUPS, merge
 from posttrain.params.slots import slots
-from posttrain.params.stage_table import STAGES, Stage
+from posttrain.params.stage_table import STAGES, Evaluated, Stage, curve_runs, evaluated
 from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT
 
@@ -664,6 +664,14 @@ def test_every_list_of_stages_agrees_with_the_stage_table() -> None:
         groups.values(), key=[f"{section}.{group}" for section, inner in GROUPS.items() for group in inner].index
     )
     assert all((ROOT / "stages" / f"{name}.py").is_file() for name in groups)
+
+
+def test_a_run_that_is_still_being_typed_hides_no_other() -> None:
+    assert evaluated({"evaluate": {"runs": {"shots": None}}}) == {"shots": Evaluated("", "", "evaluate_runs@shots")}
+    for group, listed in (("evaluate.runs", evaluated), ("evaluate.lm_eval", evaluated), ("sft.runs", curve_runs)):
+        section, _, inner = group.partition(".")
+        with pytest.raises(ParamsError, match=f"{group}.a is not a mapping"):
+            listed({section: {inner: {"a": "typed"}}})
 
 
 def test_the_inputs_of_a_run_are_dependencies_in_dvc_yaml_and_must_be_given() -> None:

@@ -7,14 +7,17 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from posttrain.lineage.figures import Figures, shown_in
 from posttrain.params.formats import flattened
 from posttrain.report.curves import thinned
 from posttrain.report.lineage import differing
 from posttrain.report.policies import Policy, read_policies
 from posttrain.report.readme_plot import smoothed
+from posttrain.report.result_cells import result_titles
 from posttrain.report.samples import lengths
-from posttrain.report.summary import from_json, gains, score_name, settings_in, summarize, to_json, verdict
+from posttrain.report.summary import SUMMARY, from_json, gains, score_name, settings_in, summarize, to_json, verdict
 from posttrain.tables.curve import read_curve
+from posttrain.workspace import write_json
 
 
 def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
@@ -54,6 +57,24 @@ def test_a_gain_is_explained_and_the_verdict_says_the_rest() -> None:
     said = {name: verdict(row) for name, row in rows.items()}
     assert said["up"] == "this training better" and said["same"] == "cannot tell" and said["reward/main"] == ""
     assert verdict(rows["down"] | {"over_seeds": 1.0}) == "worse"
+
+
+def test_the_row_that_is_subtracted_is_named_whatever_its_kl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    up = figures(0.72, 0.9, 0.8, 0.5)
+    base = {key: value for key, value in figures(0.3, 0.5, 0.6, 0.0).items() if not key.startswith("gain")}
+    pooled = {"up": up, "sft": base | {"kl": 0.7, "seeds": 2}}
+    unmeasured = {name: {key: value for key, value in row.items() if key != "kl"} for name, row in pooled.items()}
+    for rows in (pooled, unmeasured):
+        titles = result_titles(rows)
+        assert any(title.startswith("minus sft ") for title in titles) and "KL to reference" in titles
+        assert gains(rows, TASKS).startswith("What the gain over sft consists of: up gained 0.42")
+    monkeypatch.chdir(tmp_path)
+    members = {"up": ["up"], "sft": ["sft_s1", "sft_s2"]}
+    write_json(Path(SUMMARY), to_json({}, pooled, {}, members))
+    gain = Figures().recorded["up.gain"]
+    assert gain.of == ("sft_s1.score", "sft_s2.score", "up.score")
+    Path(SUMMARY).write_text("<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> other\n")
+    assert shown_in(gain) == [] and Figures().recorded == {}, "a merge is in the middle"
 
 
 def test_only_a_task_explains_a_gain() -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from posttrain.errors import DataError, PipelineError
+from posttrain.params.params import merge, read
 from posttrain.report.build import build_report
+from posttrain.report.other_tables import as_cells, other_tables
 from posttrain.report.results import (
     BEGIN,
     END,
@@ -85,6 +87,23 @@ def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> No
     assert re.split("  +", row)[:2] == ["grpo", "2"] and " 13.0 " in row
     kept = {row["setting"]: row for row in json.loads(Path("report/summary.json").read_text())["settings"]}
     assert kept["grpo"]["policies"] == "grpo, grpo_2" and kept["grpo"]["over_seeds"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("runs", "names"),
+    [
+        ({"plain": "facts/prompts"}, ["sft"]),
+        ({"plain": "two_step/prompts"}, ["sft (plain)"]),
+        ({"plain": "facts/prompts", "shots": "facts/prompts"}, ["sft (plain)", "sft (shots)"]),
+    ],
+)
+def test_evaluations_of_one_model_are_told_apart(finished: Path, runs: dict[str, str], names: list[str]) -> None:
+    for run in runs:
+        shutil.copytree(finished / "results/sft", finished / "results" / run)
+    listed = {run: {"policy": "sft/main", "data": data} for run, data in runs.items()}
+    (table,), errors = other_tables(merge(read(), {"evaluate": {"runs": listed}}), {})
+    titles, *rows = as_cells(table)
+    assert ([row[0] for row in rows], titles[2], errors) == (names, f"difference to {names[0]}", {})
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from posttrain.commands.push.card import card
 from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.errors import ModelError, ParamsError, PipelineError
 from posttrain.measure.masking import masked
-from posttrain.params.params import read
+from posttrain.params.params import PARAMS_FILE, read
 from posttrain.params.stage_table import evaluated
 from posttrain.tables.hub_errors import unreachable
 from posttrain.tables.store import read_table
@@ -25,12 +25,22 @@ CHECKED = 4
 _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
 
 
+def scored_policy(name: str, kind: Literal["prompts", ""] = "") -> tuple[str, str]:
+    """Return the label and the model of a policy that has a score, of this kind of table: lm-eval gives none."""
+    asked, model = named_policy(name)
+    for label, run in evaluated(read()).items():
+        if name in (label, run.model) and run.rows == "rollouts" and run.table.endswith(kind):
+            return label, model
+    what = f"{asked} has no score{' on prompts' * bool(kind)}, which --{'gguf' if kind else 'to'} needs"
+    raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Add {model} to evaluate.policies, or name its label there")
+
+
 def push(name: str, to: str, access: Literal["public", "private"], does: Literal["upload", "show"]) -> str:
     """Upload a policy's model, or show what would be uploaded."""
     target = _TARGET.fullmatch(to)
     if target is None:
         raise ParamsError(what=f"'{to}' is no repository", where="--to", fix="Write hf:OWNER/NAME")
-    label, model = named_policy(name)
+    label, model = scored_policy(name)
     require_current(label)
     folder = Path("models") / model
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
@@ -50,7 +60,7 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
 
 def export(name: str, file: str, dtype: Type) -> str:
     """Write a policy's model as a GGUF file, checked on prompts that it was evaluated on."""
-    label, model = named_policy(name)
+    label, model = scored_policy(name, "prompts")
     require_current(label)
     table = read_table(table_path(evaluated(read())[label].table), "prompts")
     conversations = table.filter(pl.col("split") != "train")["prompt"].head(CHECKED).to_list()

@@ -1,0 +1,33 @@
+"""The training metric at an equal budget, of curves whose values are written out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posttrain.compare.budgets import at_equal
+from posttrain.compare.evaluated import EvaluatedPolicy
+from posttrain.compare.settings import Setting
+
+
+def training(name: str, seconds: float, reward: list[float | None]) -> EvaluatedPolicy:
+    curve = {"step": list(range(len(reward))), "reward": reward}
+    return EvaluatedPolicy(
+        name, name, f"online/{name}", {}, ("p",), np.zeros(1), curve, seconds, f"online.runs.{name}", parsed=True
+    )
+
+
+def test_where_no_step_ends_in_the_last_tenth_the_metric_is_that_of_the_last_step_within_the_budget() -> None:
+    # steps of 2 s end at 8 and 10 s, those of the other at 9 s
+    long, short = [[0.1, 0.2, 0.3, last, 0.5] for last in (0.4, 0.45)], [[0.0, 0.0, 0.0, 0.0, 0.9]] * 2
+    settings = [
+        Setting(name, [training(f"{name}_{nth}", seconds, reward) for nth, reward in enumerate(seeds)])
+        for name, seconds, seeds in (("long", 10.0, long), ("short", 9.0, short))
+    ]
+    found = at_equal(settings, "seconds")
+    assert (found.amount, [values.tolist() for values in found.values]) == (9.0, [[0.4, 0.45], [0.9, 0.9]])
+
+
+def test_a_training_that_measured_nothing_within_the_budget_is_named() -> None:
+    settings = [Setting("a", [training("a", 10.0, [0.5])]), Setting("b", [training("b", 4.0, [0.1, 0.2])])]
+    assert at_equal(settings, "seconds").why_not == "no reward within this budget of a"
+    assert at_equal(settings, "steps").values[1].tolist() == [0.1]
