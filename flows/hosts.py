@@ -47,9 +47,12 @@ _CANCEL_TIMEOUT = 30.0
 
 def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None:
     """Pull, run and push one stage on a host; a step that fails is an error with its last lines."""
+    place = f"In {root} on {socket.gethostname()}"
+    check_committed(str(root), f"{place}: git stash, or commit them and bring the commit to the coordinator")
     head = git("rev-parse", "HEAD").strip()
     if head != commit:
-        fix = f"In {root} on {socket.gethostname()}: git fetch && git checkout {commit[:12]}"
+        # --force: DVC has written dvc.lock here, which the new commit may bring; nothing else is changed.
+        fix = f"{place}: git fetch && git checkout --force {commit[:12]}"
         raise PipelineError(what=f"this clone is at {head[:12]}, the flow at {commit[:12]}", where=str(root), fix=fix)
     with OrphanGuard() as guard:
         # Without -s: upstream stages ran elsewhere and come from the run cache, which --pull fetches.

@@ -25,6 +25,7 @@ from posttrain.params.formats import read_yaml
 from posttrain.params.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read
 from posttrain.params.seeds import SEED
 from posttrain.params.stage_table import group_of
+from posttrain.pipeline.digests import read_lock
 from posttrain.pipeline.git import git
 from posttrain.workspace import CUSTOM, library_command, library_environment
 
@@ -165,14 +166,11 @@ def check_trials_here(trials: Sequence[Trial]) -> None:
 def check_committed(where: str, fix: str) -> None:
     """Raise if files other than DVC's outputs differ from the last commit: what runs elsewhere starts from it."""
     git("rev-parse", "--verify", "HEAD")
-    # dvc.lock names every output of DVC in a line `path: ...`.
-    lock = Path("dvc.lock")
-    text = lock.read_text(encoding="utf-8") if lock.is_file() else ""
-    products = {"dvc.lock", *re.findall(r"path: (\S+)", text[text.find("outs:") :])}
+    outputs = {out["path"] for entry in read_lock(Path()).values() for out in entry.get("outs", ())}
     changed = [
         name
-        for name in git("diff", "--name-only", "HEAD").splitlines()
-        if name not in products and not name.startswith(("report/", "code/"))
+        for name in git("diff", "--name-only", "--relative", "HEAD").splitlines()
+        if name not in {"dvc.lock", *outputs} and not name.startswith(("report/", "code/"))
     ]
     if changed:
         listed = ", ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")

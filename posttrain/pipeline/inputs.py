@@ -22,7 +22,7 @@ from posttrain.pipeline.code_manifest import CODE, Code, Library, check_loaded, 
 from posttrain.pipeline.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.fsync import sync
 from posttrain.pipeline.package_pin import check_installed
-from posttrain.workspace import CUSTOM, PARAMS_FILE
+from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE
 
 GRAPH: Final = "dvc.yaml"
 PARAMS: Final = "params.yaml"
@@ -178,8 +178,7 @@ class _AfterReading:
 
 def watch_code() -> None:
     """Record the library's files before they are imported."""
-    package = Path(__file__).resolve().parent
-    for folder in (package, package.parent / "stages", CUSTOM.absolute()):
+    for folder in (LIBRARY / "posttrain", LIBRARY / "stages", CUSTOM.resolve()):
         _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py"))
 
 

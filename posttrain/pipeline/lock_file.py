@@ -33,15 +33,19 @@ def in_conflict() -> bool:
 
 
 def write_entries(entries: Mapping[str, Any]) -> None:
-    """Put the entries into dvc.lock, as DVC writes it."""
+    """Put the entries, read under the same `dvc_lock`, into dvc.lock, as DVC writes it."""
     from dvc.utils.serialize import dumps_yaml
 
-    with dvc_lock(Path()):
-        write_text(LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))
+    write_text(LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))
 
 
 def merge_entries() -> str:
     """Settle a merge conflict in dvc.lock, stage by stage: each entry is that of the branch that changed it."""
+    with dvc_lock(Path()):
+        return _merge_entries()
+
+
+def _merge_entries() -> str:
     if not in_conflict():
         return f"{LOCK} has no merge conflict"
     before, ours, theirs = (_side(number) for number in (1, 2, 3))

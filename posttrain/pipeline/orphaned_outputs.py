@@ -8,6 +8,7 @@ from pathlib import Path
 
 from posttrain.params.params import read
 from posttrain.params.stage_table import STAGES, Settings, Stage, group_of, model_runs
+from posttrain.pipeline.digests import dvc_lock
 from posttrain.pipeline.lock_file import read_entries, write_entries
 from posttrain.workspace import checkpoint_path, metrics_path, model_path, plot_path, remove_unlocked, rollouts_path
 
@@ -42,6 +43,11 @@ def describe_leftovers() -> str:
 
 def remove_leftovers() -> str:
     """Remove the leftovers; DVC's cache keeps outputs until `dvc gc`, so that a run that comes back is restored."""
+    with dvc_lock(Path()):  # a DVC that runs would otherwise lose the entry that it writes meanwhile
+        return _remove_leftovers()
+
+
+def _remove_leftovers() -> str:
     found = leftovers(read())
     if not found:
         return _NOTHING

@@ -267,6 +267,27 @@ def test_what_is_swept_must_be_committed(tmp_path: Path, monkeypatch: pytest.Mon
         check_committed("sweep", "Commit them")
 
 
+def test_a_clone_differs_in_outputs_only_also_below_the_root_of_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "sub"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    for words in (["init", "-q", ".."], ["config", "user.email", "a@example.com"], ["config", "user.name", "A"]):
+        subprocess.run(["git", *words], check=True)
+    entries = {name: {"deps": [{"path": "rows.jsonl"}], "outs": [{"path": f"{name}.json"}]} for name in ("one", "two")}
+    for name in ("rows.jsonl", "two.json"):
+        Path(name).write_text("{}")
+    Path("dvc.lock").write_text(json.dumps({"stages": entries}))
+    commit(root)
+    Path("dvc.lock").write_text(json.dumps({"stages": entries}) + "\n")
+    Path("two.json").write_text("{ }")
+    check_committed("sweep", "Commit them")
+    Path("rows.jsonl").write_text("{ }")
+    with pytest.raises(PosttrainError, match=r"changed since the last commit: rows\.jsonl"):
+        check_committed("sweep", "Commit them")
+
+
 @pytest.mark.parametrize("name", ["kl-2", "", "a/b", "-a", "a b"])
 def test_a_sweep_has_a_name_that_experiments_can_begin_with(name: str) -> None:
     with pytest.raises(PosttrainError, match="cannot name a sweep"):

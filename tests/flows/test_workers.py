@@ -147,4 +147,4 @@ def test_two_hosts_share_the_stages(shared: Project, tmp_path: Path) -> None:
         git(shared.root, "commit", "-qm", "results")
         moved = shared.run("--workers", "--force", "prepare")
         assert moved.code == 1
-        assert "git fetch && git checkout" in moved.err, "a clone at another commit refuses"
+        assert "git fetch && git checkout --force" in moved.err, "a clone at another commit refuses"

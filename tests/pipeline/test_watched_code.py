@@ -1,0 +1,41 @@
+"""A stage refuses code that was changed between its import and the stage's first look at it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workspace import ROOT, environment
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import stages
+from posttrain.errors import PipelineError
+from posttrain.pipeline.inputs import Declared, Inputs
+
+with Path(sys.argv[1]).open("a") as file:
+    file.write("\\nCHANGED = 1\\n")
+deps = ("code/sft/main.json",)
+try:
+    Inputs("sft@main", Declared("sft@main", deps, {}, (), {}, Path(), frozenset()))
+except PipelineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("changed", ["posttrain/workspace.py", "stages/sft.py"])
+def test_code_that_changes_while_a_stage_starts_is_refused(changed: str, tmp_path: Path) -> None:
+    for folder in ("posttrain", "stages"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "params.yaml").write_text("sft: {runs: {main: {}}}")
+    code = tmp_path / "code/sft/main.json"
+    code.parent.mkdir(parents=True)
+    code.write_text("{}")
+    command = [sys.executable, "-c", PROGRAM, changed]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), check=True, capture_output=True, text=True)
+    assert f"{changed}: it was changed while the stage was starting" in done.stdout
