@@ -12,7 +12,7 @@ import polars as pl
 
 from posttrain.algorithms.padded import entry
 from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
-from posttrain.api.output import plain_rows, run_loop, save
+from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.store import scorer_of
 from posttrain.models.master_weights import computing
@@ -84,14 +84,13 @@ def train_online(
     asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
     rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
     check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
-    if reference is None and "ref_logp" in needs:
-        reference = copy.deepcopy(model)
-    frozen = model if reference is None else reference
+    start = copy.deepcopy(model) if reference is None and "ref_logp" in needs else reference
+    frozen = model if start is None else start
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
         critic = scorer_of(copy.deepcopy(model), type(model).__name__) if "value" in needs else None
         old = copy.deepcopy(model) if "kl_old" in needs else None
         models = ModelSet(
-            model, runtime, reference, critic, old,
+            model, runtime, start, critic, old,
             temperature=rollout.sampling.temperature, micro_tokens=params.micro_tokens,
         )  # fmt: skip
         loaded = Loaded(text, asked, models, [])
@@ -104,7 +103,8 @@ def train_online(
         rewards.load(asked)
         log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
         run = replace(training_run(NAME, params, loaded, groups, rewards, monitor, log), on_step=on_step)
-        history = run_loop(run, output, plain_rows([algorithm, settings, prompts, [*params.terms]]))
+        code = {name: term.reward for name, term in params.terms.items()}
+        history = run_loop(run, output, [algorithm, settings, prompts, code, reference, str(type(sampler))])
         monitor.close()
         if log is not None and output is not None:
             log.finish(Path(output, "rollouts"), history)

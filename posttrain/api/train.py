@@ -15,7 +15,7 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
-from posttrain.api.output import plain_rows, run_loop, save
+from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
@@ -74,19 +74,18 @@ def train_model(
     text = text_of(model, tokenizer)
     examples = _examples(text, rows, objective, "rows")
     measured = _examples(text, heldout, objective, "heldout") if heldout else []
-    if reference is None and "ref_logp" in objective.needs:
-        reference = copy.deepcopy(model)
-    runtime, frozen = Runtime(params.device), model if reference is None else reference
+    start = copy.deepcopy(model) if reference is None and "ref_logp" in objective.needs else reference
+    runtime, frozen = Runtime(params.device), model if start is None else start
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
-        models = ModelSet(model, runtime, reference=reference, micro_tokens=micro_tokens)
+        models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)
         source = _source(objective, examples, models, batch_size, epochs, seed)
         update = adamw(models.trained, params, source.steps)
         run = TrainingRun("train_model", params, [], objective, source, models, update, 0, on_step=on_step)
         if measured:
             batch = _unchunked(objective, measured, len(measured), 1, seed).batch(0)
             run = replace(run, watch=HeldoutLoss(run, batch, evaluate_every))
-        key = plain_rows([algorithm, settings, rows, epochs, batch_size, runtime.device.type])
-        history = run_loop(run, output, key)
+        arguments = [algorithm, settings, rows, epochs, batch_size, runtime.device.type, reference]
+        history = run_loop(run, output, arguments)
     save(given, tokenizer, output)
     return history
 
