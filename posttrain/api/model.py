@@ -22,7 +22,7 @@ from posttrain.models.self_check import verify_forward
 from posttrain.params.params import check
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
-from posttrain.text.chat import ChatText
+from posttrain.text.chat import DATE, ChatText
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -128,11 +128,11 @@ def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str
     return cast("Sequence[str | Messages]", prompts)
 
 
-def text_of(model: Any, tokenizer: Any) -> ChatText:
+def text_of(model: Any, tokenizer: Any, today: str = DATE, variables: Mapping[str, Any] | None = None) -> ChatText:
     """Return the tokenizer with the chat template and the stop tokens of the model."""
     ends = getattr(model.generation_config, "eos_token_id", None)
     ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
-    return ChatText(tokenizer, "tokenizer", ends, context=context_of(model.config))
+    return ChatText(tokenizer, "tokenizer", ends, today, context=context_of(model.config), variables=variables)
 
 
 def device_of(model: Any) -> DeviceParams:

@@ -40,14 +40,20 @@ FIXED = {
     "corpus": "It is a table of a pipeline",
     "data": "Give `prompts`",
     "device": "The model's device is used",
+    "limits.memory": "Memory is not estimated here",
     "processes": "Use a pipeline (docs/processes.md)",
     "reward": "Give `reward`",
     "reward_model": "Write a reward that calls it",
+    "rollout.engine": "Give `sampler`",
+    "rollout.engine_args": "Give `sampler`",
+    "rollout.engine_servers": "Give `sampler`",
+    "save_dtype": "The model is saved in its own dtype",
+    "seed": "Give `seed`, which seeds all of the run",
     "shards": "Use a pipeline (docs/processes.md)",
     "start": "Give `model`",
     "watch": "Use a pipeline (docs/watching.md)",
 }
-"""Keys of online.runs that this function has no use for, and what to do."""
+"""Settings of online.runs that have no effect here, and what to do."""
 
 
 def train_online(
@@ -80,7 +86,7 @@ def train_online(
     """
     given, model = model, own_model(model)
     params = _params(algorithm, reward, settings, seed).model_copy(update={"device": device_of(model)})
-    text, runtime = text_of(model, tokenizer), params.runtime()
+    text, runtime = text_of(model, tokenizer, params.date, params.template), params.runtime()
     asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
     rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
     check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
@@ -115,7 +121,8 @@ def train_online(
 def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int) -> OnlineParams:
     """Return the settings of the run, as those of a run of params.yaml are read."""
     given = dict(settings or {})
-    if fixed := next((key for key in given if key in FIXED), None):
+    inner = [f"{key}.{name}" for key, part in given.items() if isinstance(part, Mapping) for name in part]
+    if fixed := next((key for key in [*given, *inner] if key in FIXED), None):
         raise ParamsError(what="this setting belongs to a pipeline", where=f"settings.{fixed}", fix=FIXED[fixed])
     found = entry(ONLINE, algorithm, "algorithm")
     own: dict[str, Any] = {"algorithm": algorithm, "start": "base/model", "data": "own/prompts", "reward_model": "none"}
