@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from posttrain.algorithms.padded import entry
-from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
+from posttrain.api.model import Messages, check_room, device_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.store import scorer_of
@@ -26,7 +26,7 @@ from posttrain.rewards.reward import Reward, WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import Sampler, check_capacity, encode_prompts, prompts_of
+from posttrain.sampling.sampler import Sampler, encode_prompts, prompts_of
 from posttrain.tables.columns import with_ids
 from posttrain.tables.layouts import convert, table_of
 from posttrain.tables.turns import RowError
@@ -89,7 +89,7 @@ def train_online(
     text, runtime = text_of(model, tokenizer, params.date, params.template), params.runtime()
     asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
     rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
-    check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
+    check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
     start = copy.deepcopy(model) if reference is None and "ref_logp" in needs else reference
     frozen = model if start is None else start
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):

@@ -144,6 +144,13 @@ def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Obje
         if text.context is not None and longest > text.context:
             what = f"{longest} tokens are longer than the model's context of {text.context}"
             raise DataError(what=what, where=f"{argument}[{number}]", fix="Shorten it or leave it out")
+    if isinstance(objective, PreferenceObjective) and objective.mismatched and text.context is not None:
+        answered = [row for example in examples for row in example.rows]
+        longest = max(len(row.prompt) for row in answered) + max(len(row.rest) for row in answered)
+        if longest > text.context:
+            what = "prompts are also answered with other rows' answers, which makes rows of up to "
+            what += f"{longest} tokens, more than the model's context of {text.context}"
+            raise DataError(what=what, where=argument, fix="Shorten or leave out the longest")
     return examples
 
 

@@ -93,3 +93,22 @@ def test_a_number_as_yaml_1_1_reads_it_is_a_number() -> None:
 
 def test_max_failed_of_1_is_refused() -> None:
     assert "max_failed: nothing would have to be scored" in said({"max_failed": 1.0})
+
+
+def test_completions_do_not_depend_on_the_place_of_their_prompt(model: tuple[Any, Any]) -> None:
+    texts = posttrain.sample(*model, ["1+1", "2+2", "1+1"], n=2, max_tokens=6).texts
+    turned = posttrain.sample(*model, ["2+2", "1+1"], n=2, max_tokens=6).texts
+    assert turned == [*texts[2:4], *texts[:2]] and texts[:2] != texts[4:]
+
+
+def test_what_the_context_does_not_hold_is_refused(model: tuple[Any, Any]) -> None:
+    with pytest.raises(ParamsError, match=r"^sample: .*context of 256"):
+        posttrain.sample(*model, "hello", max_tokens=256)
+    with pytest.raises(ParamsError, match=r"sample\.n"):
+        posttrain.sample(*model, "hello", n=0)
+    rows = [
+        {"prompt": "1" * 200, "completion": "2", "label": True},
+        {"prompt": "1", "completion": "2" * 200, "label": False},
+    ]
+    with pytest.raises(DataError, match=r"rows: prompts are also answered with other rows' answers.*context of 256"):
+        posttrain.train_model(*model, rows, "kto")
