@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from posttrain.api.arguments import digest, plain_arguments
 from posttrain.errors import PipelineError
+from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.loop import TrainingRun, checkpoint_settings, train
 from posttrain.train.provenance import differences, library_maker
@@ -20,7 +21,9 @@ MODEL: Final = "model"
 
 def run_loop(run: TrainingRun, output: str | Path | None, given: Sequence[Any]) -> list[dict[str, float]]:
     """Return the metrics of each step; `given`: arguments of the call that name its checkpoints, with the settings."""
-    was_training = run.models.policy.training
+    was_training, device = run.models.policy.training, run.models.runtime.device
+    before = randomness.states(device)
+    randomness.seed(run.params.seed)  # of dropout
     try:
         if output is None:
             return train(run, NoCheckpoints(), None).rows
@@ -30,6 +33,7 @@ def run_loop(run: TrainingRun, output: str | Path | None, given: Sequence[Any]) 
             run.step_log.open(checkpoints.folder)
         return train(run, checkpoints, folder / "metrics.csv").rows
     finally:
+        randomness.restore(before, device)
         run.models.policy.train(was_training)
 
 
