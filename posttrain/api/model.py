@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,9 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from posttrain.errors import DataError, ModelError
+from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.formulas.ragged import to_padded
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
@@ -21,8 +24,8 @@ from posttrain.models.master_weights import computing, is_trained_in_bf16
 from posttrain.models.self_check import verify_forward
 from posttrain.params.params import check
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import Request, SamplingParams
-from posttrain.text.chat import ChatText
+from posttrain.sampling.sampler import Request, SamplingParams, check_capacity
+from posttrain.text.chat import DATE, ChatText
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -74,14 +77,16 @@ def sample(
 ) -> Samples:
     """Draw n completions of each prompt: a string (one user turn) or a list of messages. One prompt needs no list.
 
-    The same seed gives the same completions, whatever the other prompts are. stop: strings that end a completion.
+    The same seed gives the same completions, whatever the other prompts are; those of a prompt that is there twice
+    differ. stop: strings that end a completion.
     """
     values = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k, "stop": list(stop)}
-    params = check(SamplingParams, values, where="sample", file="arguments")
+    params = check(_Drawn, {**values, "n": n}, where="sample", file="arguments")
     model = own_model(model)
     text = text_of(model, tokenizer)
     asked = text.prompts([turns_of(prompt, "user") for prompt in _as_list(prompts)])
-    requests = [Request(ids, f"{place}:{nth}") for place, ids in enumerate(asked) for nth in range(n)]
+    check_room(text, asked, n * len(asked), params, "sample")
+    requests = _requests(asked, n)
     runtime = Runtime(device_of(model))
     with our_attention(model), computing(model, runtime):
         completions = LocalSampler(model, text.stops, runtime).generate(requests, params, seed, greedy=greedy)
@@ -107,6 +112,33 @@ def sample(
     return Samples(ids, mask, logp, [text.decode(completion.ids) for completion in completions], truncated)
 
 
+class _Drawn(SamplingParams):
+    """The arguments of `sample`."""
+
+    n: int = Field(1, ge=1, description="completions of each prompt")
+
+
+def _requests(prompts: Sequence[Sequence[int]], n: int) -> list[Request]:
+    """Return n requests of each prompt; its tokens, not its place, and how often it was there before name them."""
+    drawn: Counter[str] = Counter()
+    requests = []
+    for ids in prompts:
+        name = hashlib.sha256(repr(list(ids)).encode()).hexdigest()
+        requests += [Request(ids, f"{name}:{drawn[name] + nth}") for nth in range(n)]
+        drawn[name] += n
+    return requests
+
+
+def check_room(
+    text: ChatText, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, where: str
+) -> None:
+    """Refuse completions that memory or the model's context will not hold."""
+    try:
+        check_capacity(text.context, prompts, count, params, where)
+    except ParamsError as error:
+        raise ParamsError(what=error.what, where=where, fix=error.fix) from error
+
+
 def own_model(model: Any) -> Any:
     """Return the model itself, where it is given in peft's wrapper: its layers keep their adapters."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -128,11 +160,11 @@ def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str
     return cast("Sequence[str | Messages]", prompts)
 
 
-def text_of(model: Any, tokenizer: Any) -> ChatText:
+def text_of(model: Any, tokenizer: Any, today: str = DATE, variables: Mapping[str, Any] | None = None) -> ChatText:
     """Return the tokenizer with the chat template and the stop tokens of the model."""
     ends = getattr(model.generation_config, "eos_token_id", None)
     ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
-    return ChatText(tokenizer, "tokenizer", ends, context=context_of(model.config))
+    return ChatText(tokenizer, "tokenizer", ends, today, context=context_of(model.config), variables=variables)
 
 
 def device_of(model: Any) -> DeviceParams:

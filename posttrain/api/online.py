@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from posttrain.algorithms.padded import entry
-from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
-from posttrain.api.output import plain_rows, run_loop, save
+from posttrain.api.model import Messages, check_room, device_of, our_attention, own_model, text_of
+from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.store import scorer_of
 from posttrain.models.master_weights import computing
@@ -26,7 +26,7 @@ from posttrain.rewards.reward import Reward, WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import Sampler, check_capacity, encode_prompts, prompts_of
+from posttrain.sampling.sampler import Sampler, encode_prompts, prompts_of
 from posttrain.tables.columns import with_ids
 from posttrain.tables.layouts import convert, table_of
 from posttrain.tables.turns import RowError
@@ -40,14 +40,20 @@ FIXED = {
     "corpus": "It is a table of a pipeline",
     "data": "Give `prompts`",
     "device": "The model's device is used",
+    "limits.memory": "Memory is not estimated here",
     "processes": "Use a pipeline (docs/processes.md)",
     "reward": "Give `reward`",
     "reward_model": "Write a reward that calls it",
+    "rollout.engine": "Give `sampler`",
+    "rollout.engine_args": "Give `sampler`",
+    "rollout.engine_servers": "Give `sampler`",
+    "save_dtype": "The model is saved in its own dtype",
+    "seed": "Give `seed`, which seeds all of the run",
     "shards": "Use a pipeline (docs/processes.md)",
     "start": "Give `model`",
     "watch": "Use a pipeline (docs/watching.md)",
 }
-"""Keys of online.runs that this function has no use for, and what to do."""
+"""Settings of online.runs that have no effect here, and what to do."""
 
 
 def train_online(
@@ -80,18 +86,17 @@ def train_online(
     """
     given, model = model, own_model(model)
     params = _params(algorithm, reward, settings, seed).model_copy(update={"device": device_of(model)})
-    text, runtime = text_of(model, tokenizer), params.runtime()
+    text, runtime = text_of(model, tokenizer, params.date, params.template), params.runtime()
     asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
     rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
-    check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
-    if reference is None and "ref_logp" in needs:
-        reference = copy.deepcopy(model)
-    frozen = model if reference is None else reference
+    check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
+    start = copy.deepcopy(model) if reference is None and "ref_logp" in needs else reference
+    frozen = model if start is None else start
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
         critic = scorer_of(copy.deepcopy(model), type(model).__name__) if "value" in needs else None
         old = copy.deepcopy(model) if "kl_old" in needs else None
         models = ModelSet(
-            model, runtime, reference, critic, old,
+            model, runtime, start, critic, old,
             temperature=rollout.sampling.temperature, micro_tokens=params.micro_tokens,
         )  # fmt: skip
         loaded = Loaded(text, asked, models, [])
@@ -104,7 +109,8 @@ def train_online(
         rewards.load(asked)
         log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
         run = replace(training_run(NAME, params, loaded, groups, rewards, monitor, log), on_step=on_step)
-        history = run_loop(run, output, plain_rows([algorithm, settings, prompts, [*params.terms]]))
+        code = {name: term.reward for name, term in params.terms.items()}
+        history = run_loop(run, output, [algorithm, settings, prompts, code, reference, str(type(sampler))])
         monitor.close()
         if log is not None and output is not None:
             log.finish(Path(output, "rollouts"), history)
@@ -115,7 +121,8 @@ def train_online(
 def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int) -> OnlineParams:
     """Return the settings of the run, as those of a run of params.yaml are read."""
     given = dict(settings or {})
-    if fixed := next((key for key in given if key in FIXED), None):
+    inner = [f"{key}.{name}" for key, part in given.items() if isinstance(part, Mapping) for name in part]
+    if fixed := next((key for key in [*given, *inner] if key in FIXED), None):
         raise ParamsError(what="this setting belongs to a pipeline", where=f"settings.{fixed}", fix=FIXED[fixed])
     found = entry(ONLINE, algorithm, "algorithm")
     own: dict[str, Any] = {"algorithm": algorithm, "start": "base/model", "data": "own/prompts", "reward_model": "none"}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import torch
-
+from posttrain.api.arguments import digest, plain_arguments
 from posttrain.errors import PipelineError
+from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.loop import TrainingRun, checkpoint_settings, train
 from posttrain.train.provenance import differences, library_maker
@@ -19,18 +19,21 @@ MODEL: Final = "model"
 """The folder of an output that `load_model` reads."""
 
 
-def run_loop(run: TrainingRun, output: str | Path | None, data: str) -> list[dict[str, float]]:
-    """Return the metrics of each step; `data`: a text that differs where the rows do, for the checkpoints of a run."""
-    was_training = run.models.policy.training
+def run_loop(run: TrainingRun, output: str | Path | None, given: Sequence[Any]) -> list[dict[str, float]]:
+    """Return the metrics of each step; `given`: arguments of the call that name its checkpoints, with the settings."""
+    was_training, device = run.models.policy.training, run.models.runtime.device
+    before = randomness.states(device)
+    randomness.seed(run.params.seed)  # of dropout
     try:
         if output is None:
             return train(run, NoCheckpoints(), None).rows
         folder = Path(output)
-        checkpoints = OutputCheckpoints(run, folder, data)
+        checkpoints = OutputCheckpoints(run, folder, given)
         if run.step_log is not None:
             run.step_log.open(checkpoints.folder)
         return train(run, checkpoints, folder / "metrics.csv").rows
     finally:
+        randomness.restore(before, device)
         run.models.policy.train(was_training)
 
 
@@ -61,12 +64,12 @@ class NoCheckpoints(Checkpoints):
 class OutputCheckpoints(Checkpoints):
     """Checkpoints in a folder of the user's: a call with the same arguments resumes a killed one."""
 
-    def __init__(self, run: TrainingRun, folder: Path, data: str) -> None:
-        """`data`: the rows, as text."""
+    def __init__(self, run: TrainingRun, folder: Path, given: Sequence[Any]) -> None:
+        """`given`: arguments of the call."""
         self.output = folder
-        weights = {name: _digest(part) for name, part in run.models.policy.state_dict().items()}
-        rows = hashlib.sha256(data.encode()).hexdigest()
-        settings = {**checkpoint_settings(run.params), "rows": rows, "weights": weights}
+        weights = {name: digest(part) for name, part in run.models.policy.state_dict().items()}
+        arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
+        settings = {**checkpoint_settings(run.params), "arguments": arguments, "weights": weights}
         super().__init__(run.name, settings, [], folder=folder / "checkpoints", maker=library_maker("posttrain.api"))
 
     def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
@@ -75,17 +78,3 @@ class OutputCheckpoints(Checkpoints):
             fix = "Use those again, or remove the folder to start from step 0"
             raise PipelineError(what=what, where=str(folder.parent), fix=fix)
         return []
-
-
-def _digest(weight: torch.Tensor) -> str:
-    plain = weight.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return hashlib.sha256(plain.numpy().tobytes()).hexdigest()[:16]
-
-
-def plain_rows(rows: Any) -> str:
-    """Return rows as a text that is the same for the same rows."""
-    if isinstance(rows, Mapping):
-        return "{" + ",".join(f"{key!r}:{plain_rows(rows[key])}" for key in sorted(rows, key=str)) + "}"
-    if isinstance(rows, list | tuple):
-        return "[" + ",".join(map(plain_rows, rows)) + "]"
-    return repr(rows)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.padded import settings_of
 from posttrain.algorithms.policy_config import POLICY_ROWS
@@ -15,12 +17,12 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
-from posttrain.api.output import plain_rows, run_loop, save
+from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
 from posttrain.online.sampled import SAMPLED_ROWS
-from posttrain.params.params import check
+from posttrain.params.params import Params, check
 from posttrain.rollout import TokenRow
 from posttrain.tables.layouts import convert
 from posttrain.tables.turns import RowError
@@ -31,6 +33,14 @@ from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, StepClosure
 from posttrain.train.tokenize_tables import conversation, exchanges
+
+
+class Amounts(Params):
+    """Numbers among the arguments."""
+
+    epochs: float = Field(1.0, gt=0, description="times through the rows")
+    batch_size: int = Field(16, ge=1, description="rows per step")
+    evaluate_every: int = Field(50, ge=1, description="steps between measurements")
 
 
 def train_model(
@@ -70,23 +80,26 @@ def train_model(
     objective: Objective = _objective(algorithm, settings)
     values = {"seed": seed, "optimizer": dict(optimizer or {}), "micro_tokens": micro_tokens}
     values |= {"checkpoint_every": checkpoint_every, "device": device_of(model)}
+    if isinstance(objective, LikelihoodObjective):
+        values |= {"limits": {"entropy": None}}  # what demonstrations leave of it is no fault
     params = check(TrainingParams, values, where="train_model", file="arguments")
+    amounts = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
+    check(Amounts, amounts, where="train_model", file="arguments")
     text = text_of(model, tokenizer)
     examples = _examples(text, rows, objective, "rows")
     measured = _examples(text, heldout, objective, "heldout") if heldout else []
-    if reference is None and "ref_logp" in objective.needs:
-        reference = copy.deepcopy(model)
-    runtime, frozen = Runtime(params.device), model if reference is None else reference
+    start = copy.deepcopy(model) if reference is None and "ref_logp" in objective.needs else reference
+    runtime, frozen = Runtime(params.device), model if start is None else start
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
-        models = ModelSet(model, runtime, reference=reference, micro_tokens=micro_tokens)
+        models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)
         source = _source(objective, examples, models, batch_size, epochs, seed)
         update = adamw(models.trained, params, source.steps)
         run = TrainingRun("train_model", params, [], objective, source, models, update, 0, on_step=on_step)
         if measured:
             batch = _unchunked(objective, measured, len(measured), 1, seed).batch(0)
             run = replace(run, watch=HeldoutLoss(run, batch, evaluate_every))
-        key = plain_rows([algorithm, settings, rows, epochs, batch_size, runtime.device.type])
-        history = run_loop(run, output, key)
+        arguments = [algorithm, settings, rows, epochs, batch_size, runtime.device.type, reference]
+        history = run_loop(run, output, arguments)
     save(given, tokenizer, output)
     return history
 
@@ -141,10 +154,19 @@ def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Obje
         except RowError as error:
             fix = "help(posttrain.train_model) lists the columns"
             raise DataError(what=str(error), where=f"{argument}[{number}]", fix=fix) from error
+        except DataError as error:
+            raise DataError(what=error.what, where=f"{argument}[{number}]", fix=error.fix) from error
         longest = max(map(len, examples[-1].rows))
         if text.context is not None and longest > text.context:
             what = f"{longest} tokens are longer than the model's context of {text.context}"
             raise DataError(what=what, where=f"{argument}[{number}]", fix="Shorten it or leave it out")
+    if isinstance(objective, PreferenceObjective) and objective.mismatched and text.context is not None:
+        answered = [row for example in examples for row in example.rows]
+        longest = max(len(row.prompt) for row in answered) + max(len(row.rest) for row in answered)
+        if longest > text.context:
+            what = "prompts are also answered with other rows' answers, which makes rows of up to "
+            what += f"{longest} tokens, more than the model's context of {text.context}"
+            raise DataError(what=what, where=argument, fix="Shorten or leave out the longest")
     return examples
 
 
@@ -157,6 +179,8 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Ex
         read = convert(row, "feedback")
         return Example([_answer(text, read, "completion")], {"label": [1.0 if read["label"] else -1.0]})
     read = convert(row, "chat")
+    if [role for role, _ in read["messages"]][-1:] != ["assistant"]:
+        raise RowError("it does not end with a turn of the assistant, which is what is trained")
     whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
     return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import posttrain
 from posttrain.checks.params_schema import ALGORITHMS, MODELS
@@ -17,6 +21,7 @@ from posttrain.train.optimizer import OptimizerParams
 from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
 
+ROWS = [{"prompt": "a", "completion": "b"}]
 INPUTS = {"start": "sft/main", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
 
 
@@ -93,3 +98,74 @@ def test_a_number_as_yaml_1_1_reads_it_is_a_number() -> None:
 
 def test_max_failed_of_1_is_refused() -> None:
     assert "max_failed: nothing would have to be scored" in said({"max_failed": 1.0})
+
+
+def test_completions_do_not_depend_on_the_place_of_their_prompt(model: tuple[Any, Any]) -> None:
+    texts = posttrain.sample(*model, ["1+1", "2+2", "1+1"], n=2, max_tokens=6).texts
+    turned = posttrain.sample(*model, ["2+2", "1+1"], n=2, max_tokens=6).texts
+    assert turned == [*texts[2:4], *texts[:2]] and texts[:2] != texts[4:]
+
+
+def test_what_the_context_does_not_hold_is_refused(model: tuple[Any, Any]) -> None:
+    with pytest.raises(ParamsError, match=r"^sample: .*context of 256"):
+        posttrain.sample(*model, "hello", max_tokens=256)
+    with pytest.raises(ParamsError, match=r"sample\.n"):
+        posttrain.sample(*model, "hello", n=0)
+    rows = [
+        {"prompt": "1" * 200, "completion": "2", "label": True},
+        {"prompt": "1", "completion": "2" * 200, "label": False},
+    ]
+    with pytest.raises(DataError, match=r"rows: prompts are also answered with other rows' answers.*context of 256"):
+        posttrain.train_model(*model, rows, "kto")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"evaluate_every": 0}, r"train_model\.evaluate_every"),
+        ({"batch_size": 0}, r"train_model\.batch_size"),
+        ({"epochs": 0}, r"train_model\.epochs"),
+        ({"epochs": -1.0}, r"train_model\.epochs"),
+    ],
+)
+def test_numbers_without_a_meaning_are_refused(model: tuple[Any, Any], wrong: dict[str, Any], said: str) -> None:
+    row = {"prompt": "a", "completion": "b"}
+    with pytest.raises(ParamsError, match=said):
+        posttrain.train_model(*model, [row], heldout=[row], **wrong)
+
+
+@pytest.mark.parametrize("turns", [[{"role": "user", "content": "hi"}], []])
+def test_a_row_that_the_assistant_does_not_end_is_named(model: tuple[Any, Any], turns: list[dict[str, str]]) -> None:
+    rows = [{"prompt": "a", "completion": "b"}, {"messages": turns}]
+    with pytest.raises(DataError, match=r"rows\[1\]: it does not end with a turn of the assistant"):
+        posttrain.train_model(*model, rows)
+
+
+def test_a_row_that_the_template_refuses_is_named(model: tuple[Any, Any]) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    rows = [{"prompt": "a", "completion": "b"}, {"messages": turns}]
+    with pytest.raises(DataError, match=r"rows\[1\]: "):
+        posttrain.train_model(*model, rows)
+
+
+def test_demonstrations_that_are_learned_by_heart_end_no_run(tmp_path: Path) -> None:
+    learner = posttrain.load_model(tiny_folder(tmp_path))
+    row = {"prompt": "1", "completion": "2"}
+    history = posttrain.train_model(*learner, [row], epochs=80, optimizer={"lr": 3e-2})
+    assert len(history) == 80 and all(step["entropy"] < 0.001 for step in history[-5:])
+
+
+def test_the_seed_decides_dropout_and_leaves_the_random_numbers_of_the_caller(tmp_path: Path) -> None:
+    tokenizer = posttrain.load_model(tiny_folder(tmp_path))[1]
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=0, bos_token_id=0
+    )
+    start = GPT2LMHeadModel(config).eval()
+    state = torch.get_rng_state()
+    losses = [
+        [step["loss"] for step in posttrain.train_model(copy.deepcopy(start), tokenizer, ROWS, epochs=3, seed=seed)]
+        for seed in (0, 0, 1)
+    ]
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(torch.get_rng_state(), state)

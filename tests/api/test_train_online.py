@@ -145,6 +145,10 @@ def test_a_reward_that_fails_ends_the_run_with_its_name(folder: Path) -> None:
     [
         ({"algorithm": "gropo"}, "'gropo' is unknown.*Did you mean 'grpo'"),
         ({"settings": {"start": "base/tiny"}}, "settings.start.*Give `model`"),
+        ({"settings": {"seed": 1}}, "settings.seed.*Give `seed`"),
+        ({"settings": {"save_dtype": "bfloat16"}}, "settings.save_dtype"),
+        ({"settings": {"rollout": {"engine": "vllm"}}}, "settings.rollout.engine.*Give `sampler`"),
+        ({"settings": {"limits": {"memory": 0.5}}}, "settings.limits.memory"),
         ({"settings": {"rollout": {"group_sise": 4}}}, "group_sise: unknown key. Did you mean 'group_size'"),
         ({"reward": {"corect": 1.0}}, "unknown reward 'corect'"),
         ({"settings": {"rollout": {"group_size": 1}}}, "group_size = 1"),
@@ -153,6 +157,27 @@ def test_a_reward_that_fails_ends_the_run_with_its_name(folder: Path) -> None:
 def test_wrong_arguments_are_named(folder: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ParamsError, match=said):
         trained(folder, **options)
+
+
+def test_prompts_are_rendered_with_the_template_and_the_date_of_the_settings(folder: Path) -> None:
+    model, tokenizer = posttrain.load_model(folder)
+    tokenizer.chat_template = (
+        "{% for turn in messages %}{{ turn.content }}{% endfor %}{% if add_generation_prompt %}"
+        "{{ strftime_now('%Y') }}{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}"
+        "{% else %}{{ eos_token }}{% endif %}"
+    )
+    seen: list[str] = []
+
+    def reward(rollouts: Sequence[Rollout]) -> list[float]:
+        seen.extend(tokenizer.decode(rollout.row.prompt) for rollout in rollouts)
+        return low_tokens(rollouts)
+
+    short = {**SETTINGS, "rollout": {**ROLLOUT, "rounds": 1}, "date": "1999-01-02"}
+    chosen = {**short, "template": {"enable_thinking": False}}
+    posttrain.train_online(model, tokenizer, PROMPTS, reward, settings=chosen)
+    assert seen and all(text.endswith("1999quiet") for text in seen)
+    with pytest.raises(PosttrainError, match="the chat template does not read thinking"):
+        posttrain.train_online(model, tokenizer, PROMPTS, reward, settings={**short, "template": {"thinking": False}})
 
 
 def test_a_wrong_prompt_is_named_by_its_place(folder: Path) -> None:
