@@ -19,6 +19,7 @@ def test_a_step_is_measured_and_shown() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("run", RUNS)
 def test_the_estimate_of_smollm2_holds_within_a_tenth(run: str) -> None:
     """A third of its layers, as bf16 is slow on a CPU; QLoRA's estimate lacks 19 MB, with any number of layers."""
