@@ -70,7 +70,7 @@ def _once(value: Any, seen: set[int]) -> str:
         return name
     seen.add(id(value))
     if isinstance(value, type):
-        parts = () if _is_installed(value.__module__, None) else (value.__bases__, dict(_members(value)))
+        parts: tuple[Any, ...] = () if _is_installed(value.__module__, None) else (value.__bases__, dict(_members(value)))
         return name + plain_arguments(parts, seen)
     cells = [cell.cell_contents for cell in value.__closure__ or () if cell != type(cell)()]
     parts = (cells, value.__defaults__, value.__kwdefaults__)
