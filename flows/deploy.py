@@ -29,6 +29,8 @@ def main(words: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
+        if options.watch:
+            options.watch = data_watcher.project_path(root, options.watch)
         os.chdir(root)
         home = server.prepare(root)
         {"serve": _serve, "pool": _pool, "watch": _watch}[options.command](root, home, options)
