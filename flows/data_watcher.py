@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +16,17 @@ Snapshot = dict[Path, tuple[int, int]]
 """File -> its size and the time of its last write."""
 
 
+def project_path(root: Path, folder: Path) -> Path:
+    """Return a folder's path in the project, which is the same in every clone; the absolute path of one outside."""
+    for place in (Path(os.path.abspath(folder)), folder.resolve()):
+        if place.is_relative_to(root):
+            return place.relative_to(root)
+    return folder.resolve()
+
+
 def resource_id(folder: Path) -> str:
     """Return the resource of the event, which a trigger matches."""
-    return f"posttrain.data.{folder.resolve()}"
+    return f"posttrain.data.{folder.as_posix()}"
 
 
 def take_snapshot(folder: Path) -> Snapshot:

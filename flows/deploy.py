@@ -18,7 +18,7 @@ from flows.graph import find_root
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.measure.text_table import FoldedHelp
-from posttrain.workspace import python_path
+from posttrain.workspace import LIBRARY, python_path
 
 
 def main(words: list[str] | None = None) -> int:
@@ -29,6 +29,8 @@ def main(words: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         root = find_root(Path.cwd())
+        if options.watch:
+            options.watch = data_watcher.project_path(root, options.watch)
         os.chdir(root)
         home = server.prepare(root)
         {"serve": _serve, "pool": _pool, "watch": _watch}[options.command](root, home, options)
@@ -116,8 +118,10 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
+    # A project of `posttrain init` has no flows/: its hosts import the library that they have installed.
+    entrypoint = "flows/run.py:pipeline" if root.resolve() == LIBRARY else "flows.run.pipeline"
+    source: Any = Flow.from_source(source=str(root), entrypoint=entrypoint)
     _ensure_pool(options.pool)
-    source: Any = Flow.from_source(source=str(root), entrypoint="flows/run.py:pipeline")
     source.deploy(
         name=options.name,
         work_pool_name=options.pool,

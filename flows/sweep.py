@@ -71,7 +71,11 @@ def parser() -> argparse.ArgumentParser:
         help="a key with its values; all combinations of the keys are run",
     )
     parser.add_argument(
-        "--seeds", type=arguments.counts, default=[], metavar="N,N", help="run each setting with each of these seeds"
+        "--seeds",
+        type=arguments.counts,
+        default=[],
+        metavar="N,N",
+        help="run each setting with each of these seeds; default: the file's",
     )
     parser.add_argument(
         "--seed-keys",
@@ -86,7 +90,10 @@ def parser() -> argparse.ArgumentParser:
         help="run N random draws of the values instead of all combinations",
     )
     parser.add_argument(
-        "--targets", default="", metavar="STAGE,STAGE", help="the stages to run; default: the whole pipeline"
+        "--targets",
+        default="",
+        metavar="STAGE,STAGE",
+        help="the stages to run; default: the file's, or the whole pipeline",
     )
     parser.add_argument(
         "--jobs",
@@ -101,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     root = find_root(Path.cwd())
     os.chdir(root)
-    name, sweep = _sweep(options)
+    name, sweep = named_sweep(options)
     check_committed("sweep", "Commit them, so that each experiment says what it was made from: git commit -a")
     planned = trials(name, sweep)
     check_trials(planned)
@@ -154,22 +161,26 @@ def _finished_experiments() -> set[str]:
     return {experiment.name for experiment in experiments() if experiment.baseline == head}
 
 
-def _sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
-    """Return the sweep that the command line describes, or its file."""
+def named_sweep(options: argparse.Namespace) -> tuple[str, Sweep]:
+    """Return the sweep that the command line describes, or its file with the seeds and targets of the command line."""
+    given = {
+        "seeds": options.seeds,
+        "seed_keys": _parts(options.seed_keys),
+        "targets": _parts(options.targets),
+    }
+    data: dict[str, Any] = {key: value for key, value in given.items() if value}
     if not options.set:
+        if options.random:
+            fix = "Give the values, -S KEY=VALUE,VALUE, or write `random: {draws: N, over: ...}` into the file"
+            raise ParamsError(what="there is nothing to draw from", where="--random", fix=fix)
         file = Path(options.name) if options.name.endswith((".yaml", ".yml")) else FOLDER / f"{options.name}.yaml"
         if not file.is_file() and not options.seeds:
             fix = "Write the file, or give the values: -S online.runs.grpo.kl.beta=0.02,0.1 --seeds 1,2,3"
             raise ParamsError(what="file not found", where=str(file), fix=fix)
         if file.is_file():
-            return checked_sweep_name(file.stem), read_sweep(file)
+            return checked_sweep_name(file.stem), read_sweep(file, data)
     grid: dict[str, Any] = dict(_values(word) for word in options.set)
-    data: dict[str, Any] = {
-        "seeds": options.seeds,
-        "seed_keys": _parts(options.seed_keys),
-        "targets": _parts(options.targets),
-    }
-    if options.random and grid:
+    if options.random:
         data["random"] = Random(draws=options.random, over=grid)
     elif grid:
         data["grid"] = grid

@@ -98,9 +98,9 @@ class Trial:
         return [word for key, value in self.overrides.items() for word in ("-S", f"++{key}={_hydra(value)}")]
 
 
-def read_sweep(file: Path) -> Sweep:
-    """Return a sweep from its file."""
-    return check(Sweep, read_yaml(file), where="sweep", file=str(file))
+def read_sweep(file: Path, instead: Mapping[str, Any]) -> Sweep:
+    """Return a sweep from its file, with these values in the place of the file's."""
+    return check(Sweep, {**read_yaml(file), **instead}, where="sweep", file=str(file))
 
 
 def checked_sweep_name(name: str) -> str:

@@ -20,6 +20,9 @@ def run(arguments: argparse.Namespace) -> str:
     from posttrain.params.params import did_you_mean
     from posttrain.params.stage_table import STAGES
 
+    if arguments.json or "--json" in arguments.words:
+        fix = "Leave it out: metrics/ and records/ have the results as JSON"
+        raise ParamsError(what="a stage prints no document", where="--json", fix=fix)
     names = ["code", "report", *(stage.name for stage in STAGES)]
     if arguments.stage not in names:
         fix = did_you_mean(arguments.stage, names)

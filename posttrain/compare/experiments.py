@@ -107,6 +107,6 @@ def settings_of(experiment: Experiment) -> dict[str, str]:
 def _settings(experiment: Experiment) -> dict[str, Any]:
     from ruamel.yaml import YAML
 
-    text = git("show", f"{experiment.commit}:{PARAMS_FILE}")
+    text = git("show", f"{experiment.commit}:./{PARAMS_FILE}")
     data: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
     return data

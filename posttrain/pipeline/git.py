@@ -13,9 +13,16 @@ def git(*words: str) -> str:
     done = _run(words, Path())
     if done.returncode:
         reason = " ".join(done.stderr.decode(errors="replace").split())[:300]
-        fix = "Experiments need a git repository with a commit: git add --all && git commit"
-        raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), fix=fix)
+        raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), fix=_fix(words[0]))
     return done.stdout.decode()
+
+
+def _fix(command: str) -> str:
+    if git_or_none("rev-parse", "--verify", "HEAD") is None:
+        return "Experiments need a git repository with a commit: git add --all && git commit"
+    if command == "tag" and git_or_none("var", "GIT_COMMITTER_IDENT") is None:
+        return "Name yourself: git config user.name NAME && git config user.email ADDRESS"
+    return "Do what git says, then run this again"
 
 
 def git_or_none(*words: str, root: Path = Path()) -> bytes | None:

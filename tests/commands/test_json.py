@@ -72,6 +72,14 @@ def test_an_error_is_a_document_and_what_was_printed_before_it_is_not_on_stdout(
     assert error["fix"] in done.stderr
 
 
+@pytest.mark.parametrize("words", [["run", "--json", "sft", "main"], ["run", "sft", "main", "--json"]])
+def test_a_stage_that_prints_no_document_refuses_it(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = said(words, tmp_path, capsys, monkeypatch)
+    assert code == 1 and json.loads(out)["error"]["what"] == "a stage prints no document"
+
+
 def test_arguments_that_cannot_be_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

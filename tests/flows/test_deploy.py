@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from flows import notify
-from flows.data_watcher import FolderWatcher
+from flows.data_watcher import FolderWatcher, project_path
 from flows.deploy import main
 from posttrain.errors import PipelineError
 from tests.flows.project import Project
 from tests.flows.webhook import Webhook
-from tests.workspace import ROOT
 
 
 @contextmanager
@@ -127,14 +126,12 @@ def test_sigterm_ends_the_run_pauses_the_schedule_and_leaves_no_other_run(projec
 def test_a_worker_of_a_pool_runs_it(project: Project, tmp_path: Path) -> None:
     name, log = tmp_path.name, tmp_path / "worker.log"
     pool = f"pool-{name}"
-    for package in ("flows", "posttrain"):
-        (project.root / package).symlink_to(ROOT / package)
-    words = ["-m", "flows.deploy", "pool", pool, "prepare", "--name", name, "--cron", "* * * * *"]
+    words = ["-P", "-m", "flows.deploy", "pool", pool, "prepare", "--name", name, "--cron", "* * * * *"]
     done = subprocess.run([sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"prefect worker start --pool {pool}" in done.stdout
     again = subprocess.run([sys.executable, *words], cwd=project.root, env=project.env, capture_output=True, text=True)
-    assert again.returncode == 0 and "made the process work pool" not in again.stdout
+    assert again.returncode == 0 and "created the process work pool" not in again.stdout
     assert 'PREFECT_API_AUTH_STRING="$(cat' in done.stdout
     assert project.env["PREFECT_API_AUTH_STRING"] not in done.stdout + done.stderr
     with started(project, log, "-m", "prefect", "worker", "start", "--pool", pool):
@@ -186,6 +183,32 @@ def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
     assert watcher.changed() == []
     with pytest.raises(PipelineError, match="folder not found"):
         FolderWatcher(tmp_path / "lost")
+
+
+def test_a_watched_folder_has_one_name_in_all_clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        clone = tmp_path / name
+        (clone / "data").mkdir(parents=True)
+        (tmp_path / f"outside_{name}").mkdir()
+        (clone / "data/incoming").symlink_to(tmp_path / f"outside_{name}")
+        monkeypatch.chdir(clone / "data")
+        for given in (Path("incoming"), clone / "data/incoming"):
+            assert project_path(clone, given) == Path("data/incoming")
+        assert project_path(clone, tmp_path) == tmp_path
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(clone)
+        assert project_path(clone, tmp_path / "link/data") == Path("data")
+
+
+@pytest.mark.slow
+def test_a_watch_started_in_a_subfolder_means_its_own_folder(
+    bare: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bare.root / "incoming").mkdir()
+    monkeypatch.setenv("PREFECT_HOME", str(bare.root / ".prefect"))
+    monkeypatch.chdir(bare.root / "sub")
+    assert main(["watch", "incoming"]) == 1
+    assert "sub/incoming: folder not found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

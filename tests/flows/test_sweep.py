@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows.sweep import main
+from flows.sweep import main, named_sweep, parser
 from flows.sweep_config import (
     Range,
     Sweep,
@@ -292,6 +292,25 @@ def test_a_clone_differs_in_outputs_only_also_below_the_root_of_git(
 def test_a_sweep_has_a_name_that_experiments_can_begin_with(name: str) -> None:
     with pytest.raises(PosttrainError, match="cannot name a sweep"):
         checked_sweep_name(name)
+
+
+def test_seeds_and_targets_of_the_command_line_replace_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sweeps").mkdir()
+    Path("sweeps/kl.yaml").write_text(f"grid: {{{BETA}: [0.02, 0.5]}}\nseeds: [1]\ntargets: [online]\n")
+
+    def read(*words: str) -> Sweep:
+        return named_sweep(parser().parse_args(["kl", *words]))[1]
+
+    assert (read().seeds, read().targets) == ([1], ["online"])
+    more = read("--seeds", "1,2,3", "--targets", "report", "--seed-keys", "seed")
+    assert (more.seeds, more.targets, more.seed_keys) == ([1, 2, 3], ["report"], ["seed"])
+    assert list(more.grid) == [BETA]
+    for words in ("kl",), ("no_file", "--seeds", "1,2"):
+        with pytest.raises(PosttrainError, match="--random: there is nothing to draw from"):
+            named_sweep(parser().parse_args([*words, "--random", "4"]))
 
 
 @pytest.mark.slow
