@@ -97,7 +97,7 @@ def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int
 
     P(win) = sigmoid(a + b x), x = the difference of the lengths of a match, divided by its root mean square; each
     prompt weighs the same, b has the prior N(0, 1), and the result is sigmoid(a). The wins must not all be 1 or all 0.
-    The resamples are one Newton step from the fit.
+    The resamples are one Newton step from the fit; NaN: it holds no prompt of the pair.
     """
     prompts = weights_RP.shape[1]
     weight_M = 1 / np.bincount(prompt_M, minlength=prompts)[prompt_M]
@@ -117,8 +117,10 @@ def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int
     np.add.at(gradient_P2, prompt_M, gradient_M2)
     np.add.at(hessian_P22, prompt_M, hessian_M22)
     hessian_R22 = np.einsum("rp,pij->rij", weights_RP, hessian_P22) + np.diag(prior)
+    empty_R = weights_RP[:, np.unique(prompt_M)].sum(axis=1) == 0
+    hessian_R22[empty_R] = np.eye(2)
     step_R2 = np.linalg.solve(hessian_R22, (weights_RP @ gradient_P2 - prior * fit)[..., None])[..., 0]
-    return _sigmoid(fit[0] + step_R2[:, 0])
+    return np.where(empty_R, np.nan, _sigmoid(fit[0] + step_R2[:, 0]))
 
 
 def evidence(wins_P: Floats, means: Floats) -> Floats:

@@ -115,7 +115,11 @@ def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame
         .with_columns(first=pl.lit(one), second=pl.lit(other), first_length="length", second_length="length_2")
         for one, other in pairs
     ).sort("place", maintain_order=True)
-    decided = _by_score(matches) if params.judge is None else _by_judge(matches, params, where, params.judge, pairs)
+    decided = (
+        _by_score(matches, params, where)
+        if params.judge is None
+        else _by_judge(matches, params, where, params.judge, pairs)
+    )
     return with_ids(decided.select([name for name in COLUMNS["matches"] if name != "id"]), "matches")
 
 
@@ -164,12 +168,24 @@ def _failure(score: pl.Expr) -> pl.Expr:
     return pl.when(status.is_in(sorted(FAILED))).then(status).otherwise(None)
 
 
-def _by_score(matches: pl.DataFrame) -> pl.DataFrame:
+def _by_score(matches: pl.DataFrame, params: RatingRun, where: str) -> pl.DataFrame:
     """Return the matches decided: the higher value wins, equal ones are a tie."""
     margin = pl.col("value") - pl.col("value_2")
-    return matches.with_columns(
+    decided = matches.with_columns(
         margin=margin, win=(margin.sign() + 1) / 2, status=pl.coalesce("failed", "failed_2", pl.lit("ok"))
     )
+    lost = decided.filter(pl.col("status") != "ok")
+    fix = "Fix what scores them and evaluate again. Or raise max_failed"
+    _check_failures(lost["status"].to_list(), decided.height, params, where, fix)
+    return decided
+
+
+def _check_failures(lost: Sequence[str], total: int, params: RatingRun, where: str, fix: str) -> None:
+    """Refuse too many matches without a verdict; `lost`: why, of each."""
+    failed = len(lost)
+    if failed and (failed == total or (total >= LEAST and failed > params.max_failed * total)):
+        what = f"{failed} of {total} matches have no verdict, more than max_failed = {params.max_failed:g}; the last: "
+        raise RewardError(what=f"{what}{lost[-1]}", where=where, fix=fix)
 
 
 def _by_judge(
@@ -178,7 +194,7 @@ def _by_judge(
     """Return the matches that a judge was asked about, batch by batch, until every pair is clear or all are asked."""
     judge = LanguageJudge(options, f"{where}.judge")
     open_pairs, asked = list(pairs), []
-    failed = total = 0
+    lost, total = list[str](), 0
     progress = Progress(where, matches.height, "match")
     for _, batch in matches.group_by(pl.col("place") // BATCH, maintain_order=True):
         met = batch.filter(pl.concat_list("first", "second").is_in([list(pair) for pair in open_pairs]))
@@ -186,16 +202,10 @@ def _by_judge(
             ::2
         ]
         progress.advance(met.height)
-        total, lost = total + len(scores), [score for score in scores if score.status != "ok"]
-        failed += len(lost)
-        if lost and (failed == total or (total >= LEAST and failed > params.max_failed * total)):
-            what = (
-                f"{failed} of {total} matches have no verdict, more than max_failed = {params.max_failed:g}; the last: "
-            )
-            raise RewardError(
-                what=f"{what}{lost[-1].status}: {lost[-1].reason}", where=f"{where}.judge",
-                fix="Fix the judge and repeat the stage: verdicts are kept. Or raise max_failed",
-            )  # fmt: skip
+        total += len(scores)
+        lost += [f"{score.status}: {score.reason}" for score in scores if score.status != "ok"]
+        fix = "Fix the judge and repeat the stage: verdicts are kept. Or raise max_failed"
+        _check_failures(lost, total, params, f"{where}.judge", fix)
         wins = [score.value if score.status == "ok" else None for score in scores]
         asked.append(
             met.with_columns(

@@ -179,3 +179,16 @@ def test_the_always_valid_interval_holds_at_every_look() -> None:
     low, high = always_valid(drawn[0], alpha)
     assert low < 0.7 < high and (evidence(drawn[0], np.array([low - 0.002, high + 0.002])) > 1 / alpha).all()
     assert evidence(np.ones(10_000), np.array([0.5]))[0] > 1e300, "no overflow"
+
+
+def test_a_resample_without_a_prompt_of_the_pair_has_no_controlled_rate() -> None:
+    """Five prompts of twenty have a verdict, so some resamples hold none of them."""
+    wins, longer, prompts = np.array([1.0, 0.0, 1.0, 0.0, 1.0]), np.array([3.0, -2.0, 1.0, 0.0, 8.0]), np.arange(5)
+    weights_RP = resampled(20, seed=1)
+    rates_R = length_controlled(wins, longer, prompts, weights_RP)
+    empty_R = weights_RP[:, :5].sum(axis=1) == 0
+    assert empty_R.any() and np.array_equal(np.isnan(rates_R), empty_R)
+    low, high = spread(rates_R)
+    assert 0 <= low < rates_R[0] < high <= 1
+    some_R = length_controlled(wins, longer, prompts, weights_RP[~empty_R])
+    assert np.array_equal(rates_R[~empty_R], some_R)

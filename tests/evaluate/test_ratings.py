@@ -158,6 +158,13 @@ def test_a_completion_that_could_not_be_scored_counts_nowhere() -> None:
     assert lost["win"].null_count() == lost.height == 4 * 30
     put("one", failed)
     with pytest.raises(DataError, match="no match of one and two has a verdict"):
+        rate("{max_failed: 0.5}")
+
+
+def test_more_failed_scores_than_max_failed_end_the_stage() -> None:
+    put("one", [{**row, "reward": None, "status": "timeout"} for row in rows("one", 0.2)])
+    what = r"evaluate.ratings.main: 720 of 1800 matches have no verdict, more than max_failed = 0.1; the last: timeout"
+    with pytest.raises(RewardError, match=what):
         rate()
 
 
