@@ -70,10 +70,10 @@ def _once(value: Any, seen: set[int]) -> str:
         return name
     seen.add(id(value))
     if isinstance(value, type):
-        parts: tuple[Any, ...] = () if _is_installed(value.__module__, None) else (value.__bases__, dict(_members(value)))
-        return name + plain_arguments(parts, seen)
+        own = not _is_installed(value.__module__, None)
+        return name + plain_arguments((value.__bases__, dict(_members(value))) if own else (), seen)
     cells = [cell.cell_contents for cell in value.__closure__ or () if cell != type(cell)()]
-    parts = (cells, value.__defaults__, value.__kwdefaults__)
+    parts: tuple[Any, ...] = (cells, value.__defaults__, value.__kwdefaults__)
     if not _is_installed(value.__module__, value.__code__):
         known = value.__globals__
         named = {other: known[other] for other in _names(value.__code__) if other in known}
