@@ -97,6 +97,8 @@ def _names(code: CodeType) -> set[str]:
 
 def _is_installed(module: str, code: CodeType | None) -> bool:
     """Return whether code belongs to Python, to a package or to posttrain: the checkpoints know these otherwise."""
+    if module == "__main__" and code is None:  # a script of the user's, whatever has started it
+        return False
     file = code.co_filename if code is not None else getattr(sys.modules.get(module), "__file__", None) or ""
     root = module.partition(".")[0]
     return root in sys.stdlib_module_names or root in ("builtins", "posttrain") or bool(PACKAGES & {*Path(file).parts})
