@@ -93,8 +93,8 @@ def test_five_steps_that_build_on_each_other(own_workspace: Path) -> None:
     assert repro(own_workspace) == {"data_samples@best", "data_samples@compared", "report"} | models | labels
     assert {file.name for file in (own_workspace / "data/best").iterdir()} == {"chat.parquet"}
     assert {file.name for file in (own_workspace / "data/compared").iterdir()} == {"pairs.parquet"}
-    results = json.loads(posttrain(own_workspace, "results", "--json").stdout)
-    assert [row["policy"] for row in results] == ["base", "sft", "best", "first", "second"]
+    results = json.loads(posttrain(own_workspace, "show", "results", "--json").stdout)
+    assert {row["policy"] for row in results} == {"base", "sft", "best", "first", "second"}
     scores = {row["policy"]: row["score"] for row in results}
     assert scores["sft"] < scores["best"] < scores["first"], scores
     rendered_plots(own_workspace)
@@ -118,7 +118,7 @@ def test_a_run_of_any_kind_starts_from_a_model_of_any_kind(own_workspace: Path) 
         "preference@kto",
     }
     assert repro(own_workspace) == {"data_samples@scored", "evaluate@kto", "report"} | models
-    results = json.loads(posttrain(own_workspace, "results", "--json").stdout)
+    results = json.loads(posttrain(own_workspace, "show", "results", "--json").stdout)
     assert {row["policy"] for row in results if "error" not in row} == {"base", "sft", "dpo", "grpo", "kto"}
 
 
@@ -290,12 +290,12 @@ def test_two_branches_that_each_add_a_run_are_merged(own_workspace: Path) -> Non
     assert (
         "dvc.lock: git left a merge conflict. Run `posttrain repair merge`" in posttrain(own_workspace, "check").stdout
     )
-    done = posttrain(own_workspace, "merge")
+    done = posttrain(own_workspace, "repair", "merge")
     assert done.returncode == 0 and "Both branches changed code, report" in done.stdout, done.stdout
     assert check(own_workspace) == ["params.yaml: 9 runs are right"]
     assert repro(own_workspace) == {"report"}, "both runs come from the cache"
     git(own_workspace, "add", "--all")
     git(own_workspace, "commit", "--quiet", "--no-edit")
-    results = json.loads(posttrain(own_workspace, "results", "--json").stdout)
+    results = json.loads(posttrain(own_workspace, "show", "results", "--json").stdout)
     assert {"ipo", "rloo"} <= {row["policy"] for row in results if "error" not in row}
-    assert "has no merge conflict" in posttrain(own_workspace, "merge").stdout
+    assert "has no merge conflict" in posttrain(own_workspace, "repair", "merge").stdout

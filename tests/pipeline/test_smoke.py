@@ -138,7 +138,7 @@ def test_a_changed_parameter_reruns_its_run_and_its_undo_comes_from_the_cache(ow
     assert ran(changed.stdout) == {"online@grpo", "evaluate@grpo", "report"}, changed.stdout
     params.write_text(before)
     back = dvc(own_workspace, "repro")
-    assert ran(back.stdout) == set(), back.stdout
+    assert ran(back.stdout) == {"report"}, back.stdout  # DVC caches no stage with a file in git: its summary
     assert (own_workspace / "dvc.lock").read_text() == lock
 
 

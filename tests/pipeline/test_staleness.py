@@ -50,7 +50,7 @@ EDITS = {
     "the surrogate of one run": ("algorithms/policy/ppo.py", "\n\n\n", "\nNEW = 1\n", {"online@grpo"}),
     "the row of one run": ("algorithms/policy/grpo.py", "Shao 2024, ", "New ", {"online@grpo"}),
     "code in sampling": ("sampling/sampler.py", "\n\n\n", "\nNEW = 1\n", SAMPLING),
-    "code in training": ("train/loop.py", "def ", "NEW = 1\n", TRAINING),
+    "code in training": ("train/loop.py", "def share_run", "NEW = 1\n", TRAINING),
     "code of the report": ("report/page.py", "def ", "NEW = 1\n", {"report"}),
     "code of the tables of a task": (
         "tasks/two_step/text.py",
