@@ -122,7 +122,11 @@ def test_a_run_with_composed_rewards_and_a_few_failures(own_workspace: Path) -> 
         ),
         (
             {"reward": {"correct": 1.0, "my_rewards:down": 0.1}},
-            ("64 of 64 completions could not be scored", "infrastructure: the server is down", "Nothing is left to learn from"),
+            (
+                "64 of 64 completions could not be scored",
+                "infrastructure: the server is down",
+                "Nothing is left to learn from",
+            ),
         ),
         (
             {"reward": {"correct": 1.0}, "rollout": {"rounds": 6, "sampling": {"max_tokens": 1}}, "patience": 2},
