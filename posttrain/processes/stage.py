@@ -87,7 +87,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
 
 
 def hear_ctrl_c() -> None:
-    """Let Ctrl-C end a wait for another thread: the handler that polars puts under Python's has such waits go on."""
+    """Let Ctrl-C end a wait for another thread: polars, when imported, sets a handler that resumes such waits."""
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
 
 
