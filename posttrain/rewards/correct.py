@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from posttrain.answers.nodes import Unreadable
 from posttrain.errors import excerpt
+from posttrain.params.listing import Listing
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number, missing_number, why_no_number
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
@@ -84,37 +84,40 @@ def _check_pattern(pattern: str | None) -> None:
         )
 
 
-def _marked(prompt: Prompt, options: CorrectOptions) -> str:
+class AnswerKind(NamedTuple):
+    """How answers of a kind are compared, where that needs code of its own: a file in answer_kinds/."""
+
+    score: Callable[[Rollout, CorrectOptions], Score]
+    why_unreadable: Callable[[str, CorrectOptions], str | None]
+    """Why a prompt's answer cannot be read; None: it can."""
+
+
+KINDS: Final[Listing[AnswerKind]] = Listing("posttrain.rewards.answer_kinds", "KINDS")
+"""A run depends on those that it names."""
+
+
+def gold_text(prompt: Prompt, options: CorrectOptions) -> str:
     """Return the prompt's answer, or what follows its last mark."""
     return (prompt.answer if options.after is None else prompt.answer.rpartition(options.after)[2]).strip()
+
+
+def question_of(prompt: Prompt) -> str:
+    """Return what the prompt's user turns say."""
+    return "\n".join(str(message.get("content") or "") for message in prompt.messages if message["role"] == "user")
+
+
+def unparseable(why: str) -> Score:
+    """Return the score of a completion without an answer that can be read."""
+    return Score(0.0, "unparseable", why)
 
 
 def _cannot_score(prompt: Prompt, options: CorrectOptions) -> str | None:
     if options.answer == "numeric":
         found = expected_number(prompt.answer, options.after)
         return None if found is not None else why_no_number(prompt.answer, options.after)
-    gold = _marked(prompt, options)
-    if not gold:
+    if not (gold := gold_text(prompt, options)):
         return "empty"
-    if options.answer == "choice" and _letters(gold, options.choices) is None:
-        return f"none of the choices {options.choices}"
-    return _why_unreadable(gold) if options.answer == "math" else None
-
-
-def _letters(gold: str, choices: str) -> str | None:
-    """Return the letters of a gold answer, `B` or `A, C`; None: it has others."""
-    found = re.sub(r"[\W_]", "", gold).upper()
-    return "".join(sorted(found)) if found and set(found) <= set(choices) else None
-
-
-def _why_unreadable(gold: str) -> str | None:
-    from posttrain.answers.equal import why_unreadable  # the parser is for the runs that name it
-    from posttrain.answers.extract import gold_answer
-
-    try:
-        return why_unreadable(gold_answer(gold))
-    except Unreadable as reason:
-        return str(reason)
+    return KINDS[options.answer].why_unreadable(gold, options) if options.answer in KINDS else None
 
 
 def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -123,40 +126,8 @@ def _numeric(rollout: Rollout, options: CorrectOptions) -> Score:
     if found is None:
         return missing_number(options)
     if expected is None:
-        return Score(0.0, "unparseable", "the prompt has no answer that can be read")
+        return unparseable("the prompt has no answer that can be read")
     return Score(float(found == expected), answer=str(found.normalize()))
-
-
-def _math(rollout: Rollout, options: CorrectOptions) -> Score:
-    from posttrain.answers.echo import why_refused
-    from posttrain.answers.equal import same_answer
-    from posttrain.answers.extract import after_mark, final_answer, gold_answer
-
-    if options.form == "auto" and options.after is not None:
-        found = after_mark(rollout.text, options.after)
-    else:
-        found = final_answer(rollout.text, options.form, truncated=rollout.truncated, unmarked=options.unmarked)
-    gold = gold_answer(_marked(rollout.prompt, options))
-    right = same_answer(gold, found, options.pairs)
-    if right and (reason := why_refused(_question(rollout.prompt), found, gold)):
-        return Score(0.0, reason=reason)
-    return Score(float(right), answer=found)
-
-
-def _question(prompt: Prompt) -> str:
-    """Return what the prompt's user turns say."""
-    return "\n".join(str(message.get("content") or "") for message in prompt.messages if message["role"] == "user")
-
-
-def _choice(rollout: Rollout, options: CorrectOptions) -> Score:
-    from posttrain.answers.choice import chosen, chosen_after
-
-    if options.form == "auto" and options.after is not None:
-        letter = chosen_after(rollout.text, options.after, options.choices)
-    else:
-        given = {"truncated": rollout.truncated, "unmarked": options.unmarked}
-        letter = chosen(rollout.text, options.choices, options.form, **given)
-    return Score(float(letter == _letters(_marked(rollout.prompt, options), options.choices)), answer=letter)
 
 
 def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
@@ -164,9 +135,9 @@ def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
     if options.after is not None:
         _, found, text = text.rpartition(options.after)
         if not found:
-            raise Unreadable(f"it does not have `{options.after} ANSWER`")
+            return unparseable(f"it does not have `{options.after} ANSWER`")
     if not text.strip():
-        raise Unreadable("it is empty")
+        return unparseable("it is empty")
     return Score(float(text.strip() == rollout.prompt.answer.strip()), answer=text.strip())
 
 
@@ -175,18 +146,17 @@ def _regex(rollout: Rollout, options: CorrectOptions) -> Score:
     matches = deque(re.finditer(options.pattern, rollout.text), maxlen=1)
     found = matches[0] if matches else None
     if found is None or found[found.re.groups] is None:
-        raise Unreadable(f"nothing in it matches {excerpt(options.pattern)}")
+        return unparseable(f"nothing in it matches {excerpt(options.pattern)}")
     answer = found[found.re.groups].strip()
-    return Score(float(answer == _marked(rollout.prompt, options)), answer=answer)
+    return Score(float(answer == gold_text(rollout.prompt, options)), answer=answer)
 
 
-SCORE_FNS: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
+PLAIN: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
     "numeric": _numeric,
-    "math": _math,
-    "choice": _choice,
     "exact": _exact,
     "regex": _regex,
 }
+"""The kinds that need no parser."""
 
 
 def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
@@ -196,7 +166,7 @@ def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
     """
     if _cannot_score(prompt, options) is not None or options.answer == "regex":
         return Examples()
-    gold = _marked(prompt, options)
+    gold = gold_text(prompt, options)
     if options.answer == "choice":
         wrong = [letter for letter in options.choices if letter not in gold.upper()]
     elif options.answer == "exact":
@@ -221,7 +191,7 @@ def _parts(gold: str) -> list[str]:
 
 def _echoes(prompt: Prompt, gold: str) -> list[str]:
     """Return the question, if it is short, and its formulas; not those with the gold answer's digits."""
-    question = _question(prompt)
+    question = question_of(prompt)
     if len(question) > LONGEST_ECHO or "\n" in question:
         return []
     formulas = [formula for formula in re.findall(r"\$([^$]+)\$", question) if re.search(r"[\^!+/\\]", formula)]
@@ -242,14 +212,13 @@ def _written(answer: str, options: CorrectOptions) -> str:
 @rule(CorrectOptions, _cannot_score, examples=_examples, isolated=lambda options: options.answer in MAY_TAKE_LONG)
 def correct(rollout: Rollout, options: CorrectOptions) -> Score:
     """1 where the final answer is the expected one."""
+    score = PLAIN.get(options.answer) or KINDS[options.answer].score
     try:
-        return SCORE_FNS[options.answer](rollout, options)
-    except Unreadable as reason:
-        return Score(0.0, "unparseable", str(reason))
+        return score(rollout, options)
     except Exception as error:  # whatever a completion causes in a parser of ours: it is no right answer
         if options.answer == "regex":
             raise
-        return Score(0.0, "unparseable", f"reading it raised {type(error).__name__}")
+        return unparseable(f"reading it raised {type(error).__name__}")
 
 
 REWARDS = {"correct": correct}

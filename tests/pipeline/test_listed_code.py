@@ -21,7 +21,7 @@ importlib.import_module(f"stages.{kind}").main(run)
 files = {name: module.__file__ for name, module in sys.modules.items() if name.startswith(("posttrain", "stages"))}
 open(out, "w").write(json.dumps([name for name, file in files.items() if file]))
 """
-MOST = 165
+MOST = 147
 """Files that the miniature's GRPO run may depend on; lower it when fewer are left."""
 
 
@@ -77,6 +77,17 @@ def test_the_report_asks_the_rewards_of_evaluations_again(monkeypatch: pytest.Mo
         settings["evaluate"]["settings"]["reward"] = {"own name": {"type": name}}
         files = library.code("report", settings)["files"]
         assert str(library.modules[module].relative_to(ROOT)) in files, name
+
+
+@pytest.mark.parametrize("kind", ["numeric", "exact", "regex", "math", "choice"])
+def test_the_parser_of_answers_is_code_of_the_runs_that_name_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    from posttrain.params.formats import read_yaml
+
+    settings = read_yaml("params.yaml")
+    settings["online"]["runs"]["grpo"]["reward"] = {"correct": {"weight": 1.0, "answer": kind}}
+    files = Library().code("online@grpo", settings)["files"]
+    assert any(file.startswith("posttrain/answers/") for file in files) == (kind in ("math", "choice"))
 
 
 def test_prompts_that_were_sampled_and_filtered_bring_the_code_of_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
