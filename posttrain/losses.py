@@ -131,6 +131,7 @@ def policy_loss(
         "entropy": torch.zeros_like(logp) if entropy is None else entropy,
         ENTROPY: logp if entropy is None else entropy.detach(),
         "age": torch.full(mask.shape[:1], epoch, device=mask.device),
+        "fresh": torch.full(mask.shape[:1], not epoch, device=mask.device),
     }
     columns |= {} if ref_logp is None else {"ref_logp": ref_logp}
     columns |= {} if truncated is None else {"truncated": truncated}

@@ -92,9 +92,10 @@ def preference_source(
     objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
 ) -> BatchSource:
     """Return the batch source that the objective needs."""
-    if objective.knobs.parts > 1:
-        return ChunkedSource(examples, batch, epochs, seed, parts=objective.knobs.parts, models=models)
-    return (KtoSource if objective.mismatched else EpochSource)(examples, batch, epochs, seed)
+    source, parts = KtoSource if objective.mismatched else EpochSource, objective.knobs.parts
+    if parts > 1:
+        return ChunkedSource(examples, batch, epochs, seed, parts=parts, models=models, source=source)
+    return source(examples, batch, epochs, seed)
 
 
 def needed_kind(params: PreferenceRun, section: str) -> Kind:

@@ -24,6 +24,7 @@ An objective names the columns that it needs in `needs`, and the training loop a
     opponent        [B]       whether the row is only compared with, not trained on
     truncated       [B]       whether the row ended without a stop token
     age             [B]       optimizer steps since the row was sampled
+    fresh           [B]       whether no earlier optimizer step has trained on the row
     pretrain        [B]       whether the row is pretraining text (PPO-ptx); its other columns hold any finite value
     side            [B]       +1 chosen, -1 rejected (the two rows of a pair are one item)
     rank            [B]       rank among the prompt's answers, 0 the best (the answers of a prompt are one item)
@@ -87,8 +88,8 @@ GRADIENT_COLUMNS = frozenset({"logp", "entropy", "value", "score", "kl_old", "te
 
 ROW_COLUMNS = frozenset(
     {
-        "score", "reward", "group", "sample_key", "opponent", "truncated", "age", "pretrain", "side",
-        "rank", "margin", "label",
+        "score", "reward", "group", "sample_key", "opponent", "truncated", "age", "fresh", "pretrain",
+        "side", "rank", "margin", "label",
     }
 )  # fmt: skip
 """Columns with one value per row; all others have one per token."""

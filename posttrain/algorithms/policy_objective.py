@@ -69,6 +69,7 @@ class PolicyObjective:
         needs |= {"kl_old"} if knobs.penalty.type == "exact" else set()
         if isinstance(knobs.penalty, PenaltyOptions) and knobs.penalty.target is not None:
             needs |= {"step_start_logp", "age"}
+        needs |= {"fresh"} if isinstance(knobs.advantage, MovingAverageOptions) or _follows_a_target(knobs) else set()
         needs |= {"pretrain"} if knobs.ptx else set()
         return frozenset(needs)
 
@@ -250,8 +251,8 @@ MAX_RELATIVE_ERROR = 0.2
 def initial_coefficients(knobs: PolicyConfig) -> State:
     """Return the state before the first step."""
     state: State = {"beta": knobs.kl.beta if isinstance(knobs.kl, KlOptions) else 0.0}
-    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
-        state["next_beta"] = knobs.kl.beta
+    if _follows_a_target(knobs):
+        state["next_beta"] = state["beta"]
     if any(isinstance(options, Moving) and options.ends for options in (knobs.kl, knobs.surrogate)):
         state |= {"step": 0.0, "next_step": 0.0}
     if isinstance(knobs.penalty, PenaltyOptions):
@@ -272,18 +273,28 @@ def started(knobs: PolicyConfig, state: State) -> State:
 
 
 def updated_coefficients(knobs: PolicyConfig, step: Ragged, old_logp_N: Tensor, state: State) -> State:
-    """Return the state for this step's loss and for the next step."""
+    """Return the state for this step's loss and for the next step; a row counts once, however often it is used."""
     state = dict(state)
-    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
-        measured = float(step.sum_rows(k1(old_logp_N, step.tokens["ref_logp"])).mean())
-        state["next_beta"] = state["beta"] * proportional_factor(measured, knobs.kl.target, len(step), knobs.kl.horizon)
     if "step" in state:
         state["next_step"] = state["step"] + 1
+    fresh_B = step.rows.get("fresh")
+    if fresh_B is None or not fresh_B.any():
+        return state
+    if isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None:
+        own_B = fresh_B & ~step.rows["opponent"].bool() if "opponent" in step.rows else fresh_B
+        kl_B = step.sum_rows(k1(old_logp_N, step.tokens["ref_logp"]))[own_B]
+        if len(kl_B):
+            factor = proportional_factor(float(kl_B.mean()), knobs.kl.target, len(kl_B), knobs.kl.horizon)
+            state["next_beta"] = state["beta"] * factor
     if isinstance(knobs.advantage, MovingAverageOptions):
-        decay = knobs.advantage.decay
-        state["baseline"] = decay * state["baseline"] + (1 - decay) * float(step.rows["penalised_reward"].mean())
+        decay, reward = knobs.advantage.decay, float(step.rows["penalised_reward"][fresh_B].mean())
+        state["baseline"] = decay * state["baseline"] + (1 - decay) * reward
         state["baseline_weight"] = decay * state["baseline_weight"] + (1 - decay)
     return state
+
+
+def _follows_a_target(knobs: PolicyConfig) -> bool:
+    return isinstance(knobs.kl, KlOptions) and knobs.kl.target is not None
 
 
 def proportional_factor(measured: float, target: float, samples: int, horizon: int) -> float:

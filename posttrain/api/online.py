@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from posttrain.api.model import Messages, check_room, device_of, our_attention, 
 from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.store import scorer_of
-from posttrain.models.master_weights import computing
+from posttrain.models.master_weights import computing, placed
 from posttrain.online.group_samplers import PolicyGroups
 from posttrain.online.run import Loaded, rewards_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
@@ -92,8 +93,12 @@ def train_online(
     check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
     start = copy.deepcopy(model) if reference is None and "ref_logp" in needs else reference
     frozen = model if start is None else start
-    with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
+    with our_attention(model), our_attention(frozen), ExitStack() as stack:
         critic = scorer_of(copy.deepcopy(model), type(model).__name__) if "value" in needs else None
+        if critic is not None:
+            critic = placed(critic, runtime)  # before the model is rounded: it needs weights in float32
+        stack.enter_context(computing(model, runtime))
+        stack.enter_context(computing(frozen, runtime))
         old = copy.deepcopy(model) if "kl_old" in needs else None
         models = ModelSet(
             model, runtime, start, critic, old,

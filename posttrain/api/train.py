@@ -96,7 +96,7 @@ def train_model(
         update = adamw(models.trained, params, source.steps)
         run = TrainingRun("train_model", params, [], objective, source, models, update, 0, on_step=on_step)
         if measured:
-            batch = _unchunked(objective, measured, len(measured), 1, seed).batch(0)
+            batch = _source_type(objective)(measured, len(measured), 1, seed).batch(0)
             run = replace(run, watch=HeldoutLoss(run, batch, evaluate_every))
         arguments = [algorithm, settings, rows, epochs, batch_size, runtime.device.type, reference]
         history = run_loop(run, output, arguments)
@@ -134,14 +134,14 @@ def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:
 def _source(
     objective: Objective, examples: list[Example], models: ModelSet, batch_size: int, epochs: float, seed: int
 ) -> BatchSource:
-    if isinstance(objective, PreferenceObjective) and objective.knobs.parts > 1:
-        return ChunkedSource(examples, batch_size, epochs, seed, parts=objective.knobs.parts, models=models)
-    return _unchunked(objective, examples, batch_size, epochs, seed)
+    source = _source_type(objective)
+    if isinstance(objective, PreferenceObjective) and (parts := objective.knobs.parts) > 1:
+        return ChunkedSource(examples, batch_size, epochs, seed, parts=parts, models=models, source=source)
+    return source(examples, batch_size, epochs, seed)
 
 
-def _unchunked(objective: Objective, examples: list[Example], batch_size: int, epochs: float, seed: int) -> EpochSource:
-    mismatched = isinstance(objective, PreferenceObjective) and objective.mismatched
-    return (KtoSource if mismatched else EpochSource)(examples, batch_size, epochs, seed)
+def _source_type(objective: Objective) -> type[EpochSource]:
+    return KtoSource if isinstance(objective, PreferenceObjective) and objective.mismatched else EpochSource
 
 
 def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Objective, argument: str) -> list[Example]:

@@ -151,6 +151,7 @@ def _rows(objective: Objective, shape: Shape, draw: torch.Generator) -> tuple[di
         "opponent": torch.arange(shape.size).repeat(shape.groups) % 2 == 1,
         "truncated": torch.rand(count, generator=draw) < 0.3,
         "age": torch.randint(0, 3, (count,), generator=draw),
+        "fresh": torch.arange(count) % 3 < 2,
         "label": torch.tensor([1.0, -1.0, 0.0]).repeat(count)[:count],
     }
     if isinstance(objective, PolicyObjective):

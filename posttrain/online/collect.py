@@ -110,7 +110,9 @@ class Collect:
             **self._parts(group),
         }
         if "sample_key" in self.needs:
-            names = [f"{rollout.prompt.id}:{draw.name}:{rollout.sample}" for rollout in group]
+            drawn = [prompt.id for prompt in draw.prompts[: places[0] // self.group_size]].count(group[0].prompt.id)
+            first = drawn * self.group_size  # a prompt may be drawn twice in a round
+            names = [f"{rollout.prompt.id}:{draw.name}:{first + rollout.sample}" for rollout in group]
             columns["sample_key"] = row_keys(self.seed, names)
         if "opponent" in self.needs:
             half = self.group_size - self.group_size // 2

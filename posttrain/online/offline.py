@@ -118,8 +118,12 @@ def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -
     if scored.is_empty():
         what = f"none of {table.height:,} rollouts has a reward that can be compared"
         raise DataError(what=what, where=str(stored.folder), fix="Use the rollouts of another run")
-    sampling = json.loads(scored["sampling"][0])
-    if (sampling["top_p"] < 1 or sampling["top_k"]) and not set(KEPT) <= set(scored.columns):
+    samplings = [json.loads(sampling) for sampling in scored["sampling"].unique().to_list()]
+    if len(temperatures := {sampling["temperature"] for sampling in samplings}) > 1:
+        what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, and log-probs are at one"
+        raise DataError(what=what, where=str(stored.folder), fix="Learn from those of one temperature")
+    cut = any(sampling["top_p"] < 1 or sampling["top_k"] for sampling in samplings)
+    if cut and not set(KEPT) <= set(scored.columns):
         what = (
             "the rollouts do not have the tokens that top_p and top_k left to sample from: their algorithm needs none"
         )
@@ -129,7 +133,8 @@ def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -
     left = f"; {table.height - scored.height:,} without a reward are left out" if scored.height < table.height else ""
     print(f"{stored.folder}: {scored.height:,} rollouts in {len(sizes):,} groups{left}")
     groups = list(zip((sizes.cum_sum() - sizes).to_list(), sizes.to_list(), strict=True))
-    return LoggedRollouts(scored, groups, sampling["temperature"], sampling["max_tokens"])
+    longest = max(sampling["max_tokens"] for sampling in samplings)
+    return LoggedRollouts(scored, groups, temperatures.pop(), longest)
 
 
 class LoggedSource(BatchSource):
@@ -153,6 +158,7 @@ class LoggedSource(BatchSource):
             "truncated": torch.tensor([row["finish"] == "length" for row in rows]),
             "group": torch.tensor([number for number, group in enumerate(groups) for _ in group]),
             "sample_key": row_keys(self._seed, [row["id"] for row in rows]),
+            "fresh": torch.full((len(rows),), step * self._groups < len(self._logged.groups)),
         }
         tokens = [
             TokenRow(row["prompt_ids"], row["completion_ids"], None if all(row["mask"]) else row["mask"], row["kept"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -168,9 +169,9 @@ class Rounds(BatchSource):
         """Return the groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
         number, place = divmod(step, self._params.steps_a_round)
         if number not in self._rounds:
-            self._rounds[number] = self._begin_round(number, step)
             oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
             self._rounds = {n: batch for n, batch in self._rounds.items() if n >= oldest}
+            self._rounds[number] = self._begin_round(number, step)
         epoch, part = divmod(place, self._params.minibatches)
         order = torch.randperm(self._groups(number), generator=self._generator(number, epoch))
         chosen = {number: order.tensor_split(self._params.minibatches)[part].tolist(), **self._replayed(number, step)}
@@ -202,6 +203,7 @@ class Rounds(BatchSource):
         """Return the samples of a round, with the columns of the models as they are now."""
         if self._renewal is not None and number and number % self._renewal.every == 0:
             self._models.copy_policy(self._models.reference, self._renewal.keep)
+            self._rounds = {n: self._with_new_reference(batch) for n, batch in self._rounds.items()}
         sampled = self._sampled.take(number, step)
         if self._models.old is not None:
             self._models.copy_policy(self._models.old)
@@ -211,6 +213,12 @@ class Rounds(BatchSource):
         if self._of_policy:
             self._metrics |= sampler_metrics(self._models, batch, self._params)
         return batch
+
+    def _with_new_reference(self, batch: Batch) -> Batch:
+        """Return a round that may be replayed, with the log-probs of the reference as it is now."""
+        tokens = {name: column for name, column in batch.columns.tokens.items() if name != "ref_logp"}
+        without = batch.with_columns(replace(batch.columns, tokens=tokens))
+        return self._models.add_scored_columns(without, frozenset({"ref_logp"}))
 
     def _moving_models(self) -> dict[str, dict[str, Tensor]]:
         """Return the weights of the frozen models that change: the policy that sampled, a reference that is renewed."""
@@ -231,7 +239,8 @@ class Rounds(BatchSource):
         batch = self._rounds[number].select([row for group in groups for row in rows_of[group]])
         age = torch.full((len(batch),), step - number * self._params.steps_a_round)
         group = batch.columns.rows["group"] + number * self._params.prompts
-        return batch.with_columns(batch.columns.with_rows(age=age, group=group))
+        fresh = age < self._params.minibatches  # the first time through a round
+        return batch.with_columns(batch.columns.with_rows(age=age, fresh=fresh, group=group))
 
     def _replayed(self, number: int, step: int) -> dict[int, list[int]]:
         """Groups of earlier rounds, chosen by the seed and the step without repetition: {round: groups}."""

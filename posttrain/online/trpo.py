@@ -35,6 +35,8 @@ def trpo_refusal(params: TrainingParams) -> str | None:
         return "device.precision = bf16: update trpo solves for its step in float32. Use fp32 or auto"
     if params.optimizer.average or params.optimizer.matrices != "adamw":
         return "optimizer.average and matrices: update trpo makes its own step. Remove them"
+    if params.optimizer.critic_first:
+        return "optimizer.critic_first: update trpo moves the policy in each step. Remove it"
     return None
 
 

@@ -27,7 +27,7 @@ from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledModel, Servers
 from posttrain.sampling.episodes import longest_row
-from posttrain.sampling.sampler import MEMORY, Capability, Completion, Mixture, Request, Sampler, SamplingParams
+from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
 from posttrain.workspace import remove_oldest, write_text
 
@@ -101,7 +101,7 @@ class CachedSampler:
         folder = Path(os.environ.get("DVC_ROOT") or ".", ".dvc/tmp")
         if mixture is not None or self._base is None or not folder.is_dir():  # not a DVC workspace
             return self._inner.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
-        settings = [params.model_dump(mode="json", exclude=MEMORY), seed, greedy]
+        settings = [params.model_dump(mode="json"), seed, greedy]
         file = folder / "completions" / f"{self._key(requests, settings)}.parquet"
         if (found := _cached(file, len(requests))) is not None:
             print(f"{self._where}: {len(found):,} completions from the cache")

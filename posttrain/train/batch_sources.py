@@ -128,12 +128,21 @@ class ChunkedSource(BatchSource):
     """The data in parts, one after the other; the reference of a part is the policy at its start (sDPO, Kim 2024)."""
 
     def __init__(
-        self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int, *, parts: int, models: ModelSet
+        self,
+        examples: Sequence[Example],
+        batch_size: int,
+        epochs: float,
+        seed: int,
+        *,
+        parts: int,
+        models: ModelSet,
+        source: type[EpochSource] = EpochSource,
     ) -> None:
+        """`source`: of which each part is one."""
         if parts > len(examples):
             raise ValueError(f"{len(examples)} examples cannot be cut into {parts} parts")
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
-        self._parts = [EpochSource(_Subset(examples, part.tolist()), batch_size, epochs, seed) for part in order]
+        self._parts = [source(_Subset(examples, part.tolist()), batch_size, epochs, seed) for part in order]
         self._models = models
 
     @property

@@ -139,7 +139,7 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
         parts = sorted(name for name in sums if PART.fullmatch(name))
         complete = not parts or len(parts) == int(parts[-1].partition("-of-")[2][:5])
         files = [TENSORS, STATE, *parts]
-        wrong = world.from_first(lambda: [name for name in files if _digest(folder / name) != sums[name]])
+        wrong = world.from_first(lambda: [name for name in files if not _is_right(folder / name, sums)])
         if wrong or not complete:
             what = f"{wrong[0]} does not match its checksum" if wrong else "parts of it are missing"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
@@ -374,6 +374,14 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
         with TensorFile(folder / name, own) as opened:
             for key, tensor in own.items():
                 opened.write(key, tensor)
+
+
+def _is_right(file: Path, sums: Mapping[str, str]) -> bool:
+    """Return whether a file is there with its digest; it never raises, for all processes wait for the answer."""
+    try:
+        return _digest(file) == sums.get(file.name)
+    except OSError:
+        return False
 
 
 def _name(step: int) -> str:

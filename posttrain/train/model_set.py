@@ -312,14 +312,16 @@ class ModelSet:
     @torch.no_grad()
     def copy_policy(self, model: Any, keep: float = 0.0) -> None:
         """Move a frozen model (reference, old policy) to the policy as it is now; it keeps a share of its weights."""
-        if keep and is_trained_in_bf16(self.policy):
+        both = zip(model.parameters(), self.policy.parameters(), strict=True)
+        pairs = [(mine, theirs) for mine, theirs in both if mine is not theirs and theirs.requires_grad]
+        rounded = is_trained_in_bf16(self.policy) or any(own_part(mine).dtype != torch.float32 for mine, _ in pairs)
+        if keep and rounded:
             what = "an average of weights in bfloat16 would stand still: its steps are below their rounding"
             raise ModelError(what=what, where="renew_reference.keep", fix="Use device.precision: fp32, or keep: 0")
-        for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
-            if mine is not theirs and theirs.requires_grad:
-                sharded = is_sharded(model)
-                target, source = (own_part(mine), own_part(theirs)) if sharded else (mine, full(theirs))
-                target.copy_(source if not keep else keep * target + (1 - keep) * source)
+        sharded = is_sharded(model)
+        for mine, theirs in pairs:
+            target, source = (own_part(mine), own_part(theirs)) if sharded else (mine, full(theirs))
+            target.copy_(source if not keep else keep * target + (1 - keep) * source)
 
     def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:
         """KL(old || policy) over the vocabulary at each token, without keeping all logits as `exact_kl` does."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posttrain.algorithms.objective import step_metrics
 from posttrain.models.master_weights import master_of, round_masters, take_gradients
-from posttrain.models.sharding import as_divided, full, own_part
+from posttrain.models.sharding import as_divided, fill, full, own_part
 from posttrain.params.params import Params
 from posttrain.train.step import StepClosure
 
@@ -116,8 +116,9 @@ class WeightMean:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         self._count = int(tensors.get(f"{MEAN}count", 0))
-        found = {name: tensors[f"{MEAN}{name}"] for name in self._weights if self._count}
-        self._mean = {name: as_divided(part, self._weights[name]).clone() for name, part in found.items()}
+        self._mean = {name: torch.empty_like(weight) for name, weight in self._weights.items() if self._count}
+        for name, mean in self._mean.items():
+            fill(mean, tensors[f"{MEAN}{name}"])
 
 
 class AdamW:

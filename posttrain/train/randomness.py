@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posttrain.processes import world
+
 
 def seed(value: int) -> None:
     """Seed python, numpy and torch, on every device."""
@@ -47,7 +49,7 @@ def _drops(module: nn.Module, key: str) -> bool:
 
 
 def states(device: torch.device) -> dict[str, Tensor]:
-    """Return the random states of python, numpy, torch and the device."""
+    """Return the random states of python, numpy, torch and the device; of several processes those of each."""
     _, numbers, spare = random.getstate()
     _, keys, place, has_spare, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
     saved = {
@@ -59,11 +61,14 @@ def states(device: torch.device) -> dict[str, Tensor]:
     }
     if device.type != "cpu":
         saved["device"] = torch.get_device_module(device).get_rng_state()
-    return saved
+    every = {name: world.gathered_tensors(part.flatten()) for name, part in saved.items()}
+    others = {f"{name}.{rank}": every[name][rank] for rank in range(1, world.count()) for name in saved}
+    return saved | others
 
 
 def restore(saved: dict[str, Tensor], device: torch.device) -> None:
-    """Restore what `states` returned."""
+    """Restore what `states` returned; a process more than there were takes the first one's."""
+    saved = {name: saved.get(f"{name}.{world.rank()}", part) for name, part in saved.items() if "." not in name}
     spare = float(saved["python_spare"])
     random.setstate((random.getstate()[0], tuple(saved["python"].tolist()), None if math.isnan(spare) else spare))
     *keys, place, has_spare = saved["numpy"].tolist()

@@ -117,7 +117,7 @@ def test_adaptive_kl_measures_the_policy_that_sampled() -> None:
     objective, state = PolicyObjective(knobs, 9), {}
     state = objective.initial_state()
     old = t(-1, -1)
-    rows = {"reward": t(1, 0), "truncated": torch.zeros(2, dtype=torch.bool)}
+    rows = {"reward": t(1, 0), "truncated": torch.zeros(2, dtype=torch.bool), "fresh": torch.ones(2, dtype=torch.bool)}
     columns = {"old_logp": old, "ref_logp": old, "step_start_logp": old + 50, "logp": old + 50, "old_value": t(0, 0)}
     after = objective.prepare(Ragged(torch.tensor([1, 1]), rows, columns), state).state
     assert after["beta"] == state["beta"]

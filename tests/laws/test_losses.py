@@ -108,6 +108,9 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
         case = Case(
             case.objective, case.step.with_rows(age=torch.ones_like(case.step.rows["age"])), case.leaves, case.state
         )
+    if "fresh" in case.step.rows:
+        fresh = torch.ones(len(case.step), dtype=torch.bool)
+        case = Case(case.objective, case.step.with_rows(fresh=fresh), case.leaves, case.state)
     theirs = pipeline(case)
     padded, prepared, rows, state = Padded(case), theirs[0], case.step.rows, dict[str, float]()
     mask, tokens, coefficient = padded.mask, padded.tokens, 0.0
@@ -121,8 +124,8 @@ def test_policy_loss_is_the_pipelines(name: str, settings: dict[str, Any], shape
     old = tokens["old_logp"]
     if knobs.correction.type != "none":
         options["sampler_logp"], old = old, tokens["recomputed_logp"]
-    loss, metrics = policy_loss(name, padded.logp, old, advantages, mask, epoch=1, settings=settings, state=state,
-                                **options)  # fmt: skip
+    options |= {"epoch": 0 if "fresh" in rows else 1}
+    loss, metrics = policy_loss(name, padded.logp, old, advantages, mask, settings=settings, state=state, **options)
     if "value" in padded.leaves:
         value = padded(padded.leaves["value"])
         returns = padded(prepared.step.tokens["return"])

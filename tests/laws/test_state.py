@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from posttrain.algorithms.policy_config import POLICY_ROWS
-from posttrain.algorithms.policy_objective import PolicyObjective, doubling_factor, proportional_factor
+from posttrain.algorithms.policy_objective import (
+    PolicyObjective,
+    doubling_factor,
+    proportional_factor,
+    updated_coefficients,
+)
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.formulas.ragged import Ragged
@@ -27,6 +32,7 @@ def moved(age: float, by: float) -> Ragged:
         "reward": torch.tensor([1.0, 0.0]),
         "truncated": torch.zeros(2, dtype=torch.bool),
         "age": torch.full((2,), age),
+        "fresh": torch.full((2,), not age),
     }
     return Ragged(
         torch.tensor([2, 2]), rows, {"old_logp": old, "step_start_logp": old + by, "old_value": torch.zeros(4)}
@@ -49,6 +55,30 @@ def test_the_penalty_follows_the_last_reused_step_once_per_batch() -> None:
         assert state["penalty"] == price, (age, by)
 
 
+@pytest.mark.parametrize(
+    ("fresh", "opponent", "expected"),
+    [
+        ((True, True), None, 1 + 0.2 * 2 / 10),
+        ((True, False), None, 1 - 0.2 * 1 / 10),
+        ((False, False), None, 1.0),
+        ((True, True), (False, True), 1 - 0.2 * 1 / 10),
+        ((True, True), (True, True), 1.0),
+    ],
+)
+def test_beta_counts_each_sample_of_the_policy_once(
+    fresh: tuple[bool, ...], opponent: tuple[bool, ...] | None, expected: float
+) -> None:
+    """The first row has no KL to the reference, the second a large one."""
+    kl = {"type": "reward_sequence", "beta": 1.0, "target": 1.0, "horizon": 10}
+    knobs = POLICY_ROWS["nash_md" if opponent else "rloo"].settings(kl=kl)
+    objective = PolicyObjective(knobs, 8)
+    rows = {"fresh": torch.tensor(fresh), "group": torch.zeros(2, dtype=torch.long)}
+    rows |= {} if opponent is None else {"opponent": torch.tensor(opponent)}
+    step = moved(0, 0.0).with_rows(**rows).with_tokens(ref_logp=torch.tensor([-1.0, -1.0, -9.0, -9.0]))
+    state = updated_coefficients(knobs, step, step.tokens["old_logp"], objective.initial_state())
+    assert state["next_beta"] == pytest.approx(expected)
+
+
 def test_the_moving_average_forgets_its_start() -> None:
     knobs = POLICY_ROWS["reinforce"].settings(advantage={"type": "moving_average", "decay": 0.5}, kl="none")
     objective = PolicyObjective(knobs, 8)
@@ -59,6 +89,7 @@ def test_the_moving_average_forgets_its_start() -> None:
         baselines.append(reward - float(prepared.step.tokens["advantage"][0]))
         state = prepared.state
     assert baselines == pytest.approx([2.0, 2.0, (0.5 * 2 + 4) / 1.5])
+    assert objective.prepare(moved(1, 0.0), state).state == state, "a batch counts once"
 
 
 def test_bcos_shift_is_the_mean_of_all_steps() -> None:

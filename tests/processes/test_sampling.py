@@ -26,3 +26,7 @@ def test_dealt_completions_are_those_of_one_process(size: int, tmp_path: Path) -
         alone, shared = (load_file(tmp_path / f"{number}" / version / "model.safetensors") for number in (1, size))
         assert alone.keys() == shared.keys()
         assert all(torch.equal(alone[name], shared[name]) for name in alone), "the server gets the same weights"
+
+
+def test_each_process_resumes_with_its_own_random_numbers(tmp_path: Path) -> None:
+    launch("tests.processes.random_states", 2, tmp_path)

@@ -56,7 +56,7 @@ def test_the_same_requests_are_sampled_once(folder: Path, capsys: pytest.Capture
     expected = first.generate(REQUESTS, PARAMS, 0)
     again, other = sampler_of(folder)
     counted: list[int] = []
-    assert again.generate(REQUESTS, replace_rows(PARAMS), 0, advance=counted.append) == expected
+    assert again.generate(REQUESTS, PARAMS, 0, advance=counted.append) == expected
     assert (inner.sampled, other.sampled, sum(counted)) == (6, 0, 6)
     assert "test: 6 completions from the cache" in capsys.readouterr().out
 
@@ -67,6 +67,7 @@ def test_the_same_requests_are_sampled_once(folder: Path, capsys: pytest.Capture
         (longer, PARAMS, 0, {}),
         (REQUESTS[1:], PARAMS, 0, {}),
         (REQUESTS, SamplingParams(max_tokens=7), 0, {}),
+        (REQUESTS, SamplingParams(max_tokens=8, rows=3), 0, {}),
         (REQUESTS, PARAMS, 1, {}),
         (REQUESTS, PARAMS, 0, {"greedy": True}),
         (REQUESTS, PARAMS, 0, {"mixture": Mixture(load_model(folder), 0.5)}),
@@ -78,11 +79,6 @@ def test_the_same_requests_are_sampled_once(folder: Path, capsys: pytest.Capture
     before = other.sampled
     again.generate(REQUESTS, PARAMS, 0)
     assert other.sampled == before + 6, "weights that no folder has were taken for those of the folder"
-
-
-def replace_rows(params: SamplingParams) -> SamplingParams:
-    """The same but for what only memory depends on."""
-    return params.model_copy(update={"rows": 3})
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from posttrain.algorithms.objective import step_metrics
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.api import load_model, train_model
+from posttrain.api import load_model, train_model, train_online
 from posttrain.errors import ModelError
 from posttrain.measure.record import noted
 from posttrain.measure.timings import device_peak_mb
@@ -33,7 +34,7 @@ from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet, on_device
-from posttrain.train.optimizer import AdamW, OptimizerParams
+from posttrain.train.optimizer import AdamW, OptimizerParams, WeightMean
 from posttrain.train.provenance import differences, stage_maker
 from posttrain.train.step import StepClosure, _of_all, make_batch
 from tests.models.families import EVERY, SHAPE
@@ -149,6 +150,31 @@ def test_the_api_trains_a_model_that_is_on_the_gpu(folder: Path) -> None:
     before = copy.deepcopy(model.state_dict())
     train_model(model, load_model(folder)[1], [{"prompt": "1+1=", "completion": "2"}])
     assert any(not torch.equal(part, before[name]) for name, part in model.state_dict().items())
+
+
+def test_the_api_trains_a_critic_on_the_gpu(folder: Path) -> None:
+    """In bf16 its weights need masters too."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to("cuda")
+    rollout = {"rounds": 2, "prompts": 2, "group_size": 2, "minibatches": 1, "sampling": {"max_tokens": 4}}
+    settings = {"rollout": rollout, "advantage": {"type": "gae"}}
+    prompts = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+2=", "answer": "3"}]
+    history = train_online(
+        model, load_model(folder)[1], prompts, lambda found: [float(len(one.row.rest)) for one in found], "ppo",
+        settings=settings,
+    )  # fmt: skip
+    assert len(history) == 2 and all(math.isfinite(row["value_loss"]) for row in history)
+
+
+def test_a_mean_of_weights_resumes_on_the_gpu() -> None:
+    weights = {"a": torch.arange(3.0, device=CUDA)}
+    mean = WeightMean(weights, 1.0, 3)
+    mean.add(0)
+    again = WeightMean(weights, 1.0, 3)
+    again.load_state_dict({name: part.cpu() for name, part in mean.state_dict().items()})
+    for step in (1, 2):
+        weights["a"] += 3
+        again.add(step)
+    assert weights["a"].tolist() == [3.0, 4.0, 5.0]
 
 
 def test_a_forward_pass_of_qlora_does_not_wait_and_launches_little() -> None:

@@ -223,8 +223,8 @@ def save_model(
     """Write weights, config, tokenizer and manifest; the folder appears complete or not at all.
 
     `source` is the folder that the model started from: its dtype is kept unless `save_dtype` names another, and the
-    model in memory is rounded to it, so that what is measured afterwards is what was saved. The tokenizer and the other
-    small files are all of `files`, or those of `source`.
+    model in memory is rounded to it, so that what is measured afterwards is what was saved (an adapter that is merged
+    stays as it was trained). The tokenizer and the other small files are all of `files`, or those of `source`.
     """
     target = Path(path)
     _check_finite(model, target, "Lower the learning rate; the last good checkpoint is kept")

@@ -311,9 +311,11 @@ def score_rows(model: Any, packed: PackedRows) -> Tensor:
 
 
 def value_tokens(model: Any, packed: PackedRows) -> Tensor:
-    """Return the scalar head's value [M] of the state before each completion token."""
+    """Return the scalar head's value [M] of the state before each completion token, on the scale of the rewards."""
     states_ND = packed_states(model, packed)
-    return _scalars(model.score(states_ND.index_select(0, packed.source_M)))
+    values_M = _scalars(model.score(states_ND.index_select(0, packed.source_M)))
+    shift = getattr(model.config, "reward_shift", 0.0)  # of a reward model that was centred
+    return values_M - shift if shift else values_M
 
 
 def _scalars(column: Tensor) -> Tensor:
