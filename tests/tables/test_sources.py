@@ -224,3 +224,16 @@ def test_a_run_with_short_forms_in_a_list() -> None:
     put("d/b-1.jsonl", 100, 100)
     Path("params.yaml").write_text("data: {files: {mine: {path: d, chat: [a.jsonl, b-*.jsonl]}}}")
     assert sorted(asked(file_tables("mine")["chat"]))[-1] >= 100
+
+
+def test_feedback_of_pairs_keeps_what_the_template_reads() -> None:
+    rows = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(40)]
+    rows = [{**row, "chat_template_kwargs": {"enable_thinking": False}} if n % 2 else row for n, row in enumerate(rows)]
+    Path("pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    Path("params.yaml").write_text("data: {files: {mine: {path: ., pairs: pairs.jsonl}}}")
+    tables = file_tables("mine")
+    thinks = tables["feedback"].filter(pl.col("chat_template_kwargs").is_not_null())
+    asked_for = tables["pairs"].filter(pl.col("chat_template_kwargs").is_not_null())
+    assert set(thinks["chat_template_kwargs"]) == {'{"enable_thinking":false}'} and thinks.height > 20
+    assert set(thinks["problem"]) == set(asked_for["problem"])
+    check_table(tables["feedback"], "feedback", "feedback.parquet")
