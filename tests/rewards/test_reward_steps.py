@@ -12,7 +12,7 @@ import torch
 
 import posttrain
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.errors import ParamsError, RewardError
+from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_scorer, load_tokenizer, save_model
@@ -26,13 +26,16 @@ from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
 from posttrain.rewards.turns import placed_terms, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
-from posttrain.sampling.step_labels import StepLabels, labelled_steps
+from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_steps
+from posttrain.tables.columns import Tables
 from posttrain.tables.layouts import convert, convert_all
 from posttrain.tables.turns import RowError
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack
+from tests.models.tiny import rollout_of as tiny_rollout
 from tests.models.tiny import tiny_folder
 
 RUNTIME = Runtime(DeviceParams(device="cpu", precision="fp32", threads=1))
@@ -148,6 +151,30 @@ def test_ppo_learns_from_rewards_on_steps(folder: Path) -> None:
     assert sum(rewards[-6:]) / 6 > sum(rewards[:6]) / 6 + 0.15
 
 
+def test_feedback_is_made_without_pairs_where_nobody_asks_for_pairs() -> None:
+    rows = [{"split": "train", "problem": f"q{n}", "prompt": asked()[:1]} for n in range(2)]
+    samples = [tiny_rollout(str(n)) for n in range(4)]
+    own = {"policy": "sft/main", "data": "two_step/prompts", "reward_model": "none", "noise": 0.0, "samples": 2}
+
+    def made(rewards: list[float], **settings: object) -> tuple[Tables, dict[str, float]]:
+        params = check(SamplesRun, {**own, **settings}, where="data.samples.a")
+        return sampled_tables(params, "here", rows, samples, rewards, [LabelledStep(0, "2+3=5", True)])
+
+    tables, _ = made([1.0, 1.0, 0.0, 0.0], tables=["feedback"])
+    assert [*tables] == ["feedback"] and tables["feedback"]["label"].to_list() == [True, True, False, False]
+    both, _ = made([1.0, 0.0, 0.0, 1.0], tables=["pairs", "feedback"])
+    alone, _ = made([1.0, 0.0, 0.0, 1.0], tables=["feedback"])
+    assert alone["feedback"].equals(both["feedback"]) and both["pairs"].height == 2
+    tables, figures = made([1.0] * 4, tables=["feedback"], steps={})
+    assert tables["feedback"]["label"].to_list() == [True] and "annotator_error" not in figures
+    for kinds, said in (
+        ("pairs", "no prompt got two samples of different"),
+        ("feedback", "no complete samples of different"),
+    ):
+        with pytest.raises(DataError, match=said):
+            made([1.0] * 4, tables=[kinds])
+
+
 def begins_with_an_even_token(rollouts: Sequence[Rollout]) -> list[float]:
     return [float(rollout.row.rest[0] % 2 == 0) for rollout in rollouts]
 
@@ -210,8 +237,6 @@ def test_the_loss_of_labels_is_the_cross_entropy_of_each_answer() -> None:
 
 
 def test_settings_that_label_no_steps_are_refused() -> None:
-    from posttrain.sampling.sample_preferences import SamplesRun
-
     own = {"policy": "sft/main", "data": "two_step/prompts", "reward_model": "none", "tables": ["pairs"], "steps": {}}
     with pytest.raises(Exception, match="Add feedback, or remove steps"):
         check(SamplesRun, own, where="data.samples.a")
