@@ -17,7 +17,7 @@ from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.scorable import check_scorable, row_fault, scorable_prompts
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.tables.columns import TOOL_USE, Kind
+from posttrain.tables.columns import TOOL_USE, Kind, canonical
 from posttrain.tables.filters import FilterRun, filtered
 from posttrain.tables.store import write_tables
 from posttrain.text.chat_template import row_variables
@@ -87,7 +87,8 @@ def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: 
 
     scored = table.with_columns(score=pl.Series([scores.get(row) for row in table["id"]], dtype=pl.Float64))
     score, least = pl.col("score"), -math.inf if params.min_score is None else params.min_score
-    place = score.rank("ordinal", descending=True).over("split", "problem")
+    prompts = pl.Series([canonical([one.prompt.messages, one.prompt.variables]) for one in rollouts], dtype=pl.String)
+    place = score.rank("ordinal", descending=True).over("split", prompts)
     limits: dict[str, pl.Expr] = {
         "no score": score.is_null(),
         f"a score below {least:g}": score < least,

@@ -74,10 +74,11 @@ def main(run: str) -> None:
             from posttrain.sampling.agreement import sampler_gap
 
             gap = sampler_gap(model, drawn, params.sampling.temperature, runtime, where)
-        rows, rollouts = FailureLimit(reward, params.max_failed, where).complete(rows, reward.score(drawn))
+        failures = FailureLimit(reward, params.max_failed, where)
+        rows, rollouts = failures.complete(rows, reward.score(drawn))
         check_scorable(params.reward, rollouts, where)
         steps = [] if params.steps is None else labelled_steps(
-            sampler, text, rollouts, reward, params.steps, params.sampling, params.seed, params.pass_score
+            sampler, text, rollouts, reward, failures, params.steps, params.sampling, params.seed, params.pass_score
         )  # fmt: skip
     tables, summary = sampled_tables(params, where, rows, rollouts, reward.totals(rollouts), steps)
     _write(run, tables, {**summary, **gap})

@@ -36,12 +36,15 @@ def check_rows() -> str:
     errors, found = list[str](), dict[str, FirstRows]()
     for name in group_of(settings, "data.files"):
         params = load_settings("data.files", name)
-        for key, (kind, source) in sources_by_key(params).items():
+        sources = sources_by_key(params)
+        kinds = [kind for kind, _ in sources.values()]
+        for key, (kind, source) in sources.items():
             where = f"data.files.{name}.{key}"
             try:
                 found[f"{name}/{key}"] = rows = first_rows(
-                    source, kind, where, Path(params.path), outside_workspace=params.outside_workspace
-                )
+                    source, kind, where, Path(params.path),
+                    outside_workspace=params.outside_workspace, alone=kinds.count(kind) == 1,
+                )  # fmt: skip
             except PosttrainError as error:
                 errors.append(str(error))
             else:

@@ -32,7 +32,9 @@ class CodeOptions(Params):
     """How programs are found, run and scored."""
 
     take: Literal["block", "text"] = Field(
-        "block", description="block: the program is the last ```python block; text: the whole completion"
+        "block",
+        description="block: the program is the last ```python block, else the last of no language; text: the whole "
+        "completion",
     )
     score: Literal["all", "share"] = Field(
         "all", description="all: 1 if every test passes, else 0; share: the share of tests that pass"
@@ -119,8 +121,9 @@ def program_of(text: str, take: str) -> str | None:
     """Return the program of a completion; None: it has none."""
     if take == "text":
         return text if text.strip() else None
-    blocks = [code for language, code in _BLOCK.findall(text) if language.lower() in _PYTHON]
-    return blocks[-1] if blocks else None
+    blocks = [(language, code) for language, code in _BLOCK.findall(text) if language.lower() in _PYTHON]
+    tagged = [code for language, code in blocks if language]
+    return (tagged or [code for _, code in blocks] or [None])[-1]
 
 
 def judge_program(box: Sandbox | Command, code: str, info: CodeInfo, options: CodeOptions) -> Verdict:

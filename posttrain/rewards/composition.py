@@ -75,7 +75,8 @@ def _cascade(options: CascadeOptions, context: Context) -> ScoreFn:
             low, high = options.unsure.get(name, (1.0, 0.0))
             for place, rollout in zip(left, part.score([rollouts[place] for place in left]), strict=True):
                 scores[place] = rollout.scores[name]
-            left = [i for i in left if scores[i].status == "unparseable" or low <= scores[i].value <= high]
+            scored = [i for i in left if scores[i].status not in FAILED]
+            left = [i for i in scored if scores[i].status == "unparseable" or low <= scores[i].value <= high]
         return scores
 
     return Composed(parts.values(), score)

@@ -114,10 +114,10 @@ def sampled_tables(
     """Return the tables that the run asks for, and the metrics of the run, without the sizes of the tables."""
     tables: dict[Kind, pl.DataFrame] = {}
     summary: dict[str, float] = {}
-    if {"pairs", "feedback"} & set(params.tables):
-        tables["pairs"], tables["feedback"], summary = _annotated(params, where, rows, samples, rewards)
+    if "pairs" in params.tables or ("feedback" in params.tables and params.steps is None):
+        tables, summary = _annotated(params, where, rows, samples, rewards)
     if params.steps is not None:
-        tables["feedback"] = _of_steps(params, rows, steps)
+        tables["feedback"] = _of_steps(params, where, rows, steps)
         summary["right_steps"] = sum(step.right for step in steps) / max(len(steps), 1)
     if "chat" in params.tables:
         tables["chat"] = _best(params, where, rows, samples, rewards)
@@ -126,8 +126,12 @@ def sampled_tables(
     return {kind: tables[kind] for kind in params.tables}, summary | {"mean_reward": sum(rewards) / len(rewards)}
 
 
-def _of_steps(params: SamplesRun, rows: Sequence[Mapping[str, Any]], steps: Sequence[LabelledStep]) -> pl.DataFrame:
+def _of_steps(
+    params: SamplesRun, where: str, rows: Sequence[Mapping[str, Any]], steps: Sequence[LabelledStep]
+) -> pl.DataFrame:
     """Return labelled steps as a table of feedback: the answer up to the end of the step."""
+    if not steps:
+        raise _nothing(params, where, "no sample is complete and of one turn, so no step has a label")
     judged = [
         {
             **_shared(rows[step.place // params.samples]),
@@ -195,10 +199,13 @@ def _annotated(
     rows: Sequence[Mapping[str, Any]],
     samples: Sequence[Rollout],
     rewards: Sequence[float],
-) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, float]]:
-    """Pairs and labels of the annotator, over the samples that ended with a stop token."""
+) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
+    """Pairs and labels of the annotator as far as the run asks for them, over samples that ended with a stop token.
+
+    Both are drawn in any case: the labels of a seed do not depend on `tables`.
+    """
     if several := next((sample for sample in samples if len(sample.turns) > 1), None):
-        what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and a pair has one"
+        what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and pairs and feedback one"
         raise DataError(what=what, where=f"{where} (params.yaml)", fix="Write tables: [chat]")
     rng = random.Random(params.seed)
     pairs, liked, flipped, compared = [], [], 0, 0
@@ -218,12 +225,20 @@ def _annotated(
         for k in distinct.values():
             label = _prefers(rewards[k] - middle, noise, rng)
             liked.append({**_shared(row), "completion": _turn(samples[k]), "label": label})
-    if not pairs:
-        fix = f"Train {params.policy} longer, raise samples or prompts, or write tables: [chat]"
-        where = f"{where} (params.yaml)"
-        raise DataError(what="no prompt got two samples of different reward", where=where, fix=fix)
+    if "pairs" in params.tables and not pairs:
+        raise _nothing(params, where, "no prompt got two samples of different reward")
+    if not liked or min(rewards) == max(rewards):
+        raise _nothing(params, where, "there are no complete samples of different reward")
+    made: dict[Kind, list[dict[str, Any]]] = {"pairs": pairs, "feedback": liked}
+    wanted = [kind for kind in made if kind in params.tables and (kind == "pairs" or params.steps is None)]
     summary = {"annotator_error": flipped / max(compared, 1)}
-    return with_ids(pl.DataFrame(pairs), "pairs"), with_ids(pl.DataFrame(liked), "feedback"), summary
+    return {kind: with_ids(pl.DataFrame(made[kind]), kind) for kind in wanted}, summary
+
+
+def _nothing(params: SamplesRun, where: str, what: str) -> DataError:
+    """Return the error of a table without a row."""
+    fix = f"Train {params.policy} longer, raise samples or prompts, or write tables: [chat]"
+    return DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
 
 
 def _prefers(gap: float, noise: float, rng: random.Random) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from posttrain.params.params import Params
+from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.steps import step_ends, steps_of
 from posttrain.rollout import Rollout
@@ -35,10 +36,13 @@ class LabelledStep(NamedTuple):
 
 
 def labelled_steps(
-    sampler: Sampler, text: ChatText, rollouts: Sequence[Rollout], reward: RewardSum, labels: StepLabels,
-    params: SamplingParams, seed: int, pass_score: float,
+    sampler: Sampler, text: ChatText, rollouts: Sequence[Rollout], reward: RewardSum, failures: FailureLimit,
+    labels: StepLabels, params: SamplingParams, seed: int, pass_score: float,
 ) -> list[LabelledStep]:  # fmt: skip
-    """Return every step of the first samples of each prompt; the last step is right if the sample itself passes."""
+    """Return the steps of the first samples of each prompt; the last step is right if the sample itself passes.
+
+    A step of which no continuation passes, and one has no score, is unknown and left out.
+    """
     open_steps: list[tuple[int, str, list[int]]] = []
     found: list[LabelledStep] = []
     for place, rollout in enumerate(rollouts):
@@ -59,10 +63,16 @@ def labelled_steps(
         for nth in range(labels.continuations)
     ]
     completions = iter(sampler.generate(requests, params, seed))
-    for place, part, ids in open_steps:
+    scored: list[Rollout] = []
+    for place, _, ids in open_steps:
         whole = [_continued(rollouts[place], ids, next(completions), text) for _ in range(labels.continuations)]
-        scored = [one for one in reward.score(whole) if reward.failure(one) is None]
-        found.append(LabelledStep(place, part, any(reward.total(one) >= pass_score for one in scored)))
+        scored += reward.score(whole)
+    judged = set(failures.check(scored))
+    for nth, (place, part, _) in enumerate(open_steps):
+        mine = range(nth * labels.continuations, (nth + 1) * labels.continuations)
+        right = any(reward.total(scored[one]) >= pass_score for one in mine if one in judged)
+        if right or judged.issuperset(mine):
+            found.append(LabelledStep(place, part, right))
     return sorted(found, key=lambda step: (step.place, len(step.text)))
 
 

@@ -52,7 +52,7 @@ class FileFinder:
             raise self._error(f"{path} is not in the folder {root}", fix)
         self._check_inside(place)
         if place.is_file():
-            files = {"test" if _first_word(place) == "test" else "train": [place]}
+            files = _by_first_word([place], names)
         elif (matched := matches(path, root)) is not None:
             files = self._by_name(matched, f"no data file matches {place}", names)
         elif not place.is_dir():
@@ -67,17 +67,13 @@ class FileFinder:
         return {name: [self._part(file) for file in some] for name, some in files.items()}
 
     def _by_name(self, paths: list[Path], none: str, names: Collection[str]) -> dict[str, list[Path]]:
-        """Files by the first word of their name: `train-00000-of-00002.parquet` belongs to `train`."""
+        """Return the data files of a folder or of a pattern by split."""
         visible = sorted(path for path in paths if not _hidden([path.name]))
         files = [path for path in visible if path.suffix.lower() in READERS and not path.is_dir()]
         self.ignored = [printable(path.name) + "/" * path.is_dir() for path in visible if path not in files]
         if not files:
             raise self._error(none, f"Add files that end in {_SUFFIXES}; names that begin with . or _ are not read")
-        groups: dict[str, list[Path]] = {}
-        for file in files:
-            groups.setdefault(_first_word(file), []).append(file)
-        known = any(name in names or name.lower() in SPLIT_NAMES for name in groups)
-        return groups if known else {"train": files}
+        return _by_first_word(files, names)
 
     def _saved(self, folder: Path) -> list[Path]:
         """Return the files of a folder that `save_to_disk` of the datasets library wrote."""
@@ -114,9 +110,13 @@ class FileFinder:
         return DataError(what=printable(what), where=self.where, fix=printable(fix))
 
 
-def _first_word(file: Path) -> str:
-    """`train` of `train-00000-of-00002.parquet`."""
-    return file.stem.split("-")[0].split(".")[0]
+def _by_first_word(files: list[Path], names: Collection[str]) -> dict[str, list[Path]]:
+    """Files by the first word of their name: `train-00000-of-00002.parquet` belongs to `train`."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        groups.setdefault(file.stem.split("-")[0].split(".")[0], []).append(file)
+    known = any(name in names or name.lower() in SPLIT_NAMES for name in groups)
+    return groups if known else {"train": files}
 
 
 _SUFFIXES: Final = ", ".join(READERS)

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.params.params import Params, load
-from posttrain.tables.columns import Kind, Tables, with_ids
+from posttrain.tables.columns import VARIABLES, Kind, Tables, with_ids
 from posttrain.tables.options import FileTables, HubTables, Source, numbered_sources
 from posttrain.tables.user_data import ReadSource, make_table, read_sources, split_tables
 
@@ -175,8 +175,9 @@ def _collected(errors: list[PosttrainError]) -> Iterator[None]:
 
 def feedback_from_pairs(pairs: pl.DataFrame) -> pl.DataFrame:
     """Feedback in which chosen answers have the label true and rejected ones false."""
+    shared = [name for name in ("split", "problem", "prompt", VARIABLES) if name in pairs.columns]
     sides = [
-        pairs.select("split", "problem", "prompt", completion=side, label=pl.lit(value))
+        pairs.select(*shared, completion=side, label=pl.lit(value))
         for side, value in (("chosen", True), ("rejected", False))
     ]
     return with_ids(pl.concat(sides), "feedback").unique("id", maintain_order=True)

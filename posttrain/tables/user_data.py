@@ -84,7 +84,8 @@ def read_sources(
 ) -> list[ReadSource]:
     """Return the converted rows of each source of a table."""
     sources = numbered_sources(where, source).items()
-    return [_read(table_source, kind, key, root, outside_workspace=outside_workspace) for key, table_source in sources]
+    alone = len(sources) == 1
+    return [_read(one, kind, key, root, outside_workspace=outside_workspace, alone=alone) for key, one in sources]
 
 
 def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kind, pl.DataFrame]:
@@ -170,16 +171,19 @@ class FirstRows:
     cut: list[str]
 
 
-def first_rows(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool) -> FirstRows:
+def first_rows(
+    source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool
+) -> FirstRows:
     """Read the first rows of every file of a source as the stage would, and write nothing."""
     assert isinstance(source, FileTable)
     found = FileFinder(where, outside_workspace).find(source.path, root, source.splits.values())
-    parts = select_parts(found, source, kind, where, _unsaid)
+    parts = select_parts(found, source, kind, where, _unsaid, alone=alone)
     cut = [file.place for files in parts.values() for file in files if _is_large_json(file)]
     some = {name: [_first_of(file, cut) for file in files if not _is_large_json(file)] for name, files in parts.items()}
     if not any(some.values()):
         return FirstRows([], None, cut)
-    read = named_splits(read_parts(some, kind, source, None, where), list(parts), source, kind, where)
+    converted = read_parts(some, kind, source, None, where)
+    read = named_splits(converted, list(parts), source, kind, where, alone=alone)
     read.log = _unsaid
     rows = _ordered(_with_splits([read], kind, tested=False), kind)
     rows = rows.filter(rows.select(pl.struct("id", "split").is_first_distinct()).to_series())
@@ -214,25 +218,27 @@ def _log(where: str, line: str) -> None:
     print(f"{where}: {line}", file=sys.stderr)
 
 
-def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool) -> ReadSource:
+def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool) -> ReadSource:
     """Return the rows of one source with its own splits; the rules of the table are checked later."""
     log = partial(_log, where)
     if isinstance(source, HubTable):
         parts = hub_parts(source, where, log)
     else:
         parts = _file_parts(source, FileFinder(where, outside_workspace), root, log)
-    parts = select_parts(parts, source, kind, where, log)
+    parts = select_parts(parts, source, kind, where, log, alone=alone)
     read = read_parts(parts, kind, source, source.limit, where)
     if read.limited:
         log(f"read only the first {source.limit:,} rows of each split (limit)")
     if read.unwanted:
         log(f"{rows_text(read.unwanted)} left out by `where`")
-    return named_splits(read, list(parts), source, kind, where)
+    return named_splits(read, list(parts), source, kind, where, alone=alone)
 
 
-def named_splits(read: ConvertedRows, names: list[str], source: ReadOptions, kind: Kind, where: str) -> ReadSource:
+def named_splits(
+    read: ConvertedRows, names: list[str], source: ReadOptions, kind: Kind, where: str, *, alone: bool = True
+) -> ReadSource:
     """Converted rows with the splits that their source or their own column `split` names."""
-    rows = assign_source_splits(read, names, source, kind, where)
+    rows = assign_source_splits(read, names, source, kind, where, alone=alone)
     return ReadSource(source, rows, read.refused, rows.height + len(read.refused), partial(_log, where))
 
 

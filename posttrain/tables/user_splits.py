@@ -38,25 +38,26 @@ class SplitOptions(Params):
     )
 
 
-def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log: Log) -> Parts:
+def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log: Log, *, alone: bool) -> Parts:
     """Return the parts of the splits that are used; rows of a single part may still name their own."""
     if len(parts) == 1:
         return parts
-    named = _named(list(parts), source, kind, where)
+    named = _named(list(parts), source, kind, where, alone=alone)
     unread = [name for name in parts if name not in named]
     if unread:
         log(f"not read: {', '.join(map(printable, unread))}; name them under `splits` if they are splits")
     return {name: parts[name] for name in named}
 
 
-def _named(names: list[str], source: SplitOptions, kind: Kind, where: str) -> dict[str, Split]:
+def _named(names: list[str], source: SplitOptions, kind: Kind, where: str, *, alone: bool) -> dict[str, Split]:
     """Our split of each of the source's splits; refuses a source without train or without a split that is named.
 
-    Prompts may be test prompts alone.
+    Prompts may be test prompts alone; in a list (not `alone`) another source may have train.
     """
     named = split_names(source.splits, names)
     missing = next((name for name in source.splits.values() if name not in names), None)
-    has_rows = "train" in named.values() or (kind == "prompts" and "test" in named.values())
+    needed = {"train", "test"} if kind == "prompts" else {"train"}
+    has_rows = bool(needed & {*named.values()}) if alone else bool(named)
     if missing is not None or not has_rows:
         what = f"split '{missing}' not found" if missing is not None else "the source has no split named train"
         known = printable(", ".join(names)[:300])
@@ -66,18 +67,19 @@ def _named(names: list[str], source: SplitOptions, kind: Kind, where: str) -> di
 
 
 def assign_source_splits(
-    read: ConvertedRows, names: list[str], source: SplitOptions, kind: Kind, where: str
+    read: ConvertedRows, names: list[str], source: SplitOptions, kind: Kind, where: str, *, alone: bool
 ) -> pl.DataFrame:
     """Return the converted rows with the split that their source or their own column `split` names."""
     frame, given = read.frame, pl.col("given")
     values = frame["given"].drop_nulls().unique(maintain_order=True).to_list()
     if not values:
-        return frame.with_columns(split=pl.col("source").replace_strict(_named(names, source, kind, where)))
+        named = _named(names, source, kind, where, alone=alone)
+        return frame.with_columns(split=pl.col("source").replace_strict(named))
     if len(names) > 1:
         known = ", ".join(map(printable, names))
         what = f"the rows have a column 'split', but the source already has the splits {known}"
         raise DataError(what=what, where=where, fix="Give one file, or rename the column, e.g. rename: {split: part}")
-    named = _named(values, source, kind, where)
+    named = _named(values, source, kind, where, alone=alone)
     known = printable(", ".join(source.splits.values() or SPLIT_NAMES))
     fix = "name it under `splits`, or rename the column if it is not a split"
     bad_rows = frame.filter(~given.is_in(list(named)).fill_null(value=False))
@@ -178,7 +180,10 @@ def check_splits(table: pl.DataFrame, source: SplitOptions, kind: Kind, where: s
     for split in SPLITS[kind]:
         if shares.get(split) and table.filter(split=split).is_empty():
             fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: no such split)"
-            fix = "Lower heldout_share and test_share, or give more rows" if split == "train" else fix
+            if split == "train":
+                named = not table.is_empty() and table["fixed"].all()
+                fix = "Lower heldout_share and test_share, or give more rows"
+                fix = "Name the training rows under `splits`, or add a source that has some" if named else fix
             what = f"the split '{split}' is empty ({rows_text(table.height)} in all)"
             raise DataError(what=what, where=where, fix=fix)
 

@@ -76,6 +76,8 @@ def test_one_pair_may_stand_alone() -> None:
         ("  ```Python\n  a\n  ```", "  a\n"),
         ("```python\na\n```\n```text\noutput\n```", "a\n"),
         ("```python\na\n```\n```python\nb", "a\n"),
+        ("```python\na\n```\nOutput:\n```\n6\n```", "a\n"),
+        ("```\na\n```\n```\nb\n```", "b\n"),
         ("```python\n```", ""),
         ("```python\na", None),
         ("def f(x): return x + 1", None),

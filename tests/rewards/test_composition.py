@@ -10,6 +10,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
@@ -85,6 +86,15 @@ def test_a_cascade_asks_the_next_reward_where_one_is_unsure() -> None:
     ]
     assert [one.value for one in found[:3]] == [0.9, 1.0, 0.1]
     assert found[3].status == "timeout", "a failure is not an abstention"
+
+
+def test_a_failed_score_of_a_cascade_is_no_number_in_a_band() -> None:
+    terms = {"first": fixed(Score(0.0, "error"), -0.2), "last": fixed(1.0, 1.0)}
+    cascade = {"of": terms, "unsure": {"first": [-0.5, 0.5]}}
+    judged = RewardSum(check(Settings, {"reward": {"cascade": cascade}}, where="x").reward, CONTEXT)
+    rollouts = judged.score([rollout_of(str(i)) for i in range(2)])
+    assert [one.scores["cascade"].status for one in rollouts] == ["error", "ok"]
+    assert FailureLimit(judged, 0.5, "here").check(rollouts) == [1], "it counts as a failure"
 
 
 def test_milestones_give_partial_credit_in_their_order() -> None:

@@ -12,27 +12,31 @@ import torch
 
 import posttrain
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.errors import ParamsError, RewardError
+from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
 from posttrain.params.params import check
+from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.learned import RewardModel
-from posttrain.rewards.reward import Context, Reward, WeightedReward, rule
+from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward, rule
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
 from posttrain.rewards.turns import placed_terms, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
-from posttrain.sampling.step_labels import StepLabels, labelled_steps
+from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_steps
+from posttrain.tables.columns import Tables
 from posttrain.tables.layouts import convert, convert_all
 from posttrain.tables.turns import RowError
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack
+from tests.models.tiny import rollout_of as tiny_rollout
 from tests.models.tiny import tiny_folder
 
 RUNTIME = Runtime(DeviceParams(device="cpu", precision="fp32", threads=1))
@@ -148,12 +152,36 @@ def test_ppo_learns_from_rewards_on_steps(folder: Path) -> None:
     assert sum(rewards[-6:]) / 6 > sum(rewards[:6]) / 6 + 0.15
 
 
+def test_feedback_is_made_without_pairs_where_nobody_asks_for_pairs() -> None:
+    rows = [{"split": "train", "problem": f"q{n}", "prompt": asked()[:1]} for n in range(2)]
+    samples = [tiny_rollout(str(n)) for n in range(4)]
+    own = {"policy": "sft/main", "data": "two_step/prompts", "reward_model": "none", "noise": 0.0, "samples": 2}
+
+    def made(rewards: list[float], **settings: object) -> tuple[Tables, dict[str, float]]:
+        params = check(SamplesRun, {**own, **settings}, where="data.samples.a")
+        return sampled_tables(params, "here", rows, samples, rewards, [LabelledStep(0, "2+3=5", True)])
+
+    tables, _ = made([1.0, 1.0, 0.0, 0.0], tables=["feedback"])
+    assert [*tables] == ["feedback"] and tables["feedback"]["label"].to_list() == [True, True, False, False]
+    both, _ = made([1.0, 0.0, 0.0, 1.0], tables=["pairs", "feedback"])
+    alone, _ = made([1.0, 0.0, 0.0, 1.0], tables=["feedback"])
+    assert alone["feedback"].equals(both["feedback"]) and both["pairs"].height == 2
+    tables, figures = made([1.0] * 4, tables=["feedback"], steps={})
+    assert tables["feedback"]["label"].to_list() == [True] and "annotator_error" not in figures
+    for kinds, said in (
+        ("pairs", "no prompt got two samples of different"),
+        ("feedback", "no complete samples of different"),
+    ):
+        with pytest.raises(DataError, match=said):
+            made([1.0] * 4, tables=[kinds])
+
+
 def begins_with_an_even_token(rollouts: Sequence[Rollout]) -> list[float]:
     return [float(rollout.row.rest[0] % 2 == 0) for rollout in rollouts]
 
 
-def test_a_step_is_right_if_a_continuation_passes(folder: Path) -> None:
-    """What the first token decides is decided at the end of each step; what the rest decides, by any continuation."""
+def labelled_by(folder: Path, score: ScoreFn, most: float) -> tuple[list[Rollout], list[LabelledStep]]:
+    """Samples of a small model with scores, and the labels of the steps of two of each prompt."""
     text, model = ChatText(load_tokenizer(folder)), load_policy(folder)
     prompts = [Prompt(f"p{a}", asked()[:1], ()) for a in range(6)]
     sampler, params = LocalSampler(model, text.stops, RUNTIME), SamplingParams(max_tokens=24)
@@ -161,16 +189,48 @@ def test_a_step_is_right_if_a_continuation_passes(folder: Path) -> None:
     ended = [replace(rollout, finish="stop") for rollout in drawn]
     separator = max((letter for letter in "0123456789 e" if letter.strip()), key=lambda one: sum(
         one in rollout.text for rollout in ended))  # fmt: skip
-    reward = Reward(lambda options, context: begins_with_an_even_token)
-    total = RewardSum({"even": WeightedReward(reward=reward)}, Context(RUNTIME, "here", text=text))
+    reward = Reward(lambda options, context: score)
+    total = RewardSum({"own": WeightedReward(reward=reward)}, Context(RUNTIME, "here", text=text))
     labels = StepLabels(separator=separator, continuations=2, samples=2)
-    found = labelled_steps(sampler, text, total.score(ended), total, labels, params, 0, 1.0)
+    limit, scored = FailureLimit(total, most, "here"), total.score(ended)
+    limit.check(scored)
+    return scored, labelled_steps(sampler, text, scored, total, limit, labels, params, 0, 1.0)
+
+
+def test_a_step_is_right_if_a_continuation_passes(folder: Path) -> None:
+    """What the first token decides is decided at the end of each step; what the rest decides, by any continuation."""
+    ended, found = labelled_by(folder, begins_with_an_even_token, 0.0)
     assert len({step.place for step in found}) < len(found), "no sample has two steps, so the test would prove nothing"
     assert all(ended[step.place].sample < 2 for step in found)
     for step in found:
         first = ended[step.place].row.rest[0]
         assert step.right == (first % 2 == 0) and ended[step.place].text.startswith(step.text)
     assert found == sorted(found, key=lambda step: (step.place, len(step.text)))
+
+
+def test_a_step_that_only_failed_scores_could_pass_is_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Right is what a scored continuation says, wrong what all of them say."""
+    given: list[list[Score]] = []
+
+    def score(rollouts: Sequence[Rollout]) -> list[Score]:
+        last = [rollout.row.rest[-1] % 3 for rollout in rollouts]
+        given.append([Score(float(one == 1), "timeout" if given and one == 2 else "ok") for one in last])
+        return given[-1]
+
+    _, found = labelled_by(folder, score, 0.9)
+    expected = []
+    for one, other in given[1:]:
+        passes = [one.status == other.status == "ok", one.value == 1, other.value == 1]
+        expected += [any(passes[1:])] if any(passes) else []
+    assert True in expected and False in expected and len(expected) < len(given) - 1, "else it would prove nothing"
+    lasts = {step.place: step for step in found}
+    assert [step.right for step in found if step != lasts[step.place]] == expected
+    assert "completions could not be scored, the first by reward 'own' (timeout" in capsys.readouterr().err
+    given.clear()
+    with pytest.raises(RewardError, match=r"are more than max_failed = 0\.05"):
+        labelled_by(folder, score, 0.05)
 
 
 def test_rows_of_labelled_steps_become_rows_of_feedback() -> None:
@@ -210,8 +270,6 @@ def test_the_loss_of_labels_is_the_cross_entropy_of_each_answer() -> None:
 
 
 def test_settings_that_label_no_steps_are_refused() -> None:
-    from posttrain.sampling.sample_preferences import SamplesRun
-
     own = {"policy": "sft/main", "data": "two_step/prompts", "reward_model": "none", "tables": ["pairs"], "steps": {}}
     with pytest.raises(Exception, match="Add feedback, or remove steps"):
         check(SamplesRun, own, where="data.samples.a")

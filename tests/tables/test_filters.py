@@ -317,6 +317,20 @@ def test_a_score_chooses_the_rows_that_a_plain_loop_over_words_does(kind: Kind, 
     }  # fmt: skip
 
 
+def test_each_prompt_of_a_problem_keeps_its_best_row() -> None:
+    """Questions about one page, and one question with and without what the template reads."""
+    words = [5, 1, 3, 2, 4]
+    rows = [chat(0, f"Question {n // 2}?", "word " * count + str(n)) for n, count in enumerate(words)]
+    put("theirs", "chat", [*rows, chat(0, "Question 2?", "word")])
+    assert scored("theirs/chat", reward=LENGTH, best=1)[0]["id"].to_list() == [
+        row["id"] for row in from_rows([rows[1], rows[3], chat(0, "Question 2?", "word")], "chat").iter_rows(named=True)
+    ]
+    variables = pl.Series("chat_template_kwargs", [None, None, '{"enable_thinking":false}', None])
+    table = from_rows(rows[:4], "chat").drop("id").with_columns(variables)
+    write_tables({"chat": with_ids(table, "chat")}, Path("data/theirs"))
+    assert scored("theirs/chat", reward=LENGTH, best=1)[0].height == 3
+
+
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     """A judge's endpoint, and an empty cache."""

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.checks.check_rows import check_rows
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params.params import check
 from posttrain.tables.mixing import rows_per_source
@@ -224,3 +225,54 @@ def test_a_run_with_short_forms_in_a_list() -> None:
     put("d/b-1.jsonl", 100, 100)
     Path("params.yaml").write_text("data: {files: {mine: {path: d, chat: [a.jsonl, b-*.jsonl]}}}")
     assert sorted(asked(file_tables("mine")["chat"]))[-1] >= 100
+
+
+def split_sizes(table: pl.DataFrame) -> dict[str, int]:
+    return {split: count for split in ("train", "heldout", "test") if (count := table.filter(split=split).height)}
+
+
+def test_a_file_of_a_list_belongs_to_the_split_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("train", "validation", "Dev-1", "eval.small", "Test")
+    for nth, name in enumerate(names):
+        put(f"{name}.jsonl", 10 * nth, 10)
+    files = [{"path": f"{name}.jsonl"} for name in names]
+    assert split_sizes(load(*files, heldout_share=0.0)) == {"train": 10, "heldout": 40}
+    weighted = [{**file, "weight": 1} for file in files]
+    assert split_sizes(load(*weighted, heldout_share=0.0)) == {"train": 10, "heldout": 40}
+    assert "training rows of validation.jsonl" not in capsys.readouterr().err
+    Path("params.yaml").write_text(
+        "data: {files: {mine: {path: ., prompts: [train.jsonl, validation.jsonl, Test.jsonl],"
+        " chat: [train.jsonl, validation.jsonl]}}}"
+    )
+    assert check_rows() == ""
+    assert split_sizes(file_tables("mine")["prompts"])["test"] == 10
+    trained = load({"path": "validation.jsonl", "splits": {"train": "validation"}}, heldout_share=0.0)
+    assert asked(trained) == [*range(10, 20)]
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("validation.jsonl", "validation"), ("Dev-1.jsonl", "Dev"), ("test.jsonl", "test")]
+)
+def test_a_table_without_training_rows_is_refused(name: str, word: str) -> None:
+    put(name, 0, 10)
+    with pytest.raises(DataError, match=rf"no split named train. Its splits are {word}. .*splits: {{train: {word}}}"):
+        load({"path": name})
+    Path("params.yaml").write_text(f"data: {{files: {{mine: {{path: ., chat: {name}}}}}}}")
+    with pytest.raises(ParamsError, match="the source has no split named train"):
+        check_rows()
+    put("b/dev.jsonl", 10, 10)
+    with pytest.raises(DataError, match=r"the split 'train' is empty .20 rows in all.. Name the training rows"):
+        load({"path": name}, {"path": "b"})
+
+
+def test_feedback_of_pairs_keeps_what_the_template_reads() -> None:
+    rows = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(40)]
+    rows = [{**row, "chat_template_kwargs": {"enable_thinking": False}} if n % 2 else row for n, row in enumerate(rows)]
+    Path("pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    Path("params.yaml").write_text("data: {files: {mine: {path: ., pairs: pairs.jsonl}}}")
+    tables = file_tables("mine")
+    thinks = tables["feedback"].filter(pl.col("chat_template_kwargs").is_not_null())
+    asked_for = tables["pairs"].filter(pl.col("chat_template_kwargs").is_not_null())
+    assert set(thinks["chat_template_kwargs"]) == {'{"enable_thinking":false}'} and thinks.height > 20
+    assert set(thinks["problem"]) == set(asked_for["problem"])
+    check_table(tables["feedback"], "feedback", "feedback.parquet")

@@ -31,6 +31,9 @@ CASES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"kind": "at_most", "count": 2}, ["one two.", "don't stop"], ["one two three"]),
     ({"kind": "include", "word": "stone"}, ["A Stone!", "(stone)"], ["stones", "limestone"]),
     ({"kind": "avoid", "word": "stone"}, ["stones"], ["a stone."]),
+    ({"kind": "include", "word": "Straße"}, ["Die STRASSE.", "straße"], ["Straßen"]),
+    ({"kind": "avoid", "word": "Paris"}, ["London"], ["Paris!", "paris"]),
+    ({"kind": "repeat", "word": "Old", "count": 1}, ["old"], ["older"]),
     ({"kind": "repeat", "word": "old", "count": 2}, ["old, Old", "old old old"], ["old", "older old"]),
     ({"kind": "lowercase"}, ["all lower, 12", "été"], ["One", "É"]),
     ({"kind": "uppercase"}, ["ALL, 12"], ["ALl"]),
@@ -103,10 +106,31 @@ def test_the_reward_counts_all_or_the_share() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [None, [], "lowercase", [1], [{"kind": "rhyme"}], [{"kind": "at_least"}], [{"kind": "at_least", "count": "3"}]],
+    [
+        None,
+        [],
+        "lowercase",
+        [1],
+        [{"kind": "rhyme"}],
+        [{"kind": "at_least"}],
+        [{"kind": "at_least", "count": "3"}],
+        [{"kind": "bullets", "count": "3"}],
+        [{"kind": "bullets", "count": None}],
+        [{"kind": "at_most", "count": 2.5}],
+        [{"kind": "include", "word": "New York"}],
+        [{"kind": "avoid", "word": "e-mail"}],
+        [{"kind": "repeat", "word": "", "count": 1}],
+        [{"kind": "include", "word": 5}],
+        [{"kind": "ends", "phrase": "That is all. "}],
+        [{"kind": "begins", "phrase": ""}],
+    ],
 )
 def test_what_is_no_list_of_instructions(wrong: Any) -> None:
     assert fault(wrong) is not None
+
+
+def test_instructions_of_each_kind_have_no_fault() -> None:
+    assert fault([case[0] for case in CASES]) is None
 
 
 @pytest.mark.slow

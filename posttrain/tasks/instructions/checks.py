@@ -38,10 +38,11 @@ def _is_object(text: str) -> bool:
 CHECKS: Final[Mapping[str, Check]] = {
     "at_least": Check("Use at least {count} words.", lambda text, count: len(_words(text)) >= count),
     "at_most": Check("Use at most {count} words.", lambda text, count: len(_words(text)) <= count),
-    "include": Check('Use the word "{word}".', lambda text, word: word in _words(text)),
-    "avoid": Check('Do not use the word "{word}".', lambda text, word: word not in _words(text)),
+    "include": Check('Use the word "{word}".', lambda text, word: word.casefold() in _words(text)),
+    "avoid": Check('Do not use the word "{word}".', lambda text, word: word.casefold() not in _words(text)),
     "repeat": Check(
-        'Use the word "{word}" at least {count} times.', lambda text, word, count: _words(text).count(word) >= count
+        'Use the word "{word}" at least {count} times.',
+        lambda text, word, count: _words(text).count(word.casefold()) >= count,
     ),
     "lowercase": Check("Write in lowercase letters only.", lambda text: text == text.lower()),
     "uppercase": Check("Write in capital letters only.", lambda text: text == text.upper()),
@@ -76,9 +77,22 @@ def fault(instructions: Any) -> str | None:
             return f"its info has no instruction of a known kind: {one!r:.80}"
         try:
             followed(one, "a")
+            wrong = _wrong_option(one)
         except (TypeError, AttributeError):
-            return f"its info has an instruction with the wrong options: {one!r:.80}"
+            wrong = "the wrong options"
+        if wrong:
+            return f"its info has an instruction with {wrong}: {one!r:.80}"
     return None
+
+
+def _wrong_option(instruction: Instruction) -> str | None:
+    """Return what no text could follow, or is compared with nothing."""
+    word, phrase, count = (instruction.get(name) for name in ("word", "phrase", "count"))
+    if word is not None and _words(word) != [word.casefold()]:
+        return "a word that is no single word"
+    if phrase is not None and (not phrase or phrase != phrase.strip()):
+        return "a phrase that is empty or has spaces around it"
+    return "a count that is no whole number" if "count" in instruction and type(count) is not int else None
 
 
 def followed(instruction: Instruction, text: str) -> bool:
