@@ -122,8 +122,8 @@ def program_of(text: str, take: str) -> str | None:
     if take == "text":
         return text if text.strip() else None
     blocks = [(language, code) for language, code in _BLOCK.findall(text) if language.lower() in _PYTHON]
-    tagged = [code for language, code in blocks if language]
-    return (tagged or [code for _, code in blocks] or [None])[-1]
+    found = [code for language, code in blocks if language] or [code for _, code in blocks]
+    return found[-1] if found else None
 
 
 def judge_program(box: Sandbox | Command, code: str, info: CodeInfo, options: CodeOptions) -> Verdict:
