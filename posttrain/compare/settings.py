@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
-from posttrain.compare.paired import are_shares
+from posttrain.compare.paired import are_shares, with_scores
 from posttrain.compare.statistics import ALPHA, difference
 from posttrain.evaluate.intervals import SEED, interval
 
@@ -67,7 +67,7 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
 
 def mean_score(setting: Setting) -> tuple[float, float, float]:
     """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
-    scored = scores(setting.trained)
+    (scored,) = with_scores(scores(setting.trained))
     if len(scored) == 1:
         seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
         return float(scored.mean()), *interval(scored[0], seed)
@@ -148,7 +148,8 @@ def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
     distinct: list[EvaluatedPolicy] = []
     for policy in trained:
         if not any(
-            np.array_equal(policy.scores_P, other.scores_P) and policy.curve == other.curve for other in distinct
+            np.array_equal(policy.scores_P, other.scores_P, equal_nan=True) and policy.curve == other.curve
+            for other in distinct
         ):
             distinct.append(policy)
     return distinct

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from posttrain.compare.evaluated import EvaluatedPolicy
-from posttrain.compare.paired import tested
+from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
@@ -99,8 +99,9 @@ def _require_committed() -> None:
 
 
 def _score(policy: EvaluatedPolicy) -> str:
-    low, high = interval(policy.scores_P, int(policy.settings.get("evaluate.settings.seed", SEED)))
-    return f"{policy.scores_P.mean():.3f} [{low:.3f}, {high:.3f}] on {len(policy.prompts)} held-out prompts"
+    scores = policy.known_scores
+    low, high = interval(scores, int(policy.settings.get("evaluate.settings.seed", SEED)))
+    return f"{scores.mean():.3f} [{low:.3f}, {high:.3f}] on {len(scores)} held-out prompts"
 
 
 def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:
@@ -113,8 +114,11 @@ def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> st
         if force is None:
             raise
         return f"not compared ({error.what})"
-    (finding,) = tested([candidate.scores_P[None, :], champion.scores_P[None, :]], [(0, 1)])
+    sides = [candidate.scores_P[None, :], champion.scores_P[None, :]]
+    (finding,) = tested(sides, [(0, 1)])
     shown = f"{finding.mean:+.3f} [{finding.low:+.3f}, {finding.high:+.3f}]"
+    if lost := len(champion.prompts) - with_scores(*sides)[0].shape[1]:
+        shown += f" without {lost} prompts that have no score of both"
     if finding.low > 0:
         return f"better by {shown}"
     if force is None:
