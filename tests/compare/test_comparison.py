@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from posttrain.commands.compare import run
+from posttrain.commands.line import parser
 from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.experiments import git
 from posttrain.compare.paired import against
@@ -24,6 +27,7 @@ from posttrain.report.policies import read_policies
 from posttrain.tables.columns import from_rows
 from posttrain.tables.store import read_table, write_table
 from tests.report import workspace
+from tests.workspace import ROOT
 
 SEEDS = """
 preference:
@@ -315,3 +319,14 @@ def test_a_training_of_one_seed_has_no_interval_of_its_metric(seeded: Path) -> N
     single = {"left": "low", "right": "high_1", "verdict": "cannot tell (one seed)"}
     assert data["training"]["steps"]["pairs"] == [single]
     assert "In training at equal steps (40 steps): cannot tell" in as_text(found, "sampled")
+
+
+def test_results_that_are_not_current_are_named(finished: Path) -> None:
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    asked = parser("compare").parse_args(["compare", "dpo", "grpo"])
+    said = run(asked)
+    for label in ("dpo", "grpo"):
+        assert f"note: {label}: its results are not current (out of date: " in said
+    assert "sft: its results" not in said
+    asked.json = True
+    assert json.loads(run(asked))["notes"][0].startswith("dpo: its results are not current")
