@@ -18,6 +18,12 @@ LONGEST = 70
 _SEEDS = re.compile(r"([-_.](s|seed)?[-_.]?)?\d*$")
 """What names of several seeds have at the end of what they share."""
 
+HOW = frozenset(
+    {"policy", "data", "split", "prompts", "samples", "kl_samples", "device", "engine", "engine_args", "engine_servers"}
+    | {"batch", "completions", "max_failed", "on_failures"}
+)
+"""Settings of an evaluation that do not change what its score means; which prompts they are, their ids say."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -41,6 +47,27 @@ def differing(found: Sequence[Flat]) -> list[str]:
     """Return the keys in which flat settings differ, without seeds, in the order of the file."""
     keys = dict.fromkeys(key for flat in found for key in flat)
     return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
+
+
+def meaning(policy: EvaluatedPolicy) -> Flat:
+    """Return the settings of a policy's evaluation that change what its score means: all but a few, named in HOW."""
+    group, _, name = policy.policy.rpartition("/")
+    shared = f"evaluate.policies.{policy.policy}" in policy.settings
+    head = "evaluate.settings." if shared else f"evaluate.{group or 'runs'}.{name}."
+    own = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
+    only_seen = tuple(
+        f"{key.removesuffix('.weight')}."
+        for key, value in own.items()
+        if re.fullmatch(r"reward\.[^.]+(\.weight)?", key) and value in ("0", "0.0")
+    )
+    kl_alone = not own.get("data", "").endswith("/pairs")
+    return {
+        key: value
+        for key, value in own.items()
+        if key.partition(".")[0] not in HOW
+        and not f"{key}.".startswith(only_seen)
+        and (key != "reference" or not kl_alone)
+    }
 
 
 def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:

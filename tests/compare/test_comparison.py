@@ -18,9 +18,11 @@ from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.experiments import git
 from posttrain.compare.paired import against
 from posttrain.compare.selection import select
+from posttrain.compare.settings import differing, meaning
 from posttrain.compare.text import as_data, as_text, conclusion
 from posttrain.errors import PosttrainError
 from posttrain.lineage.recompute import evaluated
+from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import read
 from posttrain.report.decision import decide
 from posttrain.report.policies import read_policies
@@ -330,3 +332,22 @@ def test_results_that_are_not_current_are_named(finished: Path) -> None:
     assert "sft: its results" not in said
     asked.json = True
     assert json.loads(run(asked))["notes"][0].startswith("dpo: its results are not current")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "keys"),
+    [
+        ("reward: {correct: 1.0}", "reward: {correct: 1.0, format: 0.2}", ["reward.format"]),
+        ("sampling: {temperature: 1.0}", "sampling: {max_tokens: 9}", ["sampling.temperature", "sampling.max_tokens"]),
+        ("date: 1 May 2026", "context: [{role: system, content: Think}]", ["date", "context"]),
+        ("reward: {correct: 1.0}", "reward: {correct: 1.0, format: 0.0, regex: {weight: 0.0, pattern: a}}", []),
+        ("device: {type: cpu}, engine: vllm, seed: 1", "completions: none, samples: 4, max_failed: 0.2", []),
+    ],
+)
+def test_settings_that_change_what_a_score_means(finished: Path, then: str, now: str, keys: list[str]) -> None:
+    (policy,) = select(["grpo"], None, "sampled")
+    found = []
+    for own in (then, now):
+        Path("changed.yaml").write_text(f"evaluate: {{policies: {{grpo: a/b}}, settings: {{{own}}}}}", encoding="utf-8")
+        found.append(meaning(replace(policy, settings=flattened(read_yaml("changed.yaml")))))
+    assert differing(found) == keys

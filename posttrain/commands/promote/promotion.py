@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from posttrain.compare.evaluated import EvaluatedPolicy
 from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
+from posttrain.compare.settings import differing, meaning
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
@@ -108,6 +109,12 @@ def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> st
     """Return by how much it is better than the present one; refuse it if that is not shown, unless forced."""
     try:
         _, champion = select([candidate.policy, last.tag], last.policy, "sampled")
+        was, now = meaning(champion), meaning(candidate)
+        if keys := differing([was, now]):
+            changed = (f"{key} {now.get(key, 'default')} (was {was.get(key, 'default')})" for key in keys)
+            what = f"its score has another meaning than that of {last.tag}: evaluated with {', '.join(changed)}"
+            fix = "Evaluate it with the settings of then; or --force REASON"
+            raise PipelineError(what=what, where=candidate.policy, fix=fix)
         if not (candidate.parsed and champion.parsed):
             raise DataError(what="no answer can be read", where=last.tag, fix="Evaluate both with a reward that reads")
     except (DataError, PipelineError) as error:
