@@ -159,8 +159,10 @@ def _finite(text: str) -> float:
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
-    """Return the numbers, rounded to significant digits."""
-    return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
+    """Return the numbers, rounded to significant digits; a line names those that are not finite, which JSON lacks."""
+    if odd := [name for name, value in values.items() if not math.isfinite(value)]:
+        print(f"not finite, so left out: {', '.join(odd)}", file=sys.stderr)
+    return {name: float(f"{value:.{digits}g}") for name, value in values.items() if name not in odd}
 
 
 def free_memory() -> float:

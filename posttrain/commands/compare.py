@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from posttrain.commands.line import Document, as_json
@@ -40,12 +42,25 @@ def run(arguments: Namespace) -> str:
     score: Score = "greedy" if arguments.greedy else "sampled"
     chosen = select(arguments.names, arguments.policy, score, arguments.task, arguments.table)
     found = compare(chosen, arguments.against)
+    found = replace(found, notes=[*_not_current([one.policy for one in chosen if not one.weights]), *found.notes])
     if arguments.to:
         from posttrain.report.comparison_page import comparison_page
         from posttrain.workspace import write_text
 
         write_text(Path(arguments.to), comparison_page(found, arguments.names, arguments.against))
     return Document(as_json(as_data(found))) if arguments.json else as_text(found, score)
+
+
+def _not_current(labels: Collection[str]) -> list[str]:
+    """Return a note for each policy of the workspace whose results are not those of its model, settings and code."""
+    from posttrain.params.params import read
+    from posttrain.params.stage_table import evaluated
+    from posttrain.report.stale_results import staleness
+
+    if not labels:
+        return []
+    stages = {label: run.stage for label, run in evaluated(read()).items() if label in labels}
+    return [f"{label}: its results are not current ({why})" for label, why in staleness(stages).reasons.items()]
 
 
 def _tokens(arguments: Namespace) -> str:

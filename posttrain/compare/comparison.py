@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+
+import numpy as np
 
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.paired import tested
 from posttrain.compare.settings import Setting, grouped, mean_score
-from posttrain.compare.statistics import Difference, Finding, findings
+from posttrain.compare.statistics import Finding, findings
 from posttrain.errors import PipelineError
 from posttrain.params.params import did_you_mean
 
@@ -50,6 +52,9 @@ class Training:
 
     at: AtEqual
     pairs: list[Pair]
+    """Those with several seeds on both sides."""
+    single: list[tuple[int, int]]
+    """The others: one training has one value, and no interval."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
         f"{setting.label}: not compared, as none of its completions has an answer that can be read"
         for setting in unread
     ]
+    notes += [note for setting in settings for note in _without_score(setting)]
     means = [_mean(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
@@ -80,7 +86,7 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     scored = [scores(setting.trained) for setting in settings]
     held_out = [Pair(*pair, finding) for pair, finding in zip(pairs, tested(scored, pairs), strict=True)]
     at = [at_equal(settings, budget) for budget in BUDGETS]
-    training = [Training(equal, [] if equal.why_not else _judged(pairs, equal.difference)) for equal in at]
+    training = [_in_training(equal, settings, pairs) for equal in at]
     return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_few(means), *_unequal(means)])
 
 
@@ -106,15 +112,19 @@ def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | No
     return [(nth, base) for nth in range(len(labels)) if nth != base]
 
 
-def _judged(pairs: Sequence[tuple[int, int]], apart: Callable[[int, int], Difference]) -> list[Pair]:
-    found = findings([apart(left, right) for left, right in pairs])
-    return [Pair(left, right, finding) for (left, right), finding in zip(pairs, found, strict=True)]
+def _in_training(at: AtEqual, settings: Sequence[Setting], pairs: Sequence[tuple[int, int]]) -> Training:
+    if at.why_not:
+        return Training(at, [], [])
+    several = [pair for pair in pairs if all(len(settings[nth].trained) > 1 for nth in pair)]
+    found = findings([at.difference(left, right) for left, right in several])
+    judged = [Pair(*pair, finding) for pair, finding in zip(several, found, strict=True)]
+    return Training(at, judged, [pair for pair in pairs if pair not in several])
 
 
 def _mean(setting: Setting) -> Mean:
     """Return a setting's own figures."""
     spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
-    best = max(setting.trained, key=lambda policy: float(policy.scores_P.mean()))
+    best = max(setting.trained, key=lambda policy: float(policy.known_scores.mean()))
     return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights, setting.varied)
 
 
@@ -123,6 +133,13 @@ def _spent(setting: Setting, budget: Budget) -> float | None:
     amounts = [used(policy, budget) for policy in setting.trained]
     known = [float(amount[-1]) for amount in amounts if amount is not None]
     return sum(known) / len(known) if known and len(known) == len(amounts) else None
+
+
+def _without_score(setting: Setting) -> list[str]:
+    """Return a note for a setting of which the completions of a prompt could not be scored."""
+    scored = scores(setting.trained)
+    lost = int(np.isnan(scored).any(axis=0).sum())
+    return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score, and its pairs lack them"] * (lost > 0)
 
 
 def _few(means: Sequence[Mean]) -> list[str]:

@@ -37,6 +37,7 @@ class EvaluatedPolicy:
     """Dotted key -> value as text, of all of params.yaml."""
     prompts: tuple[str, ...]
     scores_P: Floats
+    """NaN where no completion of the prompt could be scored."""
     curve: Mapping[str, Column]
     seconds: float | None
     section: str
@@ -51,6 +52,11 @@ class EvaluatedPolicy:
         """The settings under the policy's own section, without its name: `kl.beta` of `online.runs.grpo.kl.beta`."""
         head = self.section + "."
         return {key.removeprefix(head): value for key, value in self.settings.items() if key.startswith(head)}
+
+    @property
+    def known_scores(self) -> Floats:
+        """The scores of the prompts that have one."""
+        return self.scores_P[np.isfinite(self.scores_P)]
 
 
 def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Sequence[str] = ()) -> EvaluatedPolicy:
@@ -70,7 +76,11 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
             raise DataError(what=what, where=str(file), fix=fix)
     if tasks:
         rollouts = rollouts.filter(pl.col("task").is_in(tasks))
-    return evaluated_policy(folder, name, policy, model, rollouts, settings, score)
+    found = evaluated_policy(folder, name, policy, model, rollouts, settings, score)
+    if not len(found.known_scores):
+        fix = "Remove --greedy" if score == "greedy" else "Evaluate it again: dvc repro"
+        raise DataError(what=f"{name}: no {score} completion has a score", where=str(file), fix=fix)
+    return found
 
 
 def evaluated_policy(

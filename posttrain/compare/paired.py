@@ -9,17 +9,17 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from posttrain.compare.statistics import Finding, Floats, difference, findings
+from posttrain.compare.statistics import Difference, Finding, Floats, difference, findings
+from posttrain.errors import DataError
 
 Score = Literal["sampled", "greedy"]
 """Sampled: the mean reward of the samples (pass@1 where it is 0 or 1); greedy: that of the likeliest completion."""
 
 
 def prompt_scores(rollouts: pl.DataFrame, score: Score) -> pl.DataFrame:
-    """Return the score of every prompt that has one: `prompt_id` and `reward`, in the order of the table."""
+    """Return the score of every prompt: `prompt_id` and `reward`, null where no completion could be scored."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
-    rewards = chosen.drop_nulls("reward").group_by("prompt_id", maintain_order=True)
-    return rewards.agg(pl.col("reward").mean().cast(pl.Float64))
+    return chosen.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean().cast(pl.Float64))
 
 
 def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
@@ -29,15 +29,32 @@ def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:
 
 
 def tested(scored: Sequence[Floats], pairs: Sequence[tuple[int, int]]) -> list[Finding]:
-    """First minus second of each pair of settings, each [seeds, prompts]; shares cannot differ by more than 1."""
-    unlimited = findings([difference(scored[left], scored[right]) for left, right in pairs])
+    """First minus second of each pair of settings, each [seeds, prompts]; shares cannot differ by more than 1.
+
+    A pair is tested on the prompts that all trainings of both have a score of.
+    """
+    unlimited = findings([_difference(scored[left], scored[right]) for left, right in pairs])
     most = 1.0 if are_shares(scored) else np.inf
     return [replace(finding, low=max(finding.low, -most), high=min(finding.high, most)) for finding in unlimited]
 
 
 def are_shares(scored: Sequence[Floats]) -> bool:
     """Return whether all scores lie between 0 and 1."""
-    return all(scores_SP.min() >= 0.0 and scores_SP.max() <= 1.0 for scores_SP in scored)
+    return all(np.nanmin(scores_SP) >= 0.0 and np.nanmax(scores_SP) <= 1.0 for scores_SP in scored)
+
+
+def with_scores(*sides: Floats) -> list[Floats]:
+    """Return the prompts of each side [seeds, prompts] that have a score in all trainings of all sides."""
+    known_P = np.logical_and.reduce([np.isfinite(side_SP).all(axis=0) for side_SP in sides])
+    if not known_P.any():
+        what, fix = "no prompt has a score of all that is compared", "Evaluate it again: dvc repro"
+        raise DataError(what=what, where="results", fix=fix)
+    return [np.compress(known_P, side_SP, axis=1) for side_SP in sides]
+
+
+def _difference(left_SP: Floats, right_SP: Floats) -> Difference:
+    left_SP, right_SP = with_scores(left_SP, right_SP)
+    return difference(left_SP, right_SP)
 
 
 def against(reference: pl.DataFrame, others: Mapping[str, pl.DataFrame]) -> dict[str, Finding]:

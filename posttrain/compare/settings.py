@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
-from posttrain.compare.paired import are_shares
+from posttrain.compare.paired import are_shares, with_scores
 from posttrain.compare.statistics import ALPHA, difference
 from posttrain.evaluate.intervals import SEED, interval
 
@@ -17,6 +17,12 @@ Flat = Mapping[str, str]
 LONGEST = 70
 _SEEDS = re.compile(r"([-_.](s|seed)?[-_.]?)?\d*$")
 """What names of several seeds have at the end of what they share."""
+
+HOW = frozenset(
+    {"policy", "data", "split", "prompts", "samples", "kl_samples", "device", "engine", "engine_args", "engine_servers"}
+    | {"batch", "completions", "max_failed", "on_failures"}
+)
+"""Settings of an evaluation that do not change what its score means; which prompts they are, their ids say."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,27 @@ def differing(found: Sequence[Flat]) -> list[str]:
     return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
 
 
+def meaning(policy: EvaluatedPolicy) -> Flat:
+    """Return the settings of a policy's evaluation that change what its score means: all but a few, named in HOW."""
+    group, _, name = policy.policy.rpartition("/")
+    shared = f"evaluate.policies.{policy.policy}" in policy.settings
+    head = "evaluate.settings." if shared else f"evaluate.{group or 'runs'}.{name}."
+    own = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
+    only_seen = tuple(
+        f"{key.removesuffix('.weight')}."
+        for key, value in own.items()
+        if re.fullmatch(r"reward\.[^.]+(\.weight)?", key) and value in ("0", "0.0")
+    )
+    kl_alone = not own.get("data", "").endswith("/pairs")
+    return {
+        key: value
+        for key, value in own.items()
+        if key.partition(".")[0] not in HOW
+        and not f"{key}.".startswith(only_seen)
+        and (key != "reference" or not kl_alone)
+    }
+
+
 def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
     """Return the settings, each with its trainings, and notes for the reader."""
     alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
@@ -67,7 +94,7 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
 
 def mean_score(setting: Setting) -> tuple[float, float, float]:
     """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
-    scored = scores(setting.trained)
+    (scored,) = with_scores(scores(setting.trained))
     if len(scored) == 1:
         seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
         return float(scored.mean()), *interval(scored[0], seed)
@@ -148,7 +175,8 @@ def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
     distinct: list[EvaluatedPolicy] = []
     for policy in trained:
         if not any(
-            np.array_equal(policy.scores_P, other.scores_P) and policy.curve == other.curve for other in distinct
+            np.array_equal(policy.scores_P, other.scores_P, equal_nan=True) and policy.curve == other.curve
+            for other in distinct
         ):
             distinct.append(policy)
     return distinct

@@ -66,7 +66,10 @@ def as_data(found: Comparison) -> dict[str, Any]:
             training.at.budget: {
                 "metric": training.at.metric,
                 "amount": training.at.amount,
-                "pairs": [_pair_data(pair, labels) for pair in training.pairs],
+                "pairs": [
+                    *(_pair_data(pair, labels) for pair in training.pairs),
+                    *(_single(labels[left], labels[right]) for left, right in training.single),
+                ],
             }
             if not training.at.why_not
             else {"cannot_tell": training.at.why_not}
@@ -84,6 +87,11 @@ def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
         **asdict(pair.finding),
         "verdict": verdict(pair, labels),
     }
+
+
+def _single(left: str, right: str) -> dict[str, str]:
+    """Return a pair of which one side has one seed, so that its difference has no interval."""
+    return {"left": left, "right": right, "verdict": "cannot tell (one seed)"}
 
 
 def _means(means: Sequence[Mean], metric: str) -> str:
@@ -126,10 +134,11 @@ def _training(training: Training, labels: Sequence[str]) -> str:
     if at.why_not:
         return f"In training at equal {at.budget}: cannot tell, {at.why_not}"
     head = f"In training at equal {at.budget} ({_amount(at.amount)} {UNITS[at.budget]})"
-    if not any(pair.finding.over_seeds for pair in training.pairs):
+    if not training.pairs:
         return f"{head}: cannot tell, there is one seed of each"
     about = f"{at.metric}, first minus second, {_how(training.pairs, 'seeds')}"
-    return f"{head}: {about}\n{_pairs(training.pairs, labels)}"
+    single = f"\n(cannot tell of {len(training.single)} with one seed)" if training.single else ""
+    return f"{head}: {about}\n{_pairs(training.pairs, labels)}{single}"
 
 
 def _amount(value: float | None) -> str:

@@ -53,7 +53,7 @@ def evaluation_metrics(
     metrics |= _majority(reward, by_prompt, samples) | _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count
-    metrics["greedy"] = float(np.mean([reward.total(rollout) for rollout in greedy]))
+    metrics["greedy"] = float(np.mean([reward.total(rollout) for rollout in greedy])) if greedy else math.nan
     counted = weights(reward.terms)
     parts = {name: value for name, value in reward.means(sampled).items() if [*counted] != [name]}
     return metrics | {
@@ -72,10 +72,12 @@ def _majority(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples
     if len(judging) != 1 or not any(rollout.scores[judging[0]].answer for mine in by_prompt for rollout in mine):
         return {}
     found: dict[str, float] = {}
+    scores = [[rollout.scores[judging[0]] for rollout in mine] for mine in by_prompt]
     for k in sizes(samples)[1:]:
-        parts = [mine[start : start + k] for mine in by_prompt for start in range(0, len(mine) - k + 1, k)]
-        votes = [_voted([rollout.scores[judging[0]] for rollout in part]) for part in parts]
-        found[f"maj_at_{k}"] = math.fsum(votes) / len(votes)
+        parts = [mine[start : start + k] for mine in scores for start in range(0, len(mine) - k + 1, k)]
+        votes = [_voted(part) for part in parts if any(score.status not in FAILED for score in part)]
+        if votes:
+            found[f"maj_at_{k}"] = math.fsum(votes) / len(votes)
     return found
 
 
@@ -115,7 +117,9 @@ def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples:
 
 
 def status(reward: RewardSum, rollout: Rollout) -> str:
-    """ok if every reward that counts could score it, otherwise the first other status."""
+    """ok if every reward that counts could score it; where one failed its status, else the first that is not ok."""
+    if failed := reward.failure(rollout):
+        return failed[1].status
     statuses = [rollout.scores[name].status for name in weights(reward.terms)]
     return next((other for other in statuses if other != "ok"), "ok")
 
@@ -190,7 +194,7 @@ def rollouts_table(policy: str, rollouts: Sequence[Rollout], reward: RewardSum |
             ],
             "logps": pl.Series([list(rollout.logps) or None for rollout in rollouts], dtype=pl.List(pl.Float32)),
             "truncated": [rollout.truncated for rollout in rollouts],
-            "reward": [_total(reward, rollout) for rollout in rollouts],
+            "reward": pl.Series([_total(reward, rollout) for rollout in rollouts], dtype=pl.Float64),
             "status": ["ok" if reward is None else status(reward, rollout) for rollout in rollouts],
             "scores": pl.Series(scores, dtype=pl.List(SCORE)),
         }

@@ -23,7 +23,7 @@ from posttrain.models.master_weights import frozen_on
 from posttrain.params.slots import model_of, needed_model
 from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
-from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rewards.scorable import scorable_prompts, why_not_scorable
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.cache import frozen_sampler
@@ -96,7 +96,7 @@ def write_results(
     if not metrics["parsed"]:
         first = "" if params.completions == "none" else f"; the first is {excerpt(measured[0][0][0].text, 100)}"
         print(f"evaluate@{label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
-    print(summary(label, metrics))
+    print(summary(label, {key: value for key, value in metrics.items() if key in figures}))
 
 
 def _comparable(text: ChatText, reference: Path, name: str) -> bool:
@@ -108,19 +108,30 @@ def _comparable(text: ChatText, reference: Path, name: str) -> bool:
 
 
 def _prompts(params: EvaluateParams, section: str) -> list[Prompt]:
-    """Return the first prompts of the split; if some have a readable answer, only those."""
+    """Return the first prompts of the split that the rewards can judge; all if they lack no more than answers."""
     file = table_path(params.data)
     prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
-    if any(prompt.answer.strip() for prompt in prompts):
+    if any(prompt.answer.strip() for prompt in prompts) or not (unanswered := _need_answers(params, prompts)):
         before = len(prompts)
         with hide_stderr(params.completions):
             prompts = scorable_prompts(params.reward, prompts, str(file))
         if params.completions == "none" and len(prompts) < before:
             print(f"evaluate: no reward can read {before - len(prompts)} of {before} answers", file=sys.stderr)
-    elif "correct" in params.reward:
-        print("evaluate: no prompt has an answer, so reward 'correct' is not measured", file=sys.stderr)
+    else:
+        named = " and ".join(f"'{name}'" for name in unanswered)
+        print(f"evaluate: no prompt has an answer, so reward {named} is not measured", file=sys.stderr)
     check_enough_prompts(len(prompts), params.split, file)
     if len(prompts) < params.prompts and "prompts" in params.model_fields_set:
         known = f"{len(prompts)} prompts are all there are in split '{params.split}'"
         print(f"evaluate: {known} ({section}.prompts: {params.prompts})", file=sys.stderr)
     return prompts[: params.prompts]
+
+
+def _need_answers(params: EvaluateParams, prompts: Sequence[Prompt]) -> list[str]:
+    """Return the rewards that lack the answers of prompts without any; none where a reward lacks something else."""
+    lacking = {
+        name: {why for prompt in prompts if (why := why_not_scorable(name, term, prompt)) is not None}
+        for name, term in params.reward.items()
+    }
+    named = [name for name, why in lacking.items() if why]
+    return named if all(lacking[name] == {"empty"} for name in named) else []

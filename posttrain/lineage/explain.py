@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -210,6 +211,9 @@ def _checked(node: Node, figure: Figure, value: float | None, why_not: str) -> N
     """Return the node with what the rows give, and whether that agrees with the figure."""
     if value is None:
         node.facts["computed again"] = f"no: {why_not}"
+        return node
+    if not math.isfinite(value):
+        node.facts["computed again"] = f"{value}, DIFFERS: the rows or the figure were edited"
         return node
     shown = rounded({"": value}, 5 if figure.stage.startswith(("evaluate", "lm_eval")) else 6)[""]
     agrees = abs(shown - figure.value) <= EXACT * max(abs(figure.value), 1e-9) or shown == figure.value

@@ -12,7 +12,7 @@ import pytest
 from posttrain.commands.promote.promotion import present, promote
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.pipeline.digests import Digests
-from tests.workspace import git
+from tests.workspace import dvc, git
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +68,22 @@ def test_a_champion_of_an_older_commit_is_the_one_that_counts(committed: Path) -
         promote("dpo", "champion")
     promote("dpo", "champion", "the champion is lost")
     assert "against: promoted/champion/1, not compared" in message("promoted/champion/2")
+
+
+def test_a_score_that_means_something_else_is_not_compared(committed: Path) -> None:
+    promote("sft", "champion")
+    params = committed / "params.yaml"
+    params.write_text(params.read_text().replace("prompts: 120,", "prompts: 120, reward: {correct: 1.0, format: 0.2},"))
+    done = dvc(committed, "repro", "evaluate@grpo")
+    assert done.returncode == 0, done.stdout
+    git(Path(), "commit", "--quiet", "--all", "--message", "another reward")
+    said = r"evaluated with reward\.correct 1\.0 \(was default\), reward\.format 0\.2 \(was default\)"
+    with pytest.raises(PipelineError, match=said):
+        promote("grpo", "champion")
+    promote("grpo", "champion", "the form counts now")
+    assert "not compared (its score has another meaning than that of promoted/champion/1" in message(
+        "promoted/champion/2"
+    )
 
 
 def test_what_cannot_be_promoted_is_refused_and_leaves_no_tag(committed: Path) -> None:

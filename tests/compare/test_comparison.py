@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from posttrain.commands.compare import run
+from posttrain.commands.line import parser
 from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.experiments import git
+from posttrain.compare.paired import against
 from posttrain.compare.selection import select
+from posttrain.compare.settings import differing, meaning
 from posttrain.compare.text import as_data, as_text, conclusion
 from posttrain.errors import PosttrainError
 from posttrain.lineage.recompute import evaluated
+from posttrain.params.formats import flattened, read_yaml
+from posttrain.params.params import read
+from posttrain.report.decision import decide
+from posttrain.report.policies import read_policies
 from posttrain.tables.columns import from_rows
 from posttrain.tables.store import read_table, write_table
 from tests.report import workspace
+from tests.workspace import ROOT
 
 SEEDS = """
 preference:
@@ -263,3 +273,81 @@ def test_greedy_compares_the_greedy_completions(finished: Path) -> None:
     sampled, greedy = (select(["grpo"], None, score)[0].scores_P for score in ("sampled", "greedy"))
     assert sampled[1] == 0.5 and greedy[1] == 1.0
     assert conclusion(compare(select(["grpo"], None, "greedy"))) == "There is only one setting: nothing to compare."
+
+
+def without_score(folder: Path, policy: str, prompt: int) -> None:
+    """No completion of this prompt could be scored, as a sandbox was down."""
+    rows = workspace.rollouts(policy)
+    for row in rows[3 * prompt : 3 * prompt + 3]:
+        row |= {"reward": None, "status": "infrastructure"}
+    workspace.put_policy(folder, policy, rows)
+
+
+def test_prompts_without_a_score_are_left_out_of_a_pair(finished: Path) -> None:
+    whole = compare(select(["dpo", "sft", "grpo"], None, "sampled"))
+    without_score(finished, "dpo", 6)
+    found = compare(select(["dpo", "sft", "grpo"], None, "sampled"))
+    assert "dpo: 1 of 30 prompts have no score, and its pairs lack them" in found.notes
+    assert [mean.label for mean in found.means] == ["grpo", "dpo", "sft"] and found.prompts == 30
+    assert found.means[1].value == pytest.approx((15 - 1) / 2 / 29)  # dpo is right half of the time on every second one
+    against_dpo, _, between = (pair.finding.mean for pair in found.held_out)
+    assert against_dpo == pytest.approx((29 - 1 - 14) / 2 / 29)
+    assert between == pytest.approx((14 - 9) / 2 / 29)
+    assert found.held_out[1] == whole.held_out[1], "grpo and sft have all their scores"
+
+
+def test_the_report_keeps_the_gains_of_a_policy_with_a_prompt_without_a_score(finished: Path) -> None:
+    without_score(finished, "sft", 0)
+    without_score(finished, "grpo", 6)
+    settings = read()
+    policies, errors = read_policies(settings, {})
+    figures = decide(policies, settings).figures()
+    assert not errors and figures["grpo"]["gain"] == pytest.approx((28 - 9 + 1) / 2 / 28)
+    gains = against(policies[1].rollouts, {"grpo": policies[3].rollouts})
+    assert gains["grpo"].mean == figures["grpo"]["gain"]
+
+
+def test_greedy_is_refused_where_there_are_no_greedy_completions(finished: Path) -> None:
+    rows = [row for row in workspace.rollouts("grpo") if not row["greedy"]]
+    workspace.put_policy(finished, "grpo", rows)
+    with pytest.raises(PosttrainError, match=r"grpo: no greedy completion has a score\. Remove --greedy"):
+        select(["dpo", "grpo"], None, "greedy")
+
+
+def test_a_training_of_one_seed_has_no_interval_of_its_metric(seeded: Path) -> None:
+    found = compare(select(["low_1", "low_2", "high_1"], None, "sampled"))
+    data = as_data(found)
+    assert data["held_out"][0]["p_value"] < 0.05
+    single = {"left": "low", "right": "high_1", "verdict": "cannot tell (one seed)"}
+    assert data["training"]["steps"]["pairs"] == [single]
+    assert "In training at equal steps (40 steps): cannot tell" in as_text(found, "sampled")
+
+
+def test_results_that_are_not_current_are_named(finished: Path) -> None:
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    asked = parser("compare").parse_args(["compare", "dpo", "grpo"])
+    said = run(asked)
+    for label in ("dpo", "grpo"):
+        assert f"note: {label}: its results are not current (out of date: " in said
+    assert "sft: its results" not in said
+    asked.json = True
+    assert json.loads(run(asked))["notes"][0].startswith("dpo: its results are not current")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "keys"),
+    [
+        ("reward: {correct: 1.0}", "reward: {correct: 1.0, format: 0.2}", ["reward.format"]),
+        ("sampling: {temperature: 1.0}", "sampling: {max_tokens: 9}", ["sampling.temperature", "sampling.max_tokens"]),
+        ("date: 1 May 2026", "context: [{role: system, content: Think}]", ["date", "context"]),
+        ("reward: {correct: 1.0}", "reward: {correct: 1.0, format: 0.0, regex: {weight: 0.0, pattern: a}}", []),
+        ("device: {type: cpu}, engine: vllm, seed: 1", "completions: none, samples: 4, max_failed: 0.2", []),
+    ],
+)
+def test_settings_that_change_what_a_score_means(finished: Path, then: str, now: str, keys: list[str]) -> None:
+    (policy,) = select(["grpo"], None, "sampled")
+    found = []
+    for own in (then, now):
+        Path("changed.yaml").write_text(f"evaluate: {{policies: {{grpo: a/b}}, settings: {{{own}}}}}", encoding="utf-8")
+        found.append(meaning(replace(policy, settings=flattened(read_yaml("changed.yaml")))))
+    assert differing(found) == keys

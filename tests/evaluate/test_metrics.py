@@ -10,7 +10,7 @@ import pytest
 from posttrain.evaluate.metrics import evaluation_metrics
 from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
-from posttrain.rewards.reward import Context
+from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
 
@@ -49,6 +49,22 @@ def test_the_answer_that_most_samples_give_decides() -> None:
 def test_samples_without_an_answer_do_not_vote() -> None:
     found = scored([["none", "nothing", "none", "5"], ["?", "?", "?", "?"]], {"correct": 1.0})
     assert found["maj_at_4"] == 0.5
+
+
+def test_votes_of_samples_that_all_failed_are_left_out() -> None:
+    """A sandbox that is down says nothing of an answer."""
+    down = Score(0.0, "infrastructure", "no sandbox")
+    sampled = [
+        Rollout(
+            Prompt(f"p{nth // 4}", [], (), "5"), nth % 4, TokenRow([1], [2]), [-1.0], "", "stop", scores={"one": score}
+        )
+        for nth, score in enumerate([Score(1.0, "ok", answer="5")] * 4 + [down] * 4 + [Score(0.0)] * 2 + [down] * 2)
+    ]
+    counted = WeightedReward(reward=Reward(lambda options, context: lambda rollouts: []))
+    reward = RewardSum({"one": counted}, Context(None, "t"))
+    found = evaluation_metrics(reward, sampled, sampled[::4], 0)
+    assert found["maj_at_4"] == found["score"] == 0.5
+    assert found["maj_at_2"] == pytest.approx(2 / 3)
 
 
 def test_where_several_rewards_judge_there_is_no_vote() -> None:

@@ -120,6 +120,9 @@ def test_a_failed_stage_is_named_with_its_error(own_workspace: Path, monkeypatch
     assert staleness({label: f"evaluate@{label}" for label in LABELS}).reasons == {
         "grpo": "failed: online@grpo: error: the memory ran out"
     }
+    compared = run(own_workspace, "python", "-m", "posttrain", "compare", "dpo", "grpo", "--json").stdout
+    stale = [note for note in json.loads(compared)["notes"] if "not current" in note]
+    assert stale == ["grpo: its results are not current (failed: online@grpo: error: the memory ran out)"]
 
 
 def test_a_process_that_has_ended_runs_nothing(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

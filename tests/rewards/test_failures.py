@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 
 from posttrain.errors import RewardError
 from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table
+from posttrain.evaluate.sampled import write_results
+from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
@@ -18,6 +21,7 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.tables.columns import with_ids
 from posttrain.tables.store import check_table
+from posttrain.workspace import read_finite_json
 from tests.models.tiny import rollout_of
 
 FAILED = Score(1.0, "infrastructure", "no server")
@@ -129,6 +133,37 @@ def test_an_evaluation_leaves_failures_out_of_every_mean() -> None:
     check_table(table, "rollouts", "results/a/rollouts.parquet")
     clean, greedy = (reward.score(part) for part in sampled("1", "1", "0", "0", "1", "1", "1", "1"))
     assert "failed" not in evaluation_metrics(reward, clean, greedy, 0)
+
+
+@pytest.mark.parametrize("failing", [{"weight": 1.0}, {"gate": True}])
+def test_a_failure_has_the_status_of_a_row_whatever_the_rewards_before_it_say(failing: dict[str, Any]) -> None:
+    """A row without a score needs a status that says why, also where another part could not read the answer."""
+    unread: Reward[Any] = Reward(lambda options, context: lambda rollouts: [Score(0.0, "unparseable")] * len(rollouts))
+    down: Reward[Any] = Reward(lambda options, context: lambda rollouts: [FAILED] * len(rollouts))
+    terms = {"unread": WeightedReward(reward=unread), "down": WeightedReward(reward=down, **failing)}
+    reward = RewardSum(terms, Context(Runtime(DeviceParams()), "test"))
+    rollouts = reward.score(sampled("1")[0])
+    table = with_ids(rollouts_table("a", rollouts, reward, greedy=False), "rollouts")
+    assert (table["reward"].to_list(), table["status"].to_list()) == ([None], ["infrastructure"])
+    check_table(table, "rollouts", "results/a/rollouts.parquet")
+
+
+def test_a_reward_that_never_scored_has_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is only measured may fail everywhere; metrics.json is JSON then, which has no NaN."""
+    monkeypatch.chdir(tmp_path)
+    reward = reward_of(by_text)
+    down: Reward[Any] = Reward(lambda options, context: lambda rollouts: [FAILED] * len(rollouts))
+    reward.terms["watched"] = WeightedReward(reward=down, weight=0.0)
+    drawn, greedy = (reward.score(part) for part in sampled("1", "1", "0", "0", "1", "0", "down", "down"))
+    metrics = evaluation_metrics(reward, drawn, greedy, 0)
+    params = EvaluateParams(data="a/prompts", reference="none", reward_model="none")
+    write_results("a", [(drawn, False), (greedy, True)], metrics, params, reward)
+    found = read_finite_json(Path("results/a/metrics.json"))
+    assert found["score"] == 0.5 and "reward_watched" not in found
+    out, printed = capsys.readouterr()
+    assert "not finite, so left out: reward_watched\n" in printed and "nan" not in out
 
 
 def test_samples_of_a_prompt_with_a_failure_make_no_table() -> None:

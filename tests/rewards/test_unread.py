@@ -48,14 +48,14 @@ def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def prompts(*answers: str) -> None:
+def prompts(*answers: str, info: tuple[str, ...] = ()) -> None:
     rows = [
         {
             "split": split,
             "problem": f"{split}{n}",
             "prompt": [{"role": "user", "content": f"{split} {n}"}],
             "answer": answer,
-            "info": "{}",
+            "info": info[n] if info else "{}",
             "task": "",
         }
         for split in ("train", "heldout", "test")
@@ -116,6 +116,23 @@ def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
     prompts("", "", "")
     assert measured()["parsed"] == 0
     assert "no prompt has an answer" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_evaluation_leaves_out_prompts_that_lack_what_a_reward_reads(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reward may need something else than an answer: such prompts do not count as 0 either."""
+    asked = '{"instructions": [{"kind": "lowercase"}]}'
+    prompts("", "", "", info=(asked, "{}", asked))
+    measured(reward={"instructions": 1.0})
+    assert "reward 'instructions' cannot read 1 of 3 answers" in capsys.readouterr().err
+    assert pl.read_parquet("results/sft/rollouts.parquet")["prompt_id"].n_unique() == 2
+    prompts("", "", "")
+    with pytest.raises(DataError, match="reward 'instructions' cannot read 3 of 3 answers"):
+        measured(reward={"instructions": 1.0})
+    measured(reward={"correct": 1.0, "format": 0.2})
+    assert "no prompt has an answer, so reward 'correct' is not measured" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 
 from posttrain.compare.evaluated import EvaluatedPolicy
-from posttrain.compare.paired import tested
+from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
+from posttrain.compare.settings import differing, meaning
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
@@ -99,22 +100,32 @@ def _require_committed() -> None:
 
 
 def _score(policy: EvaluatedPolicy) -> str:
-    low, high = interval(policy.scores_P, int(policy.settings.get("evaluate.settings.seed", SEED)))
-    return f"{policy.scores_P.mean():.3f} [{low:.3f}, {high:.3f}] on {len(policy.prompts)} held-out prompts"
+    scores = policy.known_scores
+    low, high = interval(scores, int(policy.settings.get("evaluate.settings.seed", SEED)))
+    return f"{scores.mean():.3f} [{low:.3f}, {high:.3f}] on {len(scores)} held-out prompts"
 
 
 def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:
     """Return by how much it is better than the present one; refuse it if that is not shown, unless forced."""
     try:
         _, champion = select([candidate.policy, last.tag], last.policy, "sampled")
+        was, now = meaning(champion), meaning(candidate)
+        if keys := differing([was, now]):
+            changed = (f"{key} {now.get(key, 'default')} (was {was.get(key, 'default')})" for key in keys)
+            what = f"its score has another meaning than that of {last.tag}: evaluated with {', '.join(changed)}"
+            fix = "Evaluate it with the settings of then; or --force REASON"
+            raise PipelineError(what=what, where=candidate.policy, fix=fix)
         if not (candidate.parsed and champion.parsed):
             raise DataError(what="no answer can be read", where=last.tag, fix="Evaluate both with a reward that reads")
     except (DataError, PipelineError) as error:
         if force is None:
             raise
         return f"not compared ({error.what})"
-    (finding,) = tested([candidate.scores_P[None, :], champion.scores_P[None, :]], [(0, 1)])
+    sides = [candidate.scores_P[None, :], champion.scores_P[None, :]]
+    (finding,) = tested(sides, [(0, 1)])
     shown = f"{finding.mean:+.3f} [{finding.low:+.3f}, {finding.high:+.3f}]"
+    if lost := len(champion.prompts) - with_scores(*sides)[0].shape[1]:
+        shown += f" without {lost} prompts that have no score of both"
     if finding.low > 0:
         return f"better by {shown}"
     if force is None:
