@@ -107,8 +107,7 @@ def policy_loss(
     entropy [B, T]: for the metric, the bonus (setting `entropy`) and `top_entropy`. sampler_logp [B, T]: what an
     inference engine recorded, where old_logp is the trainer's own (setting `correction`). truncated [B]: completions
     without an end token (grpo_plus). max_length: the constant of dr_grpo. groups: of p3o, as in `group_advantages`.
-    epoch: the number of earlier steps on the same samples. state: a dict that you keep, {} at first, for coefficients
-    that adapt (kl.target, ppo_penalty).
+    epoch: the number of earlier steps on the same samples. state: your dict, {} at first, of coefficients that adapt.
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
     _check_supported(algorithm, knobs)

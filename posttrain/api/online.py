@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from posttrain.algorithms.padded import entry
 from posttrain.api.model import Messages, check_room, device_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
+from posttrain.models.device import Runtime
 from posttrain.models.files.store import scorer_of
 from posttrain.models.master_weights import computing, placed
 from posttrain.online.group_samplers import PolicyGroups
@@ -93,12 +93,8 @@ def train_online(
     check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
     start = copy.deepcopy(model) if reference is None and "ref_logp" in needs else reference
     frozen = model if start is None else start
-    with our_attention(model), our_attention(frozen), ExitStack() as stack:
-        critic = scorer_of(copy.deepcopy(model), type(model).__name__) if "value" in needs else None
-        if critic is not None:
-            critic = placed(critic, runtime)  # before the model is rounded: it needs weights in float32
-        stack.enter_context(computing(model, runtime))
-        stack.enter_context(computing(frozen, runtime))
+    critic = _critic(model, runtime) if "value" in needs else None
+    with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
         old = copy.deepcopy(model) if "kl_old" in needs else None
         models = ModelSet(
             model, runtime, start, critic, old,
@@ -121,6 +117,12 @@ def train_online(
             log.finish(Path(output, "rollouts"), history)
     save(given, tokenizer, output)
     return history
+
+
+def _critic(model: Any, runtime: Runtime) -> Any:
+    """Return a scalar head on a copy of the model, which is not rounded yet."""
+    with our_attention(model):
+        return placed(scorer_of(copy.deepcopy(model), type(model).__name__), runtime)
 
 
 def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int) -> OnlineParams:
