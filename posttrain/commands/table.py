@@ -10,7 +10,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "init": "write a new project that uses the installed package, or upgrade one",
         "check": "check params.yaml, its inputs and their first rows, without running anything",
         "params": "list every parameter with its type, default and meaning, or describe an algorithm",
-        "plan": "estimate what stages take (memory, disk, time) before they run",
+        "plan": "estimate the memory and disk that stages take before they run, next to their last seconds",
         "preview": "show rows as a model's tokenizer and chat template render them, with the trained tokens in colour",
         "reward": "test a reward on rows of a table, or measure how far a judge agrees with labels",
         "laws": "test the surrogates and losses of your own module against the mathematical laws",

@@ -13,7 +13,7 @@ class Words(Params):
     most: int = Field(30, ge=1, description="words from which on the score is 0")
 
 
-@rule(Words)
+@rule(Words, shaping=True)
 def brief(rollout: Rollout, options: Words) -> float:
     """1 for no words, falling to 0."""
     return max(0.0, 1 - len(rollout.text.split()) / options.most)

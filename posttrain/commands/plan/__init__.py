@@ -1,4 +1,4 @@
-"""`posttrain plan`: the memory, disk and time that stages take, before they run."""
+"""`posttrain plan`: the memory and disk that stages take before they run, and the seconds of their last run."""
 
 from __future__ import annotations
 
