@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ DONE = "done"
 """The file in a run's checkpoints with the digest of the plot that the finished run wrote."""
 HELD = "held"
 """The lock file of a run's checkpoints."""
+STALE_S = 60.0
+"""How old a folder that nobody holds must be to be removed: its process may be about to hold it."""
 _DIGEST = "md5: "
 _HELD: dict[str, int] = {}
 
@@ -211,6 +214,18 @@ def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
             raise PipelineError(what=f"{holder} is using {what}", where=str(file), fix=fix)
         else:
             time.sleep(0.1)
+
+
+def held_folder(prefix: str, parent: Path, what: str) -> Path:
+    """Return a new folder that only this user can enter, held until this process ends; removes those of killed ones."""
+    for old in parent.glob(f"{prefix}????????"):  # the letters of mkdtemp
+        with contextlib.suppress(OSError):
+            state = old.lstat()
+            if state.st_uid == os.getuid() and time.time() - state.st_mtime > STALE_S:
+                remove_unlocked(old)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    hold(folder / HELD, what)
+    return folder
 
 
 def lock_stage(name: str) -> None:

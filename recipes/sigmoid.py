@@ -2,7 +2,8 @@
 
 R(C) = R0 + (A - R0) / (1 + (half / C)^B)     C: tokens trained on so far, R: the score that `watch` measured
 
-C is the sum of the steps' mean lengths: tokens of one row of each step. Groups that `resample` drops are not in it. A is where it ends with more compute, half the compute of half the way, B how steep it is (ScaleRL, arXiv:2510.13786).
+C is the sum of the steps' mean lengths: tokens of one row of each step. Groups that `resample` drops are not in it.
+A is where it ends with more compute, half the compute of half the way, B how steep it is (ScaleRL, arXiv:2510.13786).
 Their intervals are those of 400 fits to runs and evaluations drawn again.
 """
 

@@ -34,8 +34,8 @@ PAGE = """# Recipes, over seeds
 The score of each policy of the recipes in `recipes/`, run as they are: right answers to the test prompts, 8 samples of
 each. Of most recipes three figures are three runs of the whole pipeline with `seed` 0, 1 and 2 (`calculator` and
 `guess`: 1, 2 and 3), each with data and a base of its own. `rlhf`, `curriculum` and `scalerl` train each setting with
-three seeds from one SFT model. Evaluations on a table of text have minus the bits per byte as their score, those of a reward
-model its accuracy.
+three seeds from one SFT model. Evaluations on a table of text have minus the bits per byte as their score, those of a
+reward model its accuracy.
 
 ![Score of each policy](recipes.svg)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -60,6 +60,11 @@ class MaskedStream:
         """Write the text without secrets; how much was taken."""
         self._stream.write(masked(text))
         return len(text)
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        """Write the texts without secrets."""
+        for text in texts:
+            self.write(text)
 
     def __getattr__(self, name: str) -> Any:
         """Return the other methods are those of the stream."""

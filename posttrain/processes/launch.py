@@ -32,10 +32,8 @@ from posttrain.processes.children import (
     remove_after_parent,
 )
 from posttrain.processes.schedulers import GLOO, LOCAL, MEETING, RANK, check_size, is_ranked, is_scheduled, network
-from posttrain.workspace import HELD, PARAMS_FILE, hold, library_command, remove_unlocked
+from posttrain.workspace import PARAMS_FILE, held_folder, library_command
 
-STALE_S: Final = 60.0
-"""The age from which a folder that no process holds counts as left by a killed run."""
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 """With this variable of torchrun, the groups of a process that a run starts, as vLLM's, would use torchrun's store."""
 LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
@@ -118,7 +116,7 @@ def start(name: str, processes: int, device: str) -> None:
     device = _device(device, 0, processes)
     _RUN.append(run := _Run(name))
     atexit.register(abandon)
-    run.folder = _folder()
+    run.folder = held_folder(FOLDER, Path(tempfile.gettempdir()), "the processes of a run")
     meeting, loopback = f"file://{run.folder / 'meeting'}", {GLOO: os.environ.get(GLOO, LOOPBACK)}
     run.children = Children(own_command(), processes, meeting, loopback)
     threading.Thread(target=run.watch, daemon=True).start()
@@ -237,15 +235,3 @@ def own_command() -> list[str]:
         fix = "Write it to a file and run that"
         raise PipelineError(what="other processes cannot run what was typed", where="processes", fix=fix)
     return [sys.executable, *sys.argv]
-
-
-def _folder() -> Path:
-    """Return a folder that only this user can enter, held by a lock until this process ends."""
-    for old in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):  # of runs whose processes were all killed at once
-        with contextlib.suppress(OSError):
-            state = old.lstat()
-            if state.st_uid == os.getuid() and time.time() - state.st_mtime > STALE_S:
-                remove_unlocked(old)
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER))
-    hold(folder / HELD, "the processes of a run")
-    return folder

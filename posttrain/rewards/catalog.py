@@ -40,7 +40,7 @@ def reward_named(name: str, where: str) -> Reward[Any]:
     if not isroutine(found):
         raise ValueError(f"'{name}' is neither a Reward nor a function of rollouts (docs/rewards.md)")
     _check_signature(name, found, ("rollouts",))
-    return Reward(lambda options, context: found, isolated=True)  # noqa: ARG005
+    return Reward(lambda options, context: found, isolated=True, compares=lambda options: True)  # noqa: ARG005
 
 
 def _check_signature(name: str, function: Callable[..., Any], wanted: Sequence[str]) -> None:

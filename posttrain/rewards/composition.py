@@ -123,7 +123,11 @@ def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
     return Examples(term.reward.examples(prompt, given).right)
 
 
+def _compares(options: CascadeOptions | MilestoneOptions) -> bool:
+    return any(term.reward.compares(term.options) for term in options.of.values())
+
+
 REWARDS = {
-    "cascade": Reward(_cascade, CascadeOptions, _cannot_score_by_all, examples=_first_examples),
-    "milestones": Reward(_milestones, MilestoneOptions, _cannot_score_by_one),
+    "cascade": Reward(_cascade, CascadeOptions, _cannot_score_by_all, examples=_first_examples, compares=_compares),
+    "milestones": Reward(_milestones, MilestoneOptions, _cannot_score_by_one, compares=_compares),
 }

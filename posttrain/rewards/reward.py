@@ -87,6 +87,9 @@ class Reward(Generic[O]):
     by_step: Callable[[O], bool] = lambda options: False  # noqa: ARG005
     """Whether its scores are sums over steps (Score.steps), which advantages of tokens place at the steps' ends."""
 
+    compares: Callable[[O], bool] = lambda options: False  # noqa: ARG005
+    """Whether a score depends on the other rollouts that are scored with it."""
+
     def in_workers(self, options: O) -> bool:
         """Return whether it runs in worker processes with these options."""
         return self.isolated(options) if callable(self.isolated) else self.isolated
@@ -129,11 +132,13 @@ def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
 
 
 def as_score(returned: Any) -> Score:
-    """Return what a reward returned as a score; status `error` if it is not finite."""
+    """Return what a reward returned as a score of plain numbers; status `error` if it is not finite."""
     if not isinstance(returned, Score) and (isinstance(returned, str) or not hasattr(returned, "__float__")):
         return Score(0.0, "error", f"it returned {excerpt(returned, 40)}. Return a number or a Score")
-    score = returned if isinstance(returned, Score) else Score(float(returned))
-    score = replace(score, reason=masked(score.reason)) if score.reason else score
+    score = returned if isinstance(returned, Score) else Score(returned)
+    steps = tuple((int(token), float(value)) for token, value in score.steps)
+    reason, answer = masked(str(score.reason)), str(score.answer)
+    score = replace(score, value=float(score.value), reason=reason, answer=answer, steps=steps)
     if not math.isfinite(score.value):
         return Score(0.0, "error", f"{score.value} is not finite")
     return score

@@ -77,7 +77,8 @@ class RewardSum:
             print(f"{self._context.where}: {what}. Waiting, {waited}; next try in {pause:.0f} s", file=sys.stderr)
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
-            for place, score in zip(down, self.scores(name, task, [rollouts[place] for place in down]), strict=True):
+            again = range(len(found)) if term.reward.compares(term.options) else down
+            for place, score in zip(again, self.scores(name, task, [rollouts[place] for place in again]), strict=True):
                 found[place] = score
         if pause > PAUSE_S:
             waited = f"{time.monotonic() - began:.0f} s"

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any, TextIO
 
 from posttrain.errors import PosttrainError
@@ -86,7 +87,7 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
     each = reward.each
     if each is not None and inspect.iscoroutinefunction(each):
         seconds, most = setup["timeout"], setup["concurrency"]
-        return lambda rollouts: asyncio.run(_concurrently(each, rollouts, options, seconds, most))
+        return lambda rollouts: _loop().run(_concurrently(each, rollouts, options, seconds, most))
     if each is not None:
         return lambda rollouts: [score_one(each, rollout, options) for rollout in rollouts]
     score_fn = reward.score_fn(options, Context(None, where, name=setup["called"]))
@@ -99,7 +100,13 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
 
 def _finished(returned: Any) -> Any:
     """Return what an `async` function of all rollouts returns in the end."""
-    return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
+    return _loop().run(returned) if inspect.iscoroutine(returned) else returned
+
+
+@cache
+def _loop() -> asyncio.Runner:
+    """Return the event loop of all calls: connections that a reward keeps belong to it."""
+    return asyncio.Runner()
 
 
 async def _concurrently(

@@ -50,8 +50,9 @@ Waiting = tuple[Job, asyncio.Future[Result]]
 class Batcher:
     """Collects the requests that wait and answers them one batch at a time, in one thread."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, turn: asyncio.Lock) -> None:
+        """`turn`: held by whatever uses the model: CUDA captures no graph while another thread works on the device."""
+        self._policy, self._turn = policy, turn
         self._waiting: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
 
@@ -82,7 +83,8 @@ class Batcher:
 
     async def _answer_all(self, batch: list[Waiting]) -> None:
         try:
-            answers = await asyncio.to_thread(self._policy.answer, [job for job, _ in batch])
+            async with self._turn:
+                answers = await asyncio.to_thread(self._policy.answer, [job for job, _ in batch])
         except Exception as error:  # noqa: BLE001  a defect: each of these requests raises it, and the server keeps running
             for _, result in batch:
                 if not result.done():
@@ -95,7 +97,8 @@ class Batcher:
 
 def application(policy: Policy, name: str, secret: str) -> Starlette:
     """Return the endpoint of a policy."""
-    batcher, one_text = Batcher(policy), asyncio.Lock()
+    turn = asyncio.Lock()
+    batcher = Batcher(policy, turn)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -129,7 +132,7 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         if refusal := another(asked.model):
             return refusal
         if asked.prompt_logprobs is not None:
-            return await _scored(policy, asked, one_text)
+            return await _scored(policy, asked, turn)
         found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
         if found is None:
             return Response(status_code=499)
@@ -143,7 +146,7 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         asked = parsed(await _body(request), TokensRequest)
         if refusal := another(asked.model):
             return refusal
-        async with one_text:
+        async with turn:
             found = await asyncio.to_thread(policy.score, asked.prompt, asked.prompt_logprobs)
         return JSONResponse(scores(policy, asked, found))
 
@@ -155,8 +158,8 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-async def _scored(policy: Policy, asked: ChatRequest, one_text: asyncio.Lock) -> Response:
-    async with one_text:
+async def _scored(policy: Policy, asked: ChatRequest, turn: asyncio.Lock) -> Response:
+    async with turn:
         found = await asyncio.to_thread(policy.score_chat, asked.turns, opened=asked.add_generation_prompt)
     return JSONResponse(chat_scores(policy, asked, found))
 

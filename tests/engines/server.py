@@ -181,6 +181,7 @@ def application(engine: Engine) -> Starlette:
     async def completions(request: HttpRequest) -> Response:
         body = await request.json()
         expected = {"n": 1, "logprobs": 0, "return_token_ids": True, "ignore_eos": True, "top_p": 1.0, "top_k": 0}
+        expected |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}  # as stops are found here
         assert body.items() >= expected.items(), body
         assert body["model"] in engine.adapters or (body["model"] == "policy" and not engine.adapters), body
         assert len(body["stop"]) <= 4, "vLLM refuses more"

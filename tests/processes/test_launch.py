@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from posttrain.workspace import held_folder
 from tests.workspace import ROOT, environment
 
 ENDED_S = 5.0
@@ -140,6 +141,16 @@ def test_a_signal_to_all_processes_leaves_no_folder(start: Start) -> None:
     for one in [*others, psutil.Process(run.process.pid)]:
         one.send_signal(signal.SIGTERM)
     assert_all_end([run], others)
+
+
+def test_a_folder_that_nobody_holds_is_removed_by_the_next_process(tmp_path: Path) -> None:
+    left, of_another = tmp_path / "engine-abcd_123", tmp_path / "engine-abcd_123-0-2"
+    held = held_folder("engine-", tmp_path, "a test")
+    for folder in (left, of_another, held):
+        folder.mkdir(exist_ok=True)
+        os.utime(folder, (1, 1))
+    held_folder("engine-", tmp_path, "a test")
+    assert not left.exists() and of_another.exists() and held.exists()
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import pytest
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params, check
+from posttrain.rewards import score
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, as_score
 from posttrain.rewards.score import RewardSum
@@ -62,8 +63,28 @@ async def all_at_once(rollouts):
     await asyncio.sleep(0)
     return [float(len(rollouts))] * len(rollouts)
 
+asked = []
+
+def ranked(rollouts):
+    asked.append(rollouts)
+    if len(asked) == 1:
+        return [Score(0.0, "infrastructure", "it is down"), *[3.0] * (len(rollouts) - 1)]
+    return [float(len(rollouts))] * len(rollouts)
+
+loops = set()
+
+@rule()
+async def in_one_loop(rollout, options):
+    loops.add(id(asyncio.get_running_loop()))
+    return float(len(loops) == 1 and not asyncio.get_running_loop().is_closed())
+
 def few(rollouts):
     return [1.0]
+
+@rule()
+def of_numpy(rollout, options):
+    import numpy as np
+    return Score(np.float32(0.5), steps=[(np.int64(1), np.float32(0.5))])
 
 class Weight(Params):
     most: int = Field(2, description="most")
@@ -101,10 +122,19 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def scores(name: str, *texts: str, **settings: Any) -> list[Score]:
     """The scores of one of the rewards above."""
-    name = f"faulty_rewards:{name}"
-    terms = check(Settings, {"reward": {name: {"weight": 1.0, **settings}}}, where="online.runs.a").reward
-    judged = RewardSum(terms, Context(Runtime(DeviceParams()), "online.runs.a"))
-    return [one.scores[name] for one in judged.score([rollout_of(text) for text in texts])]
+    return scores_by(reward_of(name, **settings), *texts)
+
+
+def reward_of(name: str, wait_above: float | None = None, **settings: Any) -> RewardSum:
+    """One of the rewards above."""
+    terms = check(Settings, {"reward": {f"faulty_rewards:{name}": {"weight": 1.0, **settings}}}, where="here").reward
+    return RewardSum(terms, Context(Runtime(DeviceParams()), "online.runs.a"), wait_above)
+
+
+def scores_by(reward: RewardSum, *texts: str) -> list[Score]:
+    """The scores of its only part."""
+    (name,) = reward.terms
+    return [one.scores[name] for one in reward.score([rollout_of(text) for text in texts])]
 
 
 @pytest.mark.slow
@@ -151,6 +181,21 @@ def test_an_async_function_runs_several_calls_at_a_time(workspace: Path) -> None
     found = scores("slow", *["ok"] * 40, "late", *["ok"] * 7, workers=1, concurrency=48, timeout=2.0)
     assert [one.status for one in found] == ["ok"] * 40 + ["timeout"] + ["ok"] * 7
     assert time.monotonic() - begun < 0.2 * 47, "one after the other they take longer than this"
+
+
+def test_an_async_function_keeps_its_connections_between_calls(workspace: Path) -> None:
+    reward = reward_of("in_one_loop", workers=1)
+    assert [scores_by(reward, "a")[0].value for _ in range(3)] == [1.0] * 3
+
+
+def test_what_is_compared_is_asked_again_as_a_whole(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score, "PAUSE_S", 0.05)
+    found = scores_by(reward_of("ranked", wait_above=0.1), "a", "b", "c")
+    assert [one.value for one in found] == [3.0] * 3
+
+
+def test_numbers_of_numpy_in_a_score_are_plain_ones(workspace: Path) -> None:
+    assert scores("of_numpy", "a")[0].plain == (0.5, "ok", "", "", [[1, 0.5]])
 
 
 @pytest.mark.slow
@@ -243,5 +288,5 @@ def wait_for(condition: Any, seconds: float = 30.0) -> None:
 
 @pytest.mark.parametrize("returned", [None, "1.0", [1.0]])
 def test_what_is_no_number_is_an_error_that_shows_it(returned: Any) -> None:
-    score = as_score(returned)
-    assert score.status == "error" and score.reason == f"it returned {returned!r}. Return a number or a Score"
+    found = as_score(returned)
+    assert found.status == "error" and found.reason == f"it returned {returned!r}. Return a number or a Score"

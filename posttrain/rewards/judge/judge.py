@@ -250,4 +250,4 @@ def _judge(options: JudgeOptions, context: Context) -> ScoreFn:
     return LanguageJudge(options, context.place)
 
 
-REWARDS = {"judge": Reward(_judge, JudgeOptions, _cannot_score)}
+REWARDS = {"judge": Reward(_judge, JudgeOptions, _cannot_score, compares=lambda options: options.mode != "score")}

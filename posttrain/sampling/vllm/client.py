@@ -170,7 +170,8 @@ class EngineSampler:
                 "temperature": params.temperature, "top_p": 1.0, "top_k": 0, "seed": key & _LOW_63,
                 "logprobs": 0, "return_token_ids": True, "ignore_eos": True,
                 "stop_token_ids": list(self._stops.tokens), "stop": params.stop[:STOPS],
-                "include_stop_str_in_output": True, "user": f"{seed}:{request.name}",
+                "include_stop_str_in_output": True, "skip_special_tokens": False,
+                "spaces_between_special_tokens": False, "user": f"{seed}:{request.name}",
             }
             for request, key in zip(requests, keys, strict=True)
         ]  # fmt: skip

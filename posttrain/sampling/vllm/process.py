@@ -25,6 +25,7 @@ from posttrain.isolation.environment import fault
 from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.sampling.vllm import server
 from posttrain.sampling.vllm.server import VERSIONS
+from posttrain.workspace import held_folder
 
 PYTHON: Final = "POSTTRAIN_VLLM"
 """The environment variable with the Python of the environment with vLLM, or a whole command that starts a server."""
@@ -62,10 +63,10 @@ def given_command() -> list[str]:
 
 
 def private_folder() -> Path:
-    """Return a new folder that only the user can enter, in memory where the machine has /dev/shm."""
+    """Return a new folder that only the user can enter, in memory where the machine has /dev/shm; it holds weights."""
     memory = Path("/dev/shm")
     usable = memory.is_dir() and os.access(memory, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="posttrain-engine-", dir=memory if usable else None))
+    return held_folder("posttrain-engine-", memory if usable else Path(tempfile.gettempdir()), "servers of vLLM")
 
 
 def _inherited() -> dict[str, str]:
