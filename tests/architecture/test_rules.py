@@ -63,6 +63,12 @@ def test_no_remote_code() -> None:
     assert not wrong, "\n".join(["trust_remote_code may only be False:", *wrong])
 
 
+def test_no_chat_template_in_the_own_process() -> None:
+    names = ("apply_chat_template", "render_jinja_template")
+    wrong = [where for where, node in every(ast.Attribute) if node.attr in names]
+    assert not wrong, "\n".join(["render by posttrain/text/templates.py, which has limits:", *wrong])
+
+
 def test_no_bare_except() -> None:
     wrong = [where for where, node in every(ast.ExceptHandler) if node.type is None]
     assert not wrong, "\n".join(["name what is caught:", *wrong])

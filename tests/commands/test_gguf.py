@@ -156,6 +156,17 @@ def test_a_number_that_float16_lacks_and_a_tokenizer_without_a_name(tmp_path: Pa
     assert not (tmp_path / "other.gguf").exists()
 
 
+def test_the_template_has_the_limits_of_templates(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", "llama")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{{ messages[0]['content'] + 'x' * 200000 }}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(ModelError, match=r"the chat template fails: it writes 200,018 characters"):
+        write_gguf(folder, "a/b", TALK, tmp_path / "out.gguf", "float32")
+    assert not (tmp_path / "out.gguf").exists()
+
+
 @pytest.mark.parametrize("key", ["eos", "rope", "tensor"])
 def test_a_wrong_file_is_found_by_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     """Faults in what is written: each must be found by what is read."""

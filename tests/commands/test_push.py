@@ -15,9 +15,14 @@ from typing import Any
 
 import pytest
 
+from posttrain.commands.push.adapter import HubModel, hub_base, uploaded
+from posttrain.commands.push.card import head as card_head
+from posttrain.errors import ModelError
+from posttrain.lineage.lineage import Lineage
+from posttrain.models.files.weights import digest
 from tests.workspace import ROOT, environment
 
-pytestmark = pytest.mark.slow
+SHA = "b" * 40
 TOKEN = "hf_a-token-that-is-never-printed"
 
 
@@ -37,6 +42,13 @@ class Answer(BaseHTTPRequestHandler):
 
     server: Hub
 
+    def do_GET(self) -> None:
+        assert self.path.partition("?")[0] == "/api/models/me/tiny", self.path
+        if not self.server.created:
+            return self.say({"error": "Repository not found"}, 404)
+        files = [{"rfilename": name} for name in self.server.files]
+        return self.say({"id": "me/tiny", "sha": SHA, "siblings": files})
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -45,7 +57,7 @@ class Answer(BaseHTTPRequestHandler):
             self.server.created = json.loads(body)
             return self.say({"url": f"{self.server.address}/me/tiny", "name": "me/tiny", "id": "me/tiny"})
         if self.path == "/api/validate-yaml":
-            assert json.loads(body)["content"].startswith("---\nlibrary_name: transformers")
+            assert json.loads(body)["content"].startswith("---\nlibrary_name: ")
             return self.say({"errors": [], "warnings": []})
         if self.path == "/api/models/me/tiny/preupload/main":
             modes = {True: "lfs", False: "regular"}
@@ -64,6 +76,10 @@ class Answer(BaseHTTPRequestHandler):
                 self.server.files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 self.server.files[value["path"]] = self.server.objects[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del self.server.files[value["path"]]
+            else:
+                assert line["key"] == "header" and value["parentCommit"] == SHA, line
         oid = "a" * 40
         return self.say({"success": True, "commitOid": oid, "commitUrl": f"{self.server.address}/me/tiny/commit/{oid}"})
 
@@ -93,12 +109,105 @@ def hub() -> Iterator[Hub]:
 
 
 def push(where: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "posttrain", "push", *words]
+    return python(where, "-m", "posttrain", "push", *words, **variables)
+
+
+def python(where: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
     clean = {name: value for name, value in environment().items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
     settings = {**clean, "HF_HOME": str(where / "hf"), "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run(command, cwd=where, env=settings, capture_output=True, text=True, check=False)
 
 
+UPLOAD = """
+import sys
+from pathlib import Path
+from posttrain.commands.push.upload import upload
+files = {file.name: file for file in Path(sys.argv[1]).iterdir()}
+print(upload("me/tiny", {**files, "README.md": b"---\\nlibrary_name: x\\n---\\n"}, "private"))
+"""
+ALWAYS = ("config.json", "tokenizer.json", "manifest.json")
+WHOLE = (*ALWAYS, "model.safetensors", "chat_template.jinja", "generation_config.json")
+SHARDS = (*ALWAYS, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+SHARDED = (*SHARDS, "model.safetensors.index.json")
+ADAPTER = (*ALWAYS, "adapter_config.json", "adapter_model.safetensors")
+OTHERS = (".gitattributes", "LICENSE", "image.png", "model.gguf", "onnx/model.safetensors", "notes/config.json")
+OF_OTHERS = ("pytorch_model.bin", "tokenizer.model", "vocab.json", "merges.txt", "additional_chat_templates/rag.jinja")
+
+
+@pytest.mark.parametrize(("first", "then"), [(WHOLE, SHARDED), (SHARDED, WHOLE), (ADAPTER, WHOLE), (WHOLE, ADAPTER)])
+def test_a_second_push_leaves_nothing_of_the_first_model(
+    tmp_path: Path, hub: Hub, first: tuple[str, ...], then: tuple[str, ...]
+) -> None:
+    given = {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}
+    for folder, names in (("first", first), ("then", then)):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).write_text(f"{name} of {folder}")
+        done = python(tmp_path, "-c", UPLOAD, folder, **given)
+        assert done.returncode == 0, done.stderr
+        if folder == "first":
+            assert "deleted" not in done.stdout
+            hub.files |= dict.fromkeys((*OTHERS, *OF_OTHERS), b"there before")
+    gone = sorted({*first, *OF_OTHERS} - {*then})
+    assert [line.split()[1] for line in done.stdout.splitlines() if "deleted" in line] == gone
+    assert hub.files.keys() == {*then, *OTHERS, "README.md"}
+    assert all(hub.files[name] == f"{name} of then".encode() for name in then)
+
+
+LOCKED = {
+    ("base_hub@small", "models/base/small"): {"base.hub.small": {"name": "them/small", "revision": "c" * 40}},
+    ("base_folders@own", "models/base/own"): {"base.folders.own": {"path": "my/model"}},
+    ("sft@lora", "models/sft/lora"): {"sft.runs.lora": {"start": "base/small", "adapter": "lora"}},
+}
+
+
+def adapter(base: str, folder: Path) -> Path:
+    """Write the small files of an adapter."""
+    folder.mkdir(parents=True)
+    config = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": base, "revision": None}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    listed = {"posttrain_base": {"folder": base}, "adapter_config.json": digest(folder / "adapter_config.json")}
+    (folder / "manifest.json").write_text(json.dumps(listed))
+    return folder
+
+
+def test_an_adapter_names_the_base_of_the_hub_at_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peft = pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    stages = {
+        stage: {"params": {"params.yaml": run}, "outs": [{"path": path}]} for (stage, path), run in LOCKED.items()
+    }
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
+    folder = adapter("models/base/small", Path("models/sft/lora"))
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    base = hub_base(folder, Lineage())
+    assert base == ("them/small", "c" * 40)
+    Path("copy").mkdir()
+    for name, text in uploaded(folder, base).items():
+        (Path("copy") / name).write_bytes(text)
+    config = peft.PeftConfig.from_pretrained("copy")
+    assert (config.base_model_name_or_path, config.revision, config.r) == (*base, 8)
+    manifest = json.loads(Path("copy/manifest.json").read_text())
+    assert manifest["adapter_config.json"] == digest(Path("copy/adapter_config.json"))
+    assert manifest["posttrain_base"] == {"folder": "models/base/small"}
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    Path("models/whole").mkdir()
+    assert hub_base(Path("models/whole"), Lineage()) is None
+    for nth, base_folder in enumerate(("models/base/own", "models/sft/lora", "/elsewhere/model")):
+        with pytest.raises(ModelError, match=rf"an adapter of {base_folder}, which is no run of base.hub.*merge: true"):
+            hub_base(adapter(base_folder, Path(f"models/other/{nth}")), Lineage())
+
+
+def test_the_card_of_an_adapter_is_that_of_peft_with_its_own_base() -> None:
+    teacher = {"params": {"params.yaml": {"base.hub.big": {"name": "them/big", "revision": "d" * 40}}}}
+    head = "\n".join(card_head(["base_hub@big"], {"base_hub@big": teacher}, HubModel("them/small", "c" * 40)))
+    assert head == '---\nlibrary_name: peft\ntags: [posttrain]\nbase_model: "them/small"\n---'
+    whole = "\n".join(card_head(["base_hub@big"], {"base_hub@big": teacher}, None))
+    assert whole == '---\nlibrary_name: transformers\ntags: [posttrain]\nbase_model: "them/big"\n---'
+
+
+@pytest.mark.slow
 def test_a_model_is_on_the_hub_byte_for_byte_with_its_card(own_workspace: Path, hub: Hub) -> None:
     given = {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}
     shown = push(own_workspace, "grpo", "--to", "hf:me/tiny", "--dry-run", **given)
@@ -111,7 +220,12 @@ def test_a_model_is_on_the_hub_byte_for_byte_with_its_card(own_workspace: Path, 
     files = {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.startswith(".")}
     assert {name: body for name, body in hub.files.items() if name != "README.md"} == files and hub.objects
     text = hub.files["README.md"].decode()
-    assert text in shown.stdout
+    assert text in shown.stdout and "The repository is new or cannot be read" in shown.stdout
+    hub.files |= {"model.safetensors.index.json": b"old", "image.png": b"mine"}
+    again = push(own_workspace, "grpo", "--to", "hf:me/tiny", "--dry-run", **given)
+    assert "deleted  model.safetensors.index.json\n\n" in again.stdout and len(hub.files) == len(files) + 3
+    assert push(own_workspace, "grpo", "--to", "hf:me/tiny", **given).returncode == 0
+    assert hub.files.keys() == {*files, "README.md", "image.png"}
     metrics = json.loads((own_workspace / "results/grpo/metrics.json").read_text())
     assert f"| score | {metrics['score']:.4g} | [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}] |" in text
     assert "| `data.tasks.two_step` | generated by `two_step` | posttrain's own (Apache-2.0) |" in text
@@ -122,6 +236,7 @@ def test_a_model_is_on_the_hub_byte_for_byte_with_its_card(own_workspace: Path, 
     assert TOKEN not in everything
 
 
+@pytest.mark.slow
 def test_what_is_refused_says_how_to_fix_it_and_leaves_nothing(own_workspace: Path, hub: Hub) -> None:
     there = {"HF_ENDPOINT": hub.address}
     cases = [

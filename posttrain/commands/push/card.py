@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain import __version__
+from posttrain.commands.push.adapter import HubModel
 from posttrain.lineage.explain import why
 from posttrain.lineage.lineage import Lineage, read_record
 from posttrain.measure.record import LICENCE, record_path
@@ -26,8 +27,8 @@ LIMITS = """## Limits
 - The licences of the base model and of the data hold for this model too. posttrain did not check them."""
 
 
-def card(label: str, model: str, title: str) -> str:
-    """Return the text of README.md for a policy's model."""
+def card(label: str, model: str, title: str, base: HubModel | None = None) -> str:
+    """Return the text of README.md for a policy's model; an adapter has a `base`."""
     settings, lineage = read(), Lineage()
     stage = stage_of(settings, model)
     above = [name for name in lineage.above(stage) if name in lineage.lock]
@@ -37,7 +38,7 @@ def card(label: str, model: str, title: str) -> str:
     digest = output_digests().get(f"models/{model}", "none")
     made_by = f"made by posttrain {__version__} (commit {lineage.commit or 'none'}, digest {digest})"
     parts = [
-        "\n".join(["---", "library_name: transformers", "tags: [posttrain]", *_bases(above, lineage.lock), "---"]),
+        "\n".join(head(above, lineage.lock, base)),
         f"# {title}",
         f"`models/{model}` of a [DVC](https://dvc.org) pipeline, {made_by}.",
         "## Scores",
@@ -56,11 +57,13 @@ def card(label: str, model: str, title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _bases(stages: list[str], lock: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the Hub's model that everything began with, as the card's data names it."""
+def head(stages: list[str], lock: Mapping[str, Any], base: HubModel | None) -> Iterator[str]:
+    """Yield the card's data: with what it is loaded, and the Hub's model that it belongs to or began with."""
+    yield from ("---", f"library_name: {'peft' if base else 'transformers'}", "tags: [posttrain]")
     hub = [value for stage in stages if stage.startswith("base_hub@") for value in _settings(lock[stage]).values()]
     named = [value["name"] for value in hub if isinstance(value, dict) and "name" in value]
-    yield from (f"base_model: {json.dumps(name)}" for name in named[:1])
+    yield from (f"base_model: {json.dumps(name)}" for name in ([base.name] if base else named[:1]))
+    yield "---"
 
 
 def _scores(label: str, table: str) -> Iterator[str]:

@@ -13,7 +13,9 @@ import torch
 
 from posttrain.errors import ModelError, ParamsError, PipelineError
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
+from posttrain.text.chat import DATE
 from posttrain.text.chat_template import Message
+from posttrain.text.templates import RenderError, RenderRequest, Template
 from posttrain.workspace import atomic_path
 
 Type = Literal["float16", "float32"]
@@ -242,15 +244,24 @@ def _check(
     for name in ("eos_token_id", "chat_template"):
         if getattr(reader, name) != getattr(tokenizer, name):
             raise _refused(f"{name} differs", folder)
-    for messages in conversations:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        rendered = reader.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    texts, texts_again = (_rendered(one, conversations, folder) for one in (tokenizer, reader))
+    for text, rendered in zip(texts, texts_again, strict=True):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         for sample, expected in ((text, ids), (text + " 1234  x", None)):
             expected = expected or tokenizer(sample, add_special_tokens=False)["input_ids"]
             if rendered != text or reader(sample, add_special_tokens=False)["input_ids"] != expected:
                 raise _refused(f"the tokens of {sample[:60]!r} differ", folder)
         _compare(model, again, torch.tensor([ids]), folder)
+
+
+def _rendered(tokenizer: Any, conversations: list[list[Message]], folder: Path) -> list[str]:
+    """Return the conversations up to the start of an answer, by the tokenizer's chat template."""
+    template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, DATE)
+    try:
+        return [result.text for result in template.render([RenderRequest(talk, opened=True) for talk in conversations])]
+    except RenderError as error:
+        fix = "Change the template"
+        raise ModelError(what=f"the chat template fails: {error}", where=str(folder), fix=fix) from error
 
 
 @torch.no_grad()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
 from posttrain.commands.promote.promotion import named_policy, require_current
+from posttrain.commands.push.adapter import hub_base, uploaded
 from posttrain.commands.push.card import card
 from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.errors import ModelError, ParamsError, PipelineError
+from posttrain.lineage.lineage import Lineage
 from posttrain.measure.masking import masked
+from posttrain.models.files.import_model import FILES
+from posttrain.models.files.store import LICENCES, MANIFEST
 from posttrain.params.params import PARAMS_FILE, read
 from posttrain.params.stage_table import evaluated
 from posttrain.tables.hub_errors import unreachable
@@ -22,6 +28,11 @@ from posttrain.workspace import table_path
 CARD = "README.md"
 CHECKED = 4
 """Prompts on which a GGUF file is compared with its model."""
+MANAGED: Final = (
+    *(pattern for pattern in FILES if pattern not in (*LICENCES, CARD)),
+    MANIFEST, "pytorch_model*.bin*", "adapter_model.bin", "added_tokens.json", "additional_chat_templates/*",
+)  # fmt: skip
+"""Files that loaders take for parts of a model."""
 _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
 
 
@@ -46,16 +57,18 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
         raise ModelError(what="it has no files", where=str(folder), fix="Run it, or dvc checkout")
-    text = card(label, model, target[1].partition("/")[2])
+    base = hub_base(folder, Lineage())
+    text = card(label, model, target[1].partition("/")[2], base)
     if text != masked(text):
         fix = "Remove it from params.yaml, and change it where it was made: git may have it"
         raise ParamsError(what="the card would show the value of a secret variable", where=str(folder), fix=fix)
-    named = {file.relative_to(folder).as_posix(): file for file in files if file != folder / CARD}
-    sizes = "\n".join(f"{file.stat().st_size:>12,}  {path}" for path, file in named.items())
-    listed = f"{sizes}\n{len(text.encode()):>12,}  {CARD}"
+    named: dict[str, Path | bytes] = {file.relative_to(folder).as_posix(): file for file in files}
+    named |= {**({} if base is None else uploaded(folder, base)), CARD: text.encode()}
+    sizes = {path: len(file) if isinstance(file, bytes) else file.stat().st_size for path, file in named.items()}
+    listed = "\n".join(f"{size:>12,}  {path}" for path, size in sizes.items())
     if does == "show":
-        return f"to {target[1]} ({access} if it is new):\n{listed}\n\n{text}"
-    return f"{listed}\n{_upload(target[1], named, text, access)}"
+        return f"to {target[1]} ({access} if it is new):\n{listed}\n{_seen_left_over(target[1], named)}\n{text}"
+    return f"{listed}\n{upload(target[1], named, access)}"
 
 
 def export(name: str, file: str, dtype: Type) -> str:
@@ -67,19 +80,34 @@ def export(name: str, file: str, dtype: Type) -> str:
     return write_gguf(Path("models") / model, model, conversations, Path(file), dtype)
 
 
-def _upload(repository: str, files: dict[str, Path], text: str, access: str) -> str:
-    from huggingface_hub import CommitOperationAdd, HfApi, get_token
+def left_over(found: Collection[str], new: Collection[str]) -> list[str]:
+    """Return the files of a repository that belong to the model it had, and that loaders would take for the new one's.
+
+    Other files, and folders, stay.
+    """
+    return sorted(
+        name
+        for name in set(found) - set(new)
+        if any(name.count("/") == pattern.count("/") and fnmatchcase(name, pattern) for pattern in MANAGED)
+    )
+
+
+def upload(repository: str, files: Mapping[str, Path | bytes], access: str) -> str:
+    """Make a repository's model that of these files, in one commit; returns what was deleted, and the commit."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError
 
     if get_token() is None:
         fix = "Set HF_TOKEN to a token that may write, or log in with `hf auth login`"
         raise PipelineError(what="there is no token", where=repository, fix=fix)
-    operations = [CommitOperationAdd(CARD, text.encode())]
-    operations += [CommitOperationAdd(path, str(file)) for path, file in files.items()]
+    added = [CommitOperationAdd(path, file if isinstance(file, bytes) else str(file)) for path, file in files.items()]
     api = HfApi()
     try:
         api.create_repo(repository, private=access == "private", exist_ok=True)
-        done = api.create_commit(repository, operations, commit_message="posttrain push")
+        there = api.model_info(repository)
+        old = left_over(_names(there), files)
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [*added, *map(CommitOperationDelete, old)]
+        done = api.create_commit(repository, operations, commit_message="posttrain push", parent_commit=there.sha)
     except HfHubHTTPError as error:
         status = error.response.status_code
         fixes = {401: "The token is invalid or has expired", 403: "Give HF_TOKEN a token that may write there"}
@@ -90,4 +118,25 @@ def _upload(repository: str, files: dict[str, Path], text: str, access: str) -> 
             raise
         what = masked(f"the Hub cannot be reached ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
         raise PipelineError(what=what, where=repository, fix="Try again: a commit is whole or not there") from error
-    return str(done.commit_url)
+    return _deleted(old) + str(done.commit_url)
+
+
+def _seen_left_over(repository: str, new: Collection[str]) -> str:
+    """Return the lines of what would be deleted, as far as the repository can be read."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return _deleted(left_over(_names(HfApi().model_info(repository, timeout=10)), new))
+    except Exception as error:  # the client lets errors of its HTTP library through
+        if not isinstance(error, HfHubHTTPError) and not unreachable(error):
+            raise
+        return "The repository is new or cannot be read: a push deletes what another model left in it.\n"
+
+
+def _names(repository: Any) -> list[str]:
+    return [file.rfilename for file in repository.siblings or ()]
+
+
+def _deleted(names: list[str]) -> str:
+    return "".join(f"{'deleted':>12}  {name}\n" for name in names)
