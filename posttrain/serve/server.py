@@ -50,9 +50,10 @@ Waiting = tuple[Job, asyncio.Future[Result]]
 class Batcher:
     """Collects the requests that wait and answers them one batch at a time, in one thread."""
 
-    def __init__(self, policy: Policy, turn: asyncio.Lock) -> None:
-        """`turn`: held by whatever uses the model: CUDA captures no graph while another thread works on the device."""
-        self._policy, self._turn = policy, turn
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.turn = asyncio.Lock()
+        """Held by what uses the model: CUDA captures no graph while another thread works on the device."""
         self._waiting: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
 
@@ -83,7 +84,7 @@ class Batcher:
 
     async def _answer_all(self, batch: list[Waiting]) -> None:
         try:
-            async with self._turn:
+            async with self.turn:
                 answers = await asyncio.to_thread(self._policy.answer, [job for job, _ in batch])
         except Exception as error:  # noqa: BLE001  a defect: each of these requests raises it, and the server keeps running
             for _, result in batch:
@@ -97,8 +98,7 @@ class Batcher:
 
 def application(policy: Policy, name: str, secret: str) -> Starlette:
     """Return the endpoint of a policy."""
-    turn = asyncio.Lock()
-    batcher = Batcher(policy, turn)
+    batcher = Batcher(policy)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -132,7 +132,7 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         if refusal := another(asked.model):
             return refusal
         if asked.prompt_logprobs is not None:
-            return await _scored(policy, asked, turn)
+            return await _scored(policy, asked, batcher.turn)
         found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
         if found is None:
             return Response(status_code=499)
@@ -146,7 +146,7 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         asked = parsed(await _body(request), TokensRequest)
         if refusal := another(asked.model):
             return refusal
-        async with turn:
+        async with batcher.turn:
             found = await asyncio.to_thread(policy.score, asked.prompt, asked.prompt_logprobs)
         return JSONResponse(scores(policy, asked, found))
 

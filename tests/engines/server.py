@@ -145,7 +145,9 @@ class Engine:
             assert int(row_keys(int(seed), [name])[0]) & (2**63 - 1) == body["seed"], "the seed is not that of the name"
             requests.append(Request(body["prompt"], name))
         sampler = LocalSampler(self.model, stops, self.runtime)
-        done = sampler.generate(requests, sampling, int(seed), greedy=not first["temperature"])
+        batches = [[one] for one in requests] if os.environ.get("ENGINE_ALONE") else [requests]
+        greedy = not first["temperature"]
+        done = [one for batch in batches for one in sampler.generate(batch, sampling, int(seed), greedy=greedy)]
         if not self.routed:
             return done
         pairs = zip(requests, done, strict=True)

@@ -81,11 +81,16 @@ def opened(folder: Path) -> Iterator[Sshd]:
         process.wait()
 
 
+INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
+"""What `stages` sets where it is imported: other instructions round in another way."""
+
+
 def use_hosts(
     patch: pytest.MonkeyPatch, sshd: Sshd, hosts: str = "far", *options: str, place: Path, faults: str = "", **more: str
 ) -> None:
     """Let servers run on these hosts, with the test server in place of vLLM's; the words go there with the command."""
     words = {"OMP_NUM_THREADS": "1", "ENGINE_FAULTS": faults, "ENGINE_FAULTS_DONE": str(place), **more}
+    words |= {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ}
     patch.setenv(HOSTS, hosts)
     patch.setenv(SSH, sshd.command(*options))
     patch.setenv(PYTHON, f"env {shlex.join(f'{name}={value}' for name, value in words.items())} {SERVER}")

@@ -179,10 +179,10 @@ def test_each_turn_of_an_episode_keeps_the_experts_that_it_was_sampled_with(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "custom").mkdir()
-    (tmp_path / "custom/own_talk.py").write_text(TASKS)
+    (tmp_path / "custom/routed_talk.py").write_text(TASKS)
     models, text = models_of(folder), ChatText(load_tokenizer(folder), str(folder))
     asked = [[{"role": "user", "content": f"{n}+{n}"}] for n in range(6)]
-    prompts = [Prompt(f"p{n}", turns, text.prompt(turns), task="own_talk:twice") for n, turns in enumerate(asked)]
+    prompts = [Prompt(f"p{n}", turns, text.prompt(turns), task="routed_talk:twice") for n, turns in enumerate(asked)]
     params = RoutedSampling(max_tokens=16, stop=["1", "2", "a", "e", " "])
     with opened(folder, models, params) as sampler:
         sampler.sync(models.policy, "a")

@@ -127,6 +127,8 @@ def test_a_stage_of_a_host_that_dies_goes_to_one_that_comes_later(shared: Projec
 def test_two_hosts_share_the_stages(shared: Project, tmp_path: Path) -> None:
     with ExitStack() as stack:
         hosts = [stack.enter_context(worker(shared, tmp_path / name)) for name in "ab"]
+        for host in hosts:
+            host.trouble(left={"seconds": 25}, right={"seconds": 25})  # a busy machine starts the other one later
         ended = shared.run("--workers")
         logs = "".join((tmp_path / f"{name}.log").read_text()[-3000:] for name in "ab")
         assert ended.code == 0, ended.err + logs

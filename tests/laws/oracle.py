@@ -244,6 +244,12 @@ LOSSES = frozenset(
 """What the oracle has besides; the laws that need it say nothing about other entries, and one test lists them."""
 
 
+def _apart(values: dict[Any, float]) -> dict[Any, float]:
+    """Differences from the mean; 0 where they are rounding alone."""
+    middle, largest = mean(list(values.values())), max(map(abs, values.values()), default=0.0)
+    return {key: 0.0 if abs(value - middle) <= 1e-12 * largest else value - middle for key, value in values.items()}
+
+
 def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[bool]) -> set[tuple[int, int]]:
     """The tokens that clip_cov leaves out, kl_cov charges or top_entropy learns from, as (row, position)."""
     name, o = knobs.surrogate.type, knobs.surrogate
@@ -254,11 +260,11 @@ def marked(knobs: Any, rows: Rows, advantages: list[list[float]], counted: list[
         return set(sorted(places, key=lambda at: (-entropy[at], rows[at[0]]["sample_key"], at[1]))[:most])
     if name not in ("clip_cov", "kl_cov"):
         return set()
-    middle_a, middle_l = (
-        mean([advantages[i][t] for i, t in places]),
-        mean([rows[i]["step_start_logp"][t] for i, t in places]),
+    apart_a, apart_l = (
+        _apart({(i, t): values(i)[t] for i, t in places})
+        for values in (lambda i: advantages[i], lambda i: rows[i]["step_start_logp"])
     )
-    cov = {(i, t): (advantages[i][t] - middle_a) * (rows[i]["step_start_logp"][t] - middle_l) for i, t in places}
+    cov = {place: apart_a[place] * apart_l[place] for place in places}
     most = max(1, math.floor(o.share * len(places)))
     if name == "kl_cov":
         return set(sorted(places, key=lambda at: (-cov[at], rows[at[0]]["sample_key"], at[1]))[:most])

@@ -35,6 +35,12 @@ from tests.train.test_training import CutError, CutSource, digest, make_run, tra
 linked = pytest.mark.skipif(" " in torch.__file__, reason="torch's compiler cannot link where its path has a space")
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled_before() -> None:
+    """Code of other tests in the process has other sizes, and so other rounding."""
+    torch._dynamo.reset()
+
+
 def gradients(make: Callable[[], StepClosure], *, on: bool, activations: Activations = "keep") -> list[Tensor]:
     """What a step adds to the weights; every pass with a gradient has to run compiled."""
     step = make()

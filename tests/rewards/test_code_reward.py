@@ -195,12 +195,12 @@ def test_a_machine_that_cannot_isolate_refuses() -> None:
         from posttrain.rewards.code import REWARDS, CodeOptions
         from posttrain.rewards.reward import Context
         deny([272, 444])  # unshare, landlock_create_ruleset
-        REWARDS["code"].score_fn(CodeOptions(sandbox="none"), Context(None, "reward"))
-        try: REWARDS["code"].score_fn(CodeOptions(), Context(None, "reward"))
+        REWARDS["code"].score_fn(CodeOptions(sandbox="none"), Context(None, "here", name="code"))
+        try: REWARDS["code"].score_fn(CodeOptions(), Context(None, "here", name="code"))
         except RewardError as error: print(error)
     """
     done = subprocess.run([sys.executable, "-c", dedent(source)], capture_output=True, text=True, check=True)
-    assert "reward: reward 'code': this machine cannot isolate programs (namespaces: [Errno 1] unshare" in done.stdout
+    assert "here.reward.code: this machine cannot isolate programs (namespaces: [Errno 1] unshare" in done.stdout
     assert "sandbox: none" in done.stdout and done.stdout.count("\n") == 1
 
 

@@ -17,6 +17,8 @@ from posttrain.formulas.ragged import Ragged, places, uniform_at
 from posttrain.params.choices import Options
 
 NEEDS = frozenset({"step_start_logp", "sample_key"})
+NOISE = 1e-12
+"""Of the largest value: a smaller difference from the mean is rounding."""
 
 
 class ClipCovOptions(ClipOptions):
@@ -43,14 +45,18 @@ class KlCovOptions(Options):
 def covariance(step: Ragged) -> Tensor:
     """Return the covariance of each token [N]; tokens that do not count in the loss have -inf.
 
-    Means are of sorted values, so that they do not depend on the order of rows.
+    Means are of sorted values, so that they do not depend on the order of rows. A value at the mean has none, whatever
+    rounding leaves of the difference.
     """
     counted_N = step.tokens["weight"] > 0
     parts = []
     for name in ("advantage", "step_start_logp"):
         column = step.tokens[name].double()
         counted = column[counted_N]
-        parts.append(column - counted.sort().values.mean() if counted.numel() else column)
+        if counted.numel():
+            column = column - counted.sort().values.mean()
+            column = column.masked_fill(column.abs() <= NOISE * counted.abs().max(), 0.0)
+        parts.append(column)
     return (parts[0] * parts[1]).masked_fill(~counted_N, -torch.inf)
 
 
