@@ -104,9 +104,12 @@ class Sizes:
         return (self.estimated - self.weights) / (self.measured - self.weights)
 
 
-def measure(shape: Shape, tokens: int, run: Run, device: Literal["cpu", "cuda"] = "cpu") -> Sizes:
-    """Of an optimizer step whose moments are there already."""
-    runtime = Runtime(DeviceParams(device=device, precision=run.precision, threads=os.cpu_count() or 1))
+def measure(
+    shape: Shape, tokens: int, run: Run, device: Literal["cpu", "cuda"] = "cpu", threads: int | None = None
+) -> Sizes:
+    """Of an optimizer step whose moments are there already; `threads`: by default one for each core."""
+    threads = threads or os.cpu_count() or 1
+    runtime = Runtime(DeviceParams(device=device, precision=run.precision, threads=threads))
     models = ModelSet(runtime=runtime, micro_tokens=tokens, **_models(shape, run, device))
     set_activations(models.policy.train(), run.activations)
     parts = training_parts(models, tokens, run.activations)
