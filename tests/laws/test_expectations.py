@@ -78,6 +78,7 @@ def expected_gradient(
                 "reward": reward[index],
                 "group": torch.zeros(group),
                 "truncated": torch.zeros(group, dtype=torch.bool),
+                "fresh": torch.ones(group, dtype=torch.bool),
             },
             {"old_logp": old[index].flatten(), "step_start_logp": rows[index].detach().flatten()},
         )

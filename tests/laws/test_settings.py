@@ -224,7 +224,7 @@ def test_a_run_that_means_nothing_is_refused_with_the_reason() -> None:
         ("online_dpo", {"rollout": {"group_size": 1}}, "a pair is two samples"),
         ("trpo", {"activations": "recompute"}, "differentiates twice"),
         ("trpo", {"compile": True}, "differentiates twice"),
-        ("trpo", {"optimizer": {"critic_first": 0.1}}, "moves the policy in each step"),
+        ("trpo", {"advantage": "gae", "optimizer": {"critic_first": 0.1}}, "moves the policy in each step"),
         ("grpo", {"text": {"rows": 2}}, "read only where ptx is above 0"),
         ("grpo", {"ptx": 1.0}, "ptx learns a corpus"),
         ("grpo", {"corpus": "two_step/corpus"}, "ptx learns a corpus"),
