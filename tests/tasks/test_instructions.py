@@ -147,7 +147,7 @@ def test_the_recipe_with_a_small_stand_in(tmp_path: Path) -> None:
     evaluate["runs"] = {name: one for name, one in evaluate["runs"].items() if "3" not in name}
     params["data"]["tasks"]["sums"] |= {"test_prompts": 8}
     for one in params["sft"]["runs"].values():
-        one |= {"epochs": 1.0, "max_tokens": 256}
+        one |= {"epochs": 1.0, "max_tokens": 256, "device": {"threads": 1}}
     for one in params["online"]["runs"].values():
         one["rollout"] = {"rounds": 1, "prompts": 4, "group_size": 4, "minibatches": 1, "sampling": {"max_tokens": 8}}
     params["evaluate"]["settings"] |= {"prompts": 8, "samples": 2, "sampling": {"max_tokens": 8}}
