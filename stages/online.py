@@ -7,7 +7,7 @@ from posttrain.evaluate.watch import run_watched
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import context_of, load_text
-from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.collect import PolicyGroups
 from posttrain.online.heldout import heldout_prompts, heldout_watch
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams

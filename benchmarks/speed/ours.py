@@ -27,8 +27,7 @@ from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
 from posttrain.online.ahead import RoundsAhead
-from posttrain.online.collect import Collect
-from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.collect import Collect, PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import FreshRounds, Rounds

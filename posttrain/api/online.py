@@ -17,7 +17,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import scorer_of
 from posttrain.models.master_weights import computing, placed
-from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.collect import PolicyGroups
 from posttrain.online.run import Loaded, rewards_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.params.params import check

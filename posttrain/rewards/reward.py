@@ -137,7 +137,8 @@ def as_score(returned: Any) -> Score:
         return Score(0.0, "error", f"it returned {excerpt(returned, 40)}. Return a number or a Score")
     score = returned if isinstance(returned, Score) else Score(returned)
     steps = tuple((int(token), float(value)) for token, value in score.steps)
-    reason, answer = masked(str(score.reason)), str(score.answer)
+    reason = masked(str(score.reason)) if score.reason else ""
+    answer = "" if score.answer is None else str(score.answer)
     score = replace(score, value=float(score.value), reason=reason, answer=answer, steps=steps)
     if not math.isfinite(score.value):
         return Score(0.0, "error", f"{score.value} is not finite")

@@ -16,7 +16,7 @@ from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig
 
 from posttrain.errors import DataError, EngineError, ModelError, ParamsError
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
-from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.collect import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, training_run
 from posttrain.online.runs import ONLINE

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from posttrain.online.ahead import RoundsAhead
-from posttrain.online.collect import Collect
-from posttrain.online.group_samplers import PolicyGroups
+from posttrain.online.collect import Collect, PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
 from posttrain.online.rollout_params import Renewal, RolloutParams

@@ -290,3 +290,9 @@ def wait_for(condition: Any, seconds: float = 30.0) -> None:
 def test_what_is_no_number_is_an_error_that_shows_it(returned: Any) -> None:
     found = as_score(returned)
     assert found.status == "error" and found.reason == f"it returned {returned!r}. Return a number or a Score"
+
+
+def test_a_score_without_a_reason_or_an_answer_has_empty_ones() -> None:
+    found = as_score(Score(1.0, reason=None, answer=None))  # type: ignore[arg-type]
+    assert (found.reason, found.answer) == ("", "")
+    assert as_score(Score(1.0, answer=0)).answer == "0"  # type: ignore[arg-type]

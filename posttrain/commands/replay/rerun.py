@@ -13,8 +13,8 @@ import polars as pl
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.measure.record import cpu_isa, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
+from posttrain.online.collect import StoredGroups
 from posttrain.online.distill_runs import DISTILL
-from posttrain.online.group_samplers import StoredGroups
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE
 from posttrain.online.stored_rollouts import StoredRollouts
