@@ -91,6 +91,11 @@ def normalised(file: Path) -> str:
     return outlined(file, "").digest
 
 
+def is_blank(digest: str) -> bool:
+    """Return whether it is the digest of a file without code, as most `__init__.py` are."""
+    return digest == _short("")
+
+
 def outlined(file: Path, package: str) -> Outline:
     """Return the outline of a file, read now; a file that is not Python counts byte by byte."""
     text = file.read_bytes()

@@ -20,7 +20,7 @@ from posttrain.params.formats import read_yaml
 from posttrain.params.listing import listed_modules
 from posttrain.params.seeds import SEED, shared_seed
 from posttrain.params.stage_table import STAGES, group_of
-from posttrain.pipeline.code_digest import Outline, Outlines, import_line
+from posttrain.pipeline.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.package_pin import check_installed
 from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, is_outside, write_json
 
@@ -35,6 +35,7 @@ UNCOUNTED: Final = (
     "posttrain.commands",
     "posttrain.measure",
     "posttrain.params.listing",
+    "posttrain.params.other_names",
     "posttrain.pipeline",
     "posttrain.processes.agreement",
     "posttrain.processes.children",
@@ -43,7 +44,7 @@ UNCOUNTED: Final = (
     "posttrain.processes.notes",
     "posttrain.processes.schedulers",
 )
-"""Modules that no result depends on: they measure, start processes, find rows, or say what is stale; and commands."""
+"""Modules that no result depends on: they measure, start processes, find rows, or say what is stale or meant."""
 PACKAGES: Final = {
     "datasets": ("datasets", "pyarrow"),
     "jinja2": ("jinja2",),
@@ -109,7 +110,7 @@ class Library:
             if more <= names:
                 break
             names |= more
-        files = given | {_shown(self.modules[module]): outline.digest for module, outline in found.items()}
+        files = given | self._digests(found)
         imported = {name.partition(".")[0] for outline in found.values() for name in outline.imports}
         code = {"files": dict(sorted(files.items())), "packages": _versions(imported)}
         return {name for rows in listed for name in rows}, code
@@ -137,8 +138,11 @@ class Library:
 
     def closure(self, module: str) -> dict[str, str]:
         """Path -> digest of a module of the library and of all that it imports."""
-        found = self._closure([module], set())
-        return {_shown(self.modules[name]): outline.digest for name, outline in sorted(found.items())}
+        return self._digests(dict(sorted(self._closure([module], set()).items())))
+
+    def _digests(self, found: Mapping[str, Outline]) -> dict[str, str]:
+        """Path -> digest of modules; a file without code changes nothing."""
+        return {_shown(self.modules[name]): has.digest for name, has in found.items() if not is_blank(has.digest)}
 
     def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
         """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""
@@ -269,7 +273,7 @@ def check_loaded(listed: Collection[str]) -> None:
             raise PipelineError(what="a run has imported this file", where=str(own), fix=fix)
         else:
             continue
-        if shown not in listed:
+        if shown not in listed and not is_blank(normalised(place)):
             what = "it was imported while the run was going, and no import statement or setting names it"
             raise PipelineError(
                 what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
