@@ -53,14 +53,11 @@ def run(arguments: Namespace) -> str:
 
 def _not_current(labels: Collection[str]) -> list[str]:
     """Return a note for each policy of the workspace whose results are not those of its model, settings and code."""
-    from posttrain.params.params import read
-    from posttrain.params.stage_table import evaluated
     from posttrain.report.stale_results import staleness
 
     if not labels:
         return []
-    stages = {label: run.stage for label, run in evaluated(read()).items() if label in labels}
-    return [f"{label}: its results are not current ({why})" for label, why in staleness(stages).reasons.items()]
+    return [f"{label}: its results are not current ({why})" for label, why in staleness(labels).reasons.items()]
 
 
 def _tokens(arguments: Namespace) -> str:

@@ -82,11 +82,9 @@ def _results(arguments: Namespace, action: str) -> str:
 
 def _not_current(*, say_running: bool) -> Mapping[str, str]:
     """Return the labels whose results are not current, with the reason."""
-    from posttrain.params.params import read
-    from posttrain.params.stage_table import evaluated
     from posttrain.report.stale_results import staleness
 
-    found = staleness({label: run.stage for label, run in evaluated(read()).items()})
+    found = staleness()
     if say_running and found.running:
         are = "is" if len(found.running) == 1 else "are"
         print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)

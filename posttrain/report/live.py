@@ -20,7 +20,6 @@ from starlette.routing import Route
 
 from posttrain.errors import PosttrainError
 from posttrain.params.params import PARAMS_FILE, read
-from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.digests import LOCK, Mark, mark
 from posttrain.pipeline.graph import Pipeline
 from posttrain.pipeline.running import RWLOCK, running_stages
@@ -89,7 +88,7 @@ def _marks() -> dict[str, Mark]:
 
 def _made(version: str) -> str:
     settings = read()
-    report = read_report(staleness({label: run.stage for label, run in evaluated(settings).items()}).reasons)
+    report = read_report(staleness().reasons)
     line = element("div", Markup(), id="live", class_="note", data_version=version)
     above = Markup(heading() + line + last_rollouts(settings, running_stages(Pipeline())))
     return page(report.data, TITLE, {"heading": above, **report.written}, live=["live.js"])

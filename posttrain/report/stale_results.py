@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.params.params import PARAMS_FILE
+from posttrain.params.params import PARAMS_FILE, read
+from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.reasons import Reasons
 from posttrain.pipeline.running import running_stages
@@ -26,13 +27,14 @@ class Staleness:
     """Label -> why its results are not current."""
 
 
-def staleness(stages: Mapping[str, str]) -> Staleness:
-    """Return which labels have a stage that failed, runs now, has not run, or whose inputs have changed."""
-    reasons = Reasons()
+def staleness(labels: Collection[str] | None = None) -> Staleness:
+    """Return which of the labels, or of all, have a stage that failed, runs, has not run, or has other inputs now."""
+    runs, reasons = evaluated(read()), Reasons()
     running = tuple(running_stages(reasons.pipeline))
     found = {
-        label: _reason(stage, Path(f"results/{label}/metrics.json"), reasons, running)
-        for label, stage in stages.items()
+        label: _reason(run.stage, Path(f"results/{label}/metrics.json"), reasons, running)
+        for label, run in runs.items()
+        if labels is None or label in labels
     }
     reasons.keep()
     return Staleness(running, {label: reason for label, reason in found.items() if reason})

@@ -117,9 +117,7 @@ def test_a_failed_stage_is_named_with_its_error(own_workspace: Path, monkeypatch
     failure = own_workspace / ".dvc/tmp/failures/online@grpo.txt"
     failure.parent.mkdir(exist_ok=True)
     failure.write_text("error: the memory ran out\nmore")
-    assert staleness({label: f"evaluate@{label}" for label in LABELS}).reasons == {
-        "grpo": "failed: online@grpo: error: the memory ran out"
-    }
+    assert staleness(LABELS).reasons == {"grpo": "failed: online@grpo: error: the memory ran out"}
     compared = run(own_workspace, "python", "-m", "posttrain", "compare", "dpo", "grpo", "--json").stdout
     stale = [note for note in json.loads(compared)["notes"] if "not current" in note]
     assert stale == ["grpo: its results are not current (failed: online@grpo: error: the memory ran out)"]
@@ -156,7 +154,7 @@ def test_a_tracked_file_of_the_users_is_no_stage_that_never_ran(own_workspace: P
 
 def test_no_dvc_and_no_torch_are_loaded_to_say_what_is_current(workspace: Path) -> None:
     code = (
-        "import sys; from posttrain.report.stale_results import staleness; staleness({'grpo': 'evaluate@grpo'});"
+        "import sys; from posttrain.report.stale_results import staleness; staleness(['grpo']);"
         "print([name for name in ('dvc.repo', 'torch', 'polars', 'transformers') if name in sys.modules])"
     )
     assert run(workspace, "python", "-c", code).stdout == "[]\n"

@@ -86,7 +86,7 @@ def named_policy(name: str) -> tuple[str, str]:
 
 def require_current(policy: str) -> None:
     """Refuse a policy whose results are not those of its model, settings and code."""
-    if reason := staleness({policy: evaluated(read())[policy].stage}).reasons.get(policy):
+    if reason := staleness([policy]).reasons.get(policy):
         raise DataError(what=f"its results are not current ({reason})", where=policy, fix="Run them: dvc repro")
 
 
