@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import machine
+from docs.make.readme import draw, read_summary
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.selection import select
 from posttrain.compare.statistics import ALPHA, difference
@@ -23,8 +24,6 @@ from posttrain.errors import DataError
 from posttrain.measure.timings import FOLDER, read_timings
 from posttrain.params.params import at, read
 from posttrain.params.stage_table import Settings, model_runs, policies
-from posttrain.report.readme_plot import draw
-from posttrain.report.results import read_summary
 from posttrain.workspace import write_text
 
 THREADS = 2
@@ -140,7 +139,8 @@ def write(folder: Path) -> str:
     here = Path.cwd()
     os.chdir(folder)
     try:
-        text, plot = table(), draw(read_summary()[0], read())
+        summary, _, members = read_summary()
+        text, plot = table(), draw(summary, read(), members)
     finally:
         os.chdir(here)
     write_text(FIGURE, plot)

@@ -1,7 +1,6 @@
 """`posttrain show`: figures of the last runs, on the terminal or as a page."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.commands.line import Document, add_action, add_actions
@@ -34,7 +33,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     report = add_action(actions, "show", "report", does, "--to page.html")
     about = "another file, with commit, date, machine, seeds and times, to print or send; default: report/report.html"
     report.add_argument("--to", metavar="FILE", help=about)
-    add_action(actions, "show", "readme", "write the last run's results into README.md and draw its plot")
     does = "write results, or rollouts of runs, as logs of Inspect AI, for its viewer and its scanners"
     logs = add_action(actions, "show", "inspect", does, "grpo online/grpo")
     logs.add_argument(
@@ -70,22 +68,17 @@ def run(arguments: Namespace) -> str:
 
 
 def _results(arguments: Namespace, action: str) -> str:
-    not_current = _not_current(say_running=action != "readme" and not arguments.json)
-    from posttrain.report import results
-
-    if action == "results":
-        found = results.results_json if arguments.json else results.results_table
-        table = found(not_current, arguments.against)
-        return Document(table) if arguments.json else table
-    return results.write_report(not_current, arguments.to) if action == "report" else results.write_readme(not_current)
-
-
-def _not_current(*, say_running: bool) -> Mapping[str, str]:
-    """Return the labels whose results are not current, with the reason."""
+    """Show the results, or write the report, of what is current; print what runs now."""
     from posttrain.report.stale_results import staleness
 
     found = staleness()
-    if say_running and found.running:
+    if found.running and not arguments.json:
         are = "is" if len(found.running) == 1 else "are"
         print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)
-    return found.reasons
+    from posttrain.report import results
+
+    if action == "report":
+        return results.write_report(found.reasons, arguments.to)
+    if arguments.json:
+        return Document(results.results_json(found.reasons, arguments.against))
+    return results.results_table(found.reasons, arguments.against)

@@ -45,7 +45,6 @@ RENAMED: Final[Mapping[str, str]] = {
     "algorithms": "params [NAME]",
     "judge-agreement": "reward agreement",
     "merge": "repair merge",
-    "readme": "show readme",
     "report": "show report",
     "results": "show results",
     "sync": "repair sync",

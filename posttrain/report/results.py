@@ -1,15 +1,13 @@
-"""The results of the last run: a table on the terminal, and a table and a plot in the README."""
+"""The results of the last run as a table on the terminal or as data, and the report's page of them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from posttrain.errors import DataError
 from posttrain.measure.text_table import text_table
 from posttrain.params.formats import flattened
 from posttrain.params.params import read
@@ -19,28 +17,22 @@ from posttrain.report.decision import decide
 from posttrain.report.lineage import labels
 from posttrain.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.report.other_tables import as_lines, other_tables
-from posttrain.report.policies import read_json, read_policies
+from posttrain.report.policies import read_policies
 from posttrain.report.ratings import rating_lines, read_ratings
 from posttrain.report.result_cells import result_rows, result_titles
 from posttrain.report.stale_results import stale_ratings
 from posttrain.report.summary import (
     SCORES,
-    SUMMARY,
     Figures,
     gains,
     is_measured,
     policy_figures,
     reward_figures,
-    settings_in,
     summarize,
     tasks_of,
     verdict,
 )
-from posttrain.workspace import write_text
 
-README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-WRITTEN_BY = "<!-- Written by `posttrain show readme` from report/summary.json; do not edit. -->"
 WIDTH = 100
 _INTERVALS = (
     "Intervals are over the prompts, of one training each; `posttrain compare` tests differences, over seeds too."
@@ -61,7 +53,7 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], left=left, ruled=True)
     lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
     judged = map(_judge_note, summary.items())
-    about = (_INTERVALS, _reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
+    about = (_INTERVALS, reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
     blocks = ["\n".join(lines), *_rated(read()), *notes, *as_lines(others), theirs, follow]
@@ -124,52 +116,8 @@ def current_summary(
     return {**table.figures(against), **rewards}, table.tasks(tasks_of(found)), errors
 
 
-def write_readme(not_current: Mapping[str, str]) -> str:
-    """Put the table into README.md and the plot into docs/; says what was written."""
-    from posttrain.report.readme_plot import draw
-
-    if not_current:
-        label, reason = next(iter(not_current.items()))
-        raise DataError(what=f"{label}: {reason}", where="results", fix="Run the pipeline first: dvc repro")
-    summary, tasks, members = read_summary()
-    text = _readme()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    drawn = draw(summary, read(), members).removesuffix("\n").removesuffix("</svg>")
-    write_text(FIGURE, f"{drawn}<!-- summary {_digest(summary)} --></svg>\n")
-    write_text(README, f"{before}{_block(summary, tasks)}{after}")
-    return f"wrote the results into {README} and the plot into {FIGURE}"
-
-
-def readme_is_current() -> bool:
-    """Return whether README.md and its plot were made from report/summary.json."""
-    summary, tasks, _ = read_summary()
-    return (
-        _block(summary, tasks) in _readme()
-        and FIGURE.is_file()
-        and _digest(summary) in FIGURE.read_text(encoding="utf-8")
-    )
-
-
-def read_summary() -> tuple[dict[str, Figures], dict[str, str], dict[str, list[str]]]:
-    """Return the rows of settings that the stage `report` wrote, and the task and the policies of each."""
-    kept = read_json(Path(SUMMARY))
-    summary = settings_in(kept)
-    if not policy_figures(summary):
-        raise DataError(what="holds no policy", where=SUMMARY, fix="Run the pipeline: dvc repro")
-    tasks = {row["setting"]: row["task"] for row in kept["settings"] if row.get("task") is not None}
-    return summary, tasks, {row["setting"]: row["policies"].split(", ") for row in kept["settings"]}
-
-
-def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
-    titles, rows = result_titles(summary), result_rows(summary)
-    ruler = ["---", *["---:"] * (len(titles) - 1)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [titles, ruler, *rows])
-    notes = [note for note in (_reward_note(summary), gains(summary, tasks)) if note]
-    return "\n\n".join([f"{BEGIN}\n{WRITTEN_BY}", table, *notes, END])
-
-
-def _reward_note(summary: Mapping[str, Figures]) -> str:
+def reward_note(summary: Mapping[str, Figures]) -> str:
+    """Return the accuracies of the reward models in a sentence."""
     found = [f"{name} {figures['accuracy']:.3f}" for name, figures in reward_figures(summary).items()]
     return f"Accuracy of the reward model on held-out pairs: {', '.join(found)}." if found else ""
 
@@ -233,17 +181,3 @@ def _next_to_python(tool: str) -> str:
     """Return the command to type: with the environment's folder if that is in the workspace."""
     folder = Path(sys.executable).parent
     return str((folder / tool).relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else tool
-
-
-def _readme() -> str:
-    if not README.is_file():
-        raise DataError(what="file not found", where=str(README), fix="Run from the project's root folder")
-    text = README.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
-        fix = f"Put {BEGIN} and {END} once around the table"
-        raise DataError(what="the markers of the results are missing or repeated", where=str(README), fix=fix)
-    return text
-
-
-def _digest(summary: Mapping[str, Figures]) -> str:
-    return hashlib.sha256(json.dumps(summary, sort_keys=True).encode()).hexdigest()[:16]

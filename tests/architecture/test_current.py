@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from posttrain.report.results import readme_is_current
+from docs.make.readme import readme_is_current
 from tests.architecture.sources import ROOT
 
 
@@ -24,9 +24,9 @@ def test_the_lock_file_is_that_of_this_code() -> None:
         for what, state in {**reason.get("changed deps", {}), "params": reason.get("changed params")}.items()
         if state in ("modified", "new") and not what.startswith(("data/", "models/", "results", "metrics", "plots"))
     ]
-    assert not changed, "run `dvc repro` and `posttrain show readme`, then commit: " + "; ".join(changed)
+    assert not changed, "run `dvc repro` and `python -m docs.make.readme`, then commit: " + "; ".join(changed)
 
 
 def test_the_readme_shows_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert readme_is_current(), "run `posttrain show readme`"
+    assert readme_is_current(), "run `python -m docs.make.readme`"

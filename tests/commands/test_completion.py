@@ -20,7 +20,7 @@ PROBE = {
 }
 ASKED = {
     ("sho",): ["show"],
-    ("show", "r"): ["results", "report", "readme"],
+    ("show", "r"): ["results", "report"],
     ("show", "results", "--ag"): ["--against"],
     ("show", "results", "--against", "s"): ["sft", "sft/main"],
     ("compare", "sft", "g"): ["grpo"],

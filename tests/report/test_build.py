@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from docs.make.readme import read_summary
 from posttrain.errors import DataError, ParamsError
 from posttrain.params.params import read
 from posttrain.report.build import CURVES, PAGE, SAMPLES, build_report
 from posttrain.report.lineage import labels
 from posttrain.report.page import embedded
-from posttrain.report.results import read_summary
 from tests.report import workspace
 from tests.workspace import ROOT, run
 

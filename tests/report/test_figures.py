@@ -7,12 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from docs.make.readme import smoothed
 from posttrain.lineage.figures import Figures, shown_in
 from posttrain.params.formats import flattened
 from posttrain.report.curves import thinned
 from posttrain.report.lineage import differing
 from posttrain.report.policies import Policy, read_policies
-from posttrain.report.readme_plot import smoothed
 from posttrain.report.result_cells import result_titles
 from posttrain.report.samples import lengths
 from posttrain.report.summary import SUMMARY, from_json, gains, score_name, settings_in, summarize, to_json, verdict

@@ -12,21 +12,12 @@ from typing import Any
 
 import pytest
 
+from docs.make.readme import BEGIN, END, FIGURE, read_summary, readme_is_current, write_readme
 from posttrain.errors import DataError, PipelineError
 from posttrain.params.params import merge, read
 from posttrain.report.build import build_report
 from posttrain.report.other_tables import as_cells, other_tables
-from posttrain.report.results import (
-    BEGIN,
-    END,
-    FIGURE,
-    _judge_note,
-    read_summary,
-    readme_is_current,
-    results_json,
-    results_table,
-    write_readme,
-)
+from posttrain.report.results import _judge_note, results_json, results_table
 from posttrain.report.summary import extra_columns
 from posttrain.tables.columns import from_rows
 from posttrain.tables.store import write_table

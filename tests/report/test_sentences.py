@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docs.make.readme import BEGIN, END, write_readme
 from posttrain.compare.comparison import compare
 from posttrain.compare.selection import select
 from posttrain.report.build import build_report
-from posttrain.report.results import BEGIN, END, results_table, write_readme
+from posttrain.report.results import results_table
 from tests.marks import slow_except
 from tests.report import workspace
 from tests.report.test_build import page_data

@@ -1,23 +1,92 @@
-"""The plot in the README: the score of every policy, and how the runs learned."""
+"""The results in the README, and their plot: `python -m docs.make.readme` writes both from report/summary.json."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from posttrain.errors import DataError
+from posttrain.params.params import read
 from posttrain.params.stage_table import Settings
 from posttrain.params.stage_table import policies as evaluated_labels
 from posttrain.report.lineage import labels
 from posttrain.report.markup import NOT_MEASURED
-from posttrain.report.summary import Figures, is_measured, policy_figures, score_name
+from posttrain.report.policies import read_json
+from posttrain.report.result_cells import result_rows, result_titles
+from posttrain.report.results import reward_note
+from posttrain.report.stale_results import staleness
+from posttrain.report.summary import SUMMARY, Figures, gains, is_measured, policy_figures, score_name, settings_in
 from posttrain.tables.curve import Column, read_curve
-from posttrain.workspace import plot_path
+from posttrain.workspace import plot_path, write_text
 
+README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+WRITTEN_BY = "<!-- Written by `python -m docs.make.readme` from report/summary.json; do not edit. -->"
 WIDTH, HEIGHT, REACH = 330, 210, 4
 COLOURS = ("#6b7280", "#0b6bb5", "#c2570c", "#12855e", "#a8378b", "#8a6a00", "#2f8fb8", "#6a4fc4")
 """The colours of the page's light theme, which go to settings in the order of evaluate.policies, there and here."""
 
 Spec = dict[str, Any]
+
+
+def write_readme(not_current: Mapping[str, str]) -> str:
+    """Put the table into README.md and the plot into docs/; says what was written."""
+    if not_current:
+        label, reason = next(iter(not_current.items()))
+        raise DataError(what=f"{label}: {reason}", where="results", fix="Run the pipeline first: dvc repro")
+    summary, tasks, members = read_summary()
+    text = _readme()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    drawn = draw(summary, read(), members).removesuffix("\n").removesuffix("</svg>")
+    write_text(FIGURE, f"{drawn}<!-- summary {_digest(summary)} --></svg>\n")
+    write_text(README, f"{before}{_block(summary, tasks)}{after}")
+    return f"wrote the results into {README} and the plot into {FIGURE}"
+
+
+def readme_is_current() -> bool:
+    """Return whether README.md and its plot were made from report/summary.json."""
+    summary, tasks, _ = read_summary()
+    return (
+        _block(summary, tasks) in _readme()
+        and FIGURE.is_file()
+        and _digest(summary) in FIGURE.read_text(encoding="utf-8")
+    )
+
+
+def read_summary() -> tuple[dict[str, Figures], dict[str, str], dict[str, list[str]]]:
+    """Return the rows of settings that the stage `report` wrote, and the task and the policies of each."""
+    kept = read_json(Path(SUMMARY))
+    summary = settings_in(kept)
+    if not policy_figures(summary):
+        raise DataError(what="holds no policy", where=SUMMARY, fix="Run the pipeline: dvc repro")
+    tasks = {row["setting"]: row["task"] for row in kept["settings"] if row.get("task") is not None}
+    return summary, tasks, {row["setting"]: row["policies"].split(", ") for row in kept["settings"]}
+
+
+def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
+    titles, rows = result_titles(summary), result_rows(summary)
+    ruler = ["---", *["---:"] * (len(titles) - 1)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in [titles, ruler, *rows])
+    notes = [note for note in (reward_note(summary), gains(summary, tasks)) if note]
+    return "\n\n".join([f"{BEGIN}\n{WRITTEN_BY}", table, *notes, END])
+
+
+def _readme() -> str:
+    if not README.is_file():
+        raise DataError(what="file not found", where=str(README), fix="Run from the project's root folder")
+    text = README.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
+        fix = f"Put {BEGIN} and {END} once around the table"
+        raise DataError(what="the markers of the results are missing or repeated", where=str(README), fix=fix)
+    return text
+
+
+def _digest(summary: Mapping[str, Figures]) -> str:
+    return hashlib.sha256(json.dumps(summary, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def draw(summary: Mapping[str, Figures], settings: Settings, members: Mapping[str, Sequence[str]]) -> str:
@@ -139,3 +208,7 @@ def smoothed(column: Column) -> Column:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
+
+
+if __name__ == "__main__":
+    print(write_readme(staleness().reasons))
