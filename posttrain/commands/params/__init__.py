@@ -22,8 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> str:
     """Describe a section, or else an algorithm."""
     from posttrain.checks.params_schema import describe_params
-    from posttrain.commands.params.describe import describe
-    from posttrain.commands.params.effective import effective, named_run
+    from posttrain.commands.params.describe import describe, effective, named_run
     from posttrain.params.params import GROUPS
 
     if arguments.schema:

@@ -1,4 +1,4 @@
-"""The algorithm tables as text: `posttrain params [NAME]`."""
+"""What `posttrain params [NAME]` prints of the algorithm tables, and of a run: what each of its settings is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.errors import ParamsError
+from posttrain.checks.params_schema import load_settings
+from posttrain.errors import ParamsError, PosttrainError
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.best import SampledBestConfig
 from posttrain.online.sampled.pairs import SampledPairConfig
 from posttrain.params.choices import choices_of
-from posttrain.params.params import Params, did_you_mean
+from posttrain.params.formats import flattened
+from posttrain.params.params import Params, at, did_you_mean, read
+from posttrain.params.stage_table import STAGES, group_of
 
 COSTS: Mapping[str, str] = {
     "ref_logp": "a frozen reference model (weights, no gradient)",
@@ -158,3 +161,27 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(shown(item) for item in value)}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def named_run(name: str) -> tuple[str, str] | None:
+    """Return the group and the name of a run: of online.runs.grpo, online/grpo or online@grpo; None if it is no run."""
+    try:
+        settings = read()
+    except PosttrainError:  # without a project there are still sections and algorithms
+        return None
+    for stage in STAGES:
+        for run in () if stage.shares_settings else group_of(settings, stage.group):
+            if name in (f"{stage.group}.{run}", stage.output(run), f"{stage.name}@{run}"):
+                return stage.group, run
+    return None
+
+
+def effective(group: str, run: str) -> str:
+    """Return a line for each setting, with a star where params.yaml gives it."""
+    settings = load_settings(group, run).model_dump(mode="json")
+    given = flattened(at(read(), f"{group}.{run}") or {})
+    lines = [f"{group}.{run}   (* given in params.yaml; the others are defaults)"]
+    for key, value in flattened(settings).items():
+        is_given = key in given or any(key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in given)
+        lines.append(f"{'*' if is_given else ' '} {key}: {value}")
+    return "\n".join(lines)
