@@ -15,10 +15,19 @@ from posttrain.params.stage_table import policies as evaluated_labels
 from posttrain.report.lineage import labels
 from posttrain.report.markup import NOT_MEASURED
 from posttrain.report.policies import read_json
-from posttrain.report.result_cells import result_rows, result_titles
 from posttrain.report.results import reward_note
 from posttrain.report.stale_results import staleness
-from posttrain.report.summary import SUMMARY, Figures, gains, is_measured, policy_figures, score_name, settings_in
+from posttrain.report.summary import (
+    SUMMARY,
+    Figures,
+    gains,
+    is_measured,
+    policy_figures,
+    result_rows,
+    result_titles,
+    score_name,
+    settings_in,
+)
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import plot_path, write_text
 

@@ -29,7 +29,6 @@ from posttrain.report.policies import (
     reference,
 )
 from posttrain.report.ratings import read_ratings
-from posttrain.report.result_cells import result_rows, result_titles
 from posttrain.report.samples import for_page, lengths, side_by_side
 from posttrain.report.summary import (
     GAIN,
@@ -38,6 +37,8 @@ from posttrain.report.summary import (
     extra_columns,
     gain_parts,
     headline,
+    result_rows,
+    result_titles,
     reward_figures,
     score_name,
     summarize,

@@ -19,7 +19,6 @@ from posttrain.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_policies
 from posttrain.report.ratings import rating_lines, read_ratings
-from posttrain.report.result_cells import result_rows, result_titles
 from posttrain.report.stale_results import stale_ratings
 from posttrain.report.summary import (
     SCORES,
@@ -27,6 +26,8 @@ from posttrain.report.summary import (
     gains,
     is_measured,
     policy_figures,
+    result_rows,
+    result_titles,
     reward_figures,
     summarize,
     tasks_of,

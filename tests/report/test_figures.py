@@ -13,9 +13,18 @@ from posttrain.params.formats import flattened
 from posttrain.report.curves import thinned
 from posttrain.report.lineage import differing
 from posttrain.report.policies import Policy, read_policies
-from posttrain.report.result_cells import result_titles
 from posttrain.report.samples import lengths
-from posttrain.report.summary import SUMMARY, from_json, gains, score_name, settings_in, summarize, to_json, verdict
+from posttrain.report.summary import (
+    SUMMARY,
+    from_json,
+    gains,
+    result_titles,
+    score_name,
+    settings_in,
+    summarize,
+    to_json,
+    verdict,
+)
 from posttrain.tables.curve import read_curve
 from posttrain.workspace import write_json
 
