@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -90,19 +90,18 @@ class Pipeline:
 
     def order(self) -> list[str]:
         """Return every stage after those that it needs, by name among those that are ready."""
-        waiting = {name: len(above) for name, above in self.upstream.items()}
-        below: dict[str, list[str]] = {}
-        for name, above in self.upstream.items():
-            for needed in above:
-                below.setdefault(needed, []).append(name)
-        ready, order = [name for name, count in waiting.items() if not count], []
-        heapq.heapify(ready)
-        while ready:
-            order.append(name := heapq.heappop(ready))
-            for dependent in below.get(name, ()):
-                waiting[dependent] -= 1
-                if not waiting[dependent]:
-                    heapq.heappush(ready, dependent)
+        sorter = TopologicalSorter(self.upstream)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            ring = " needs ".join(reversed(error.args[1]))
+            raise PipelineError(what=f"cycle: {ring}", where=DVC_YAML, fix="Give one of them another input") from error
+        ready: list[str] = []
+        order: list[str] = []
+        while sorter.is_active():
+            ready = sorted([*ready, *sorter.get_ready()])
+            order.append(name := ready.pop(0))
+            sorter.done(name)
         return order
 
 
