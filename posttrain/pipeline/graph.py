@@ -15,6 +15,7 @@ from posttrain.params.formats import read_yaml
 from posttrain.workspace import PARAMS_FILE
 
 DVC_YAML: Final = "dvc.yaml"
+NOT_SET: Final = "not set"
 _VALUE: Final = re.compile(r"\$\{([^}]+)\}")
 
 
@@ -110,6 +111,17 @@ def value_at(settings: Any, key: str) -> Any:
     for part in key.split("."):
         settings = settings.get(part) if isinstance(settings, Mapping) else None
     return settings
+
+
+def changed(
+    old: Any, new: Any, missing: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield each place where nested settings differ, by the keys that lead there, and both values."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
+            yield from changed(old.get(key, missing), new.get(key, missing), missing, (*path, str(key)))
+    elif old != new:
+        yield path, old, new
 
 
 def _parents(path: str) -> list[str]:

@@ -18,11 +18,11 @@ from posttrain.measure.timings import FOLDER as TIMINGS
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.git import git_or_none
+from posttrain.pipeline.graph import NOT_SET, changed
 from posttrain.report.markup import Markup, element, figures
 
 MACHINE = ("platform", "device", "precision")
 MOST_CHANGES = 12
-NOT_SET = "not set"
 
 
 def heading(now: datetime | None = None) -> Markup:
@@ -69,8 +69,8 @@ def _commit() -> str:
     commit = git_or_none("rev-parse", "--short", "HEAD")
     if commit is None:
         return "none"
-    changed = git_or_none("status", "--porcelain", "--untracked-files=no")
-    return commit.decode().strip() + (", changed" if changed and changed.strip() else ", clean")
+    edited = git_or_none("status", "--porcelain", "--untracked-files=no")
+    return commit.decode().strip() + (", changed" if edited and edited.strip() else ", clean")
 
 
 def _changes() -> list[str]:
@@ -87,5 +87,4 @@ def changes(root: Path = Path()) -> list[tuple[str, object, object]]:
         return []
     before = flattened(YAML(typ="safe", pure=True).load(committed))
     after = flattened(read_yaml(root / PARAMS_FILE))
-    keys = (key for key in {**before, **after} if before.get(key) != after.get(key))
-    return [(key, before.get(key, NOT_SET), after.get(key, NOT_SET)) for key in keys]
+    return [(".".join(keys), old, new) for keys, old, new in changed(before, after, NOT_SET)]
