@@ -14,10 +14,11 @@ from posttrain.errors import PipelineError
 from posttrain.evaluate.pairwise import rated_again
 from posttrain.lineage.downstream import explain_place, is_place
 from posttrain.lineage.figures import Figure, Figures, is_number, shown_in
-from posttrain.lineage.lineage import Lineage, read_record
+from posttrain.lineage.lineage import Lineage
 from posttrain.lineage.recompute import evaluated, lengths, tail
 from posttrain.lineage.row_sources import explain_row, is_row
 from posttrain.lineage.tree import NOT_STORED, Node, lines, plain
+from posttrain.measure.record import read_record
 from posttrain.pipeline.digests import LOCK
 from posttrain.tables.curve import read_curve
 from posttrain.tables.store import read_table

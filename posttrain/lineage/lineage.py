@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.lineage.tree import NOT_STORED, Node
-from posttrain.measure.record import record_path
+from posttrain.measure.record import read_record, record_path
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline.digests import LOCK, Digests, recorded
 from posttrain.pipeline.git import git_or_none
@@ -167,15 +167,6 @@ def training_rollouts(folder: Path) -> dict[str, Any]:
         "worst": ordered["id"].head(3).to_list(),
         "best": ordered.drop_nulls("reward")["id"].tail(3).to_list(),
     }
-
-
-def read_record(file: Path) -> dict[str, Any]:
-    """Return a JSON file of a run; empty where it is missing."""
-    try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found
 
 
 def _current(settings: Mapping[str, Any], key: str) -> Any:

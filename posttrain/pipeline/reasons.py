@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.measure.record import record_path
+from posttrain.measure.record import read_record, record_path
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, differences, read_code
 from posttrain.pipeline.digests import Digests, read_settled
 from posttrain.pipeline.graph import NOT_SET, Pipeline, changed, value_at
-from posttrain.pipeline.lock_check import read_record
 from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"

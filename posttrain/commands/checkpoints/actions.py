@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import ParamsError, PipelineError, excerpt
+from posttrain.measure.record import read_record
 from posttrain.params.formats import CHECKPOINTS
 from posttrain.params.params import read
 from posttrain.params.stage_table import STAGES, group_of
@@ -68,7 +69,7 @@ class RunCheckpoints:
     @cached_property
     def unused(self) -> str:
         """Why no run of params.yaml would resume them; empty if one would."""
-        run = _read_json(self.folder / RUN)
+        run = read_record(self.folder / RUN)
         if run.get("format") != CHECKPOINTS:
             return "made by another version of posttrain"
         return _other_run(run, self.output)
@@ -204,12 +205,3 @@ def _other_run(run: Mapping[str, Any], output: str) -> str:
     digests = Digests()
     other = [path for path, digest in run["inputs"].items() if digests.of(path) != digest]
     return f"other inputs: {', '.join(other)}" if other else ""
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object; empty where there is none that can be read."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
