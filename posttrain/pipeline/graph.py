@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
-from posttrain.params.formats import read_yaml
+from posttrain.params.formats import merge, read_yaml
 from posttrain.workspace import PARAMS_FILE
 
 DVC_YAML: Final = "dvc.yaml"
@@ -42,9 +42,9 @@ class Pipeline:
         text = read_yaml(root / DVC_YAML)
         values: dict[str, Any] = {}
         for source in text.get("vars") or ():
-            values = _merged(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
+            values = merge(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
         if (root / PARAMS_FILE).is_file():
-            values = _merged(values, read_yaml(root / PARAMS_FILE))
+            values = merge(values, read_yaml(root / PARAMS_FILE))
         found = (stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values))
         self.stages = {stage.name: stage for stage in found}
 
@@ -126,16 +126,6 @@ def changed(
 
 def _parents(path: str) -> list[str]:
     return [str(parent) for parent in PurePosixPath(path).parents][:-1]
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with those of another file over them."""
-    both = {key: _merged(old[key], new[key]) for key in new if _are_mappings(old.get(key), new[key])}
-    return {**old, **new, **both}
-
-
-def _are_mappings(*values: Any) -> bool:
-    return all(isinstance(value, Mapping) for value in values)
 
 
 def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Declared]:

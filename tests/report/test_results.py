@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from posttrain.errors import DataError, PipelineError
-from posttrain.params.params import merge, read
+from posttrain.params.formats import merge
+from posttrain.params.params import read
 from posttrain.report.build import build_report
 from posttrain.report.other_tables import as_cells, other_tables
 from posttrain.report.results import (

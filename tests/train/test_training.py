@@ -39,7 +39,8 @@ from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.params.params import check, merge
+from posttrain.params.formats import merge
+from posttrain.params.params import check
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
