@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
@@ -19,14 +18,6 @@ from posttrain.params.stage_table import STAGES
 from posttrain.pipeline.digests import file_digest
 from posttrain.pipeline.orphaned_outputs import leftovers
 from posttrain.workspace import checkpoint_path, model_path
-
-_PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
-
-
-def is_place(what: str) -> bool:
-    """Return whether it is FILE:LINE of a file that is there."""
-    found = _PLACE.fullmatch(what)
-    return found is not None and Path(found["file"]).is_file()
 
 
 def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
