@@ -16,6 +16,7 @@ import vl_convert
 
 from flows.graph import Stage
 from posttrain.errors import PipelineError
+from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.params.formats import read_yaml
 from posttrain.report.markup import NOT_MEASURED
@@ -44,9 +45,7 @@ _CURRENT = ("Completed", "RunCached", "Cached")
 def table(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> str:
     """Return the stages with their states and seconds, for the terminal."""
     rows = [(row["stage"], row["state"], f"{row['seconds']:.1f}") for row in rows_of(stages, outcomes)]
-    first, second = (max(map(len, column)) for column in list(zip(("stage", "state", ""), *rows, strict=True))[:2])
-    lines = [f"{'stage':<{first}}  {'state':<{second}}  seconds"]
-    return "\n".join(lines + [f"{name:<{first}}  {state:<{second}}  {seconds:>7}" for name, state, seconds in rows])
+    return "\n".join(text_table([("stage", "state", "seconds"), *rows], left=(0, 1)))
 
 
 def rows_of(stages: Sequence[Stage], outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:

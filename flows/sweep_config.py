@@ -21,8 +21,8 @@ from pydantic import Field, model_validator
 
 from flows.graph import is_posttrain_pipeline
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
-from posttrain.params.formats import read_yaml
-from posttrain.params.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, merge, read
+from posttrain.params.formats import merge, read_yaml
+from posttrain.params.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, read
 from posttrain.params.seeds import SEED
 from posttrain.params.stage_table import group_of
 from posttrain.pipeline.digests import read_lock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from posttrain.compare.experiments import TIMES
 from posttrain.compare.paired import Score, is_readable, prompt_scores
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
+from posttrain.measure.record import read_record
 from posttrain.measure.timings import timings_path
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE, did_you_mean
@@ -141,10 +141,6 @@ def _seconds(folder: Path, name: str, stage: str) -> float | None:
     """How long the stage that made the model took, if a sweep recorded it, or the stage itself in the workspace."""
     here = folder == Path()
     for file, key in ((TIMES / f"{name}.json", stage), *([(timings_path(stage), "total")] if here else [])):
-        try:
-            times: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(seconds := times.get(key), int | float):
+        if isinstance(seconds := read_record(file).get(key), int | float):
             return float(seconds)
     return None

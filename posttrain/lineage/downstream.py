@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
 from posttrain.lineage.figures import Figures
 from posttrain.lineage.lineage import Lineage
 from posttrain.lineage.query import parse_query
-from posttrain.lineage.runs import affected
+from posttrain.lineage.runs import affected, model_made
 from posttrain.lineage.search import in_file, table_rows
 from posttrain.lineage.tree import Node, quoted
 from posttrain.params.params import read
-from posttrain.params.stage_table import STAGES
 from posttrain.pipeline.digests import file_digest
 from posttrain.pipeline.orphaned_outputs import leftovers
 from posttrain.workspace import checkpoint_path, model_path
-
-_PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
-
-
-def is_place(what: str) -> bool:
-    """Return whether it is FILE:LINE of a file that is there."""
-    found = _PLACE.fullmatch(what)
-    return found is not None and Path(found["file"]).is_file()
 
 
 def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
@@ -46,7 +36,7 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     lock = {name: entry for name, entry in lineage.lock.items() if name not in removed}
     runs = affected(lock, {file_digest(Path(file)) for file in held}, held)
     node.parts.append(Node("runs that it reached", {name: f"through {through}" for name, through in runs.items()}))
-    models = [model for name in runs if (model := _model(name))]
+    models = [model for name in runs if (model := model_made(name))]
     node.parts.append(Node("models", {str(model_path(trained)): _kept(trained) for trained in models}))
     node.parts.append(Node("figures", _figures(figures, set(runs))))
     node.parts.append(Node("evaluated rows", _answers(ids, left)))
@@ -62,11 +52,6 @@ def _figures(figures: Figures, runs: set[str]) -> dict[str, float]:
     known = figures.recorded
     written = {name for name, figure in known.items() if figure.stage in runs and not figure.of}
     return {name: figure.value for name, figure in known.items() if name in written or written.intersection(figure.of)}
-
-
-def _model(stage: str) -> str | None:
-    group, _, name = stage.partition("@")
-    return next((entry.output(name) for entry in STAGES if entry.name == group and entry.makes == "model"), None)
 
 
 def _kept(model: str) -> str:

@@ -12,12 +12,14 @@ import polars as pl
 
 from posttrain.errors import PipelineError
 from posttrain.evaluate.pairwise import rated_again
-from posttrain.lineage.downstream import explain_place, is_place
+from posttrain.lineage.downstream import explain_place
 from posttrain.lineage.figures import Figure, Figures, is_number, shown_in
-from posttrain.lineage.lineage import Lineage, read_record
+from posttrain.lineage.lineage import Lineage
+from posttrain.lineage.query import is_row, place_of
 from posttrain.lineage.recompute import evaluated, lengths, tail
-from posttrain.lineage.row_sources import explain_row, is_row
+from posttrain.lineage.row_sources import explain_row
 from posttrain.lineage.tree import NOT_STORED, Node, lines, plain
+from posttrain.measure.record import read_record
 from posttrain.pipeline.digests import LOCK
 from posttrain.tables.curve import read_curve
 from posttrain.tables.store import read_table
@@ -44,7 +46,7 @@ def explain(what: str) -> list[Node]:
     figures, lineage = Figures(), Lineage()
     if not figures.lock:
         raise PipelineError(what="no run is recorded", where=LOCK, fix="Run the pipeline first: dvc repro")
-    if is_place(what):
+    if place_of(what):
         return [explain_place(what, figures, lineage)]
     if (figure := figures.named(what)) is not None:
         return [explain_figure(figure, figures, lineage)]

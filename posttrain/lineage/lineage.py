@@ -11,10 +11,11 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.lineage.tree import NOT_STORED, Node
-from posttrain.measure.record import record_path
+from posttrain.measure.record import read_record, record_path
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline.digests import LOCK, Digests, recorded
 from posttrain.pipeline.git import git_or_none
+from posttrain.pipeline.graph import value_at
 
 ROLLOUTS: Final = Path("rollouts")
 PARTS: Final = "part-?????.parquet"
@@ -107,7 +108,7 @@ class Lineage:
                 self._files[file] = read_yaml(file) if Path(file).is_file() else {}
             settings = self._files[file]
             found |= {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
-            if changed := [key for key, value in values.items() if _current(settings, key) != value]:
+            if changed := [key for key, value in values.items() if value_at(settings, key) != value]:
                 found["stale"] = f"{file} has other settings now: {', '.join(changed)}"
         return found
 
@@ -167,20 +168,3 @@ def training_rollouts(folder: Path) -> dict[str, Any]:
         "worst": ordered["id"].head(3).to_list(),
         "best": ordered.drop_nulls("reward")["id"].tail(3).to_list(),
     }
-
-
-def read_record(file: Path) -> dict[str, Any]:
-    """Return a JSON file of a run; empty where it is missing."""
-    try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
-def _current(settings: Mapping[str, Any], key: str) -> Any:
-    """Return a value of params.yaml by its dotted key; None where it is missing."""
-    value: Any = settings
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value

@@ -20,7 +20,7 @@ SHORTEST: Final = 4
 LONGEST: Final = 500
 """Of a longer text only the beginning is searched, as copies may be truncated."""
 _ID: Final = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
-_PLACE: Final = re.compile(r"(?P<file>.+):(?P<number>[0-9]+)")
+_PLACE: Final = re.compile(r"(.+):([0-9]+)")
 _NOT_TEXT: Final = {"id", "split", "problem", "prompt_id", "policy", "task", "role", "from"}
 """Keys whose values name something and are no text of the row's own."""
 
@@ -50,13 +50,23 @@ class Query:
         return re.compile(b"|".join(map(re.escape, found)))
 
 
+def is_row(what: str) -> bool:
+    """Return whether it is written as the id of a row."""
+    return _ID.fullmatch(what) is not None
+
+
+def place_of(what: str) -> tuple[Path, int] | None:
+    """Return FILE and LINE of FILE:LINE, where the file is there."""
+    found = _PLACE.fullmatch(what)
+    return (Path(found[1]), int(found[2])) if found and Path(found[1]).is_file() else None
+
+
 def parse_query(row: str) -> Query:
     """Return the query for the argument of the command."""
-    place = _PLACE.fullmatch(row)
-    if _ID.fullmatch(row):
+    if is_row(row):
         return Query(ids=(row,))
-    if place and Path(place["file"]).is_file():
-        return Query(texts=texts_of([_source_row(Path(place["file"]), int(place["number"]))]))
+    if place := place_of(row):
+        return Query(texts=texts_of([_source_row(*place)]))
     if len(row.strip()) < SHORTEST:
         fix = f"Give an id, FILE:LINE, or a text of at least {SHORTEST} characters"
         raise DataError(what="the text is too short", where=f"'{row}'", fix=fix)

@@ -1,20 +1,23 @@
-"""`posttrain where ROW`: every copy of a row, and the runs that have read one."""
+"""`posttrain where ROW`: every copy of a row, and the runs that have read one.
+
+Copies are files of the workspace, and by content objects of DVC's cache and remotes, of its run cache, and of git.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from posttrain.lineage.copies import blobs, cached_runs, experiments, objects
 from posttrain.lineage.query import Query, parse_query, texts_of
-from posttrain.lineage.runs import affected
-from posttrain.lineage.search import in_file, table_rows, workspace_files
+from posttrain.lineage.runs import affected, model_made
+from posttrain.lineage.search import in_bytes, in_file, table_rows, workspace_files
 from posttrain.lineage.user_text import cache_folder, remotes
-from posttrain.params.stage_table import STAGES
-from posttrain.pipeline.digests import file_digest, recorded
+from posttrain.pipeline.digests import file_digest, listed, recorded
 from posttrain.pipeline.git import git_or_none
 from posttrain.workspace import checkpoint_path, model_path
 
@@ -68,21 +71,21 @@ def find_copies(row: str) -> RowCopies:
             copies.files[str(file)] = rows
     copies.tracked = _tracked(copies.files)
 
-    stored = objects(cache / "files/md5", query)
+    stored = _objects(cache / "files/md5", query)
     names = _names(lock, cache)
     copies.cache = {str(file): names.get(digest, "") for digest, file in stored.files.items()}
     digests = stored.digests | {file_digest(Path(path)) for path in copies.files}
-    copies.cached_runs = [str(file) for file in cached_runs(cache / "runs", digests)]
-    copies.commits = blobs(query)
-    copies.experiments = experiments(digests)
+    copies.cached_runs = [str(file) for file in _cached_runs(cache / "runs", digests)]
+    copies.commits = _blobs(query)
+    copies.experiments = _experiments(digests)
     for name, url in remotes().items():
         if "://" not in url:
-            copies.remote |= {str(file): name for file in objects(Path(url, "files/md5"), query).files.values()}
+            copies.remote |= {str(file): name for file in _objects(Path(url, "files/md5"), query).files.values()}
         else:
             copies.not_searched[name] = url
 
     copies.runs = affected(lock, digests, copies.files)
-    models = [output for name in copies.runs if (output := _model(name))]
+    models = [output for name in copies.runs if (output := model_made(name))]
     copies.models = [str(model_path(model)) for model in models if model_path(model).exists()]
     copies.checkpoints = [str(checkpoint_path(model)) for model in models if any(checkpoint_path(model).glob("*"))]
     if any(path.startswith("data/") for path in (*copies.files, *copies.cache.values())):
@@ -99,8 +102,6 @@ def _completed(query: Query) -> Query:
 
 def _names(lock: Mapping[str, Any], cache: Path) -> dict[str, str]:
     """Digest -> path of every file that dvc.lock names, those in folders among them."""
-    from posttrain.pipeline.digests import listed
-
     paths: dict[str, str] = {}
     for out in (out for entry in lock.values() for out in entry.get("outs", ())):
         digest = str(out.get("md5", ""))
@@ -110,14 +111,82 @@ def _names(lock: Mapping[str, Any], cache: Path) -> dict[str, str]:
     return paths
 
 
-def _model(stage: str) -> str | None:
-    group, _, name = stage.partition("@")
-    return next((entry.output(name) for entry in STAGES if entry.name == group and entry.makes == "model"), None)
-
-
 def _tracked(files: Mapping[str, Any]) -> list[str]:
-    known = set((git_or_none("ls-files", "-z") or b"").decode().split("\0"))
+    known = set(_git("ls-files", "-z").split("\0"))
     return [file for file in files if file in known]
+
+
+@dataclass(frozen=True)
+class _Objects:
+    """Objects of a cache or a remote: digest -> file, of those that hold it, and of the folders that list these."""
+
+    files: dict[str, Path]
+    folders: dict[str, Path]
+
+    @property
+    def digests(self) -> set[str]:
+        """All of them."""
+        return {*self.files, *self.folders}
+
+
+def _objects(folder: Path, query: Query) -> _Objects:
+    """Return the objects under files/md5 of a cache that hold it."""
+    files, folders = {}, {}
+    stored = sorted(file for file in folder.glob("??/*") if file.is_file())
+    for file in stored:
+        if file.suffix != ".dir" and in_file(file, query):
+            files[file.parent.name + file.name] = file
+    for file in stored:
+        if file.suffix == ".dir" and any(entry["md5"] in files for entry in listed(file)):
+            folders[file.parent.name + file.name] = file
+    return _Objects(files, folders)
+
+
+def _cached_runs(folder: Path, digests: Collection[str]) -> list[Path]:
+    """Return the entries of the run cache that name one of these digests."""
+    return [file for file in sorted(folder.glob("??/*/*")) if _names_one(file.read_text(encoding="utf-8"), digests)]
+
+
+def _blobs(query: Query) -> dict[str, list[str]]:
+    """Path -> commits that wrote a version of it which holds it; experiments and what git would still restore count."""
+    found: dict[str, list[str]] = {}
+    for path, blob in _stored(query):
+        log = _git("log", "--all", "--reflog", "--format=%h", f"--find-object={blob}").split()
+        found[path] = list(dict.fromkeys([*found.get(path, []), *log]))
+    return found
+
+
+def _experiments(digests: Collection[str]) -> list[str]:
+    """Return the experiments whose dvc.lock names one of these digests."""
+    refs = _git("for-each-ref", "refs/exps", "--format=%(refname)").split()
+    named = [ref for ref in refs if ref.count("/") > 3 and _names_one(_git("show", f"{ref}:./dvc.lock"), digests)]
+    return [ref.rpartition("/")[2] for ref in named]
+
+
+def _names_one(text: str, digests: Collection[str]) -> bool:
+    return any(digest in text for digest in digests)
+
+
+def _stored(query: Query) -> Iterator[tuple[str, str]]:
+    """Path and name of every object of git's that holds it."""
+    listing = [line.partition(" ") for line in _git("rev-list", "--objects", "--all", "--reflog").splitlines()]
+    paths = {name: path for name, _, path in listing if path}
+    with tempfile.TemporaryFile() as names:
+        names.write("\n".join([*paths, ""]).encode())
+        names.seek(0)
+        command = ["git", "cat-file", "--batch", "--buffer"]
+        with subprocess.Popen(command, stdin=names, stdout=subprocess.PIPE) as batch:
+            assert batch.stdout is not None
+            for name, path in paths.items():
+                _, kind, size = batch.stdout.readline().split()
+                data = batch.stdout.read(int(size) + 1)[:-1]
+                if kind == b"blob" and data and in_bytes(data, query):
+                    yield path, name
+
+
+def _git(*words: str) -> str:
+    """Return what git says; nothing where this is no repository of git."""
+    return (git_or_none(*words) or b"").decode()
 
 
 def _lines(copies: RowCopies) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -13,16 +12,9 @@ from posttrain.lineage.lineage import PARTS, ROLLOUTS, Lineage
 from posttrain.lineage.query import Query, texts_of
 from posttrain.lineage.search import in_file
 from posttrain.lineage.tree import NOT_STORED, Node, quoted
-from posttrain.tables.columns import ID_LENGTH
 
-_ID: Final = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 _LONG: Final = ("completion_ids", "prompt_ids", "mask", "logps")
 """Columns that are shown as a count."""
-
-
-def is_row(what: str) -> bool:
-    """Return whether it is written as the id of a row."""
-    return _ID.fullmatch(what) is not None
 
 
 def explain_row(name: str, lineage: Lineage) -> Node | None:

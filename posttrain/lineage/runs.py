@@ -11,6 +11,12 @@ from posttrain.params.stage_table import STAGES
 _TABLES = {stage.name for stage in STAGES if stage.makes == "tables"}
 
 
+def model_made(stage: str) -> str | None:
+    """Return the model that a stage makes: `online@grpo` -> online/grpo; None where it makes something else."""
+    group, _, name = stage.partition("@")
+    return next((entry.output(name) for entry in STAGES if entry.name == group and entry.makes == "model"), None)
+
+
 def affected(lock: Mapping[str, Any], digests: Collection[str], files: Iterable[str]) -> dict[str, str]:
     """Stage -> the input through which the row reached it: a file that holds it, or the output of another such stage.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from posttrain.errors import ParamsError
-from posttrain.params.formats import read_yaml
+from posttrain.params.formats import read_yaml, texts_in
 from posttrain.workspace import PARAMS_FILE
 
 SECRET: Final = re.compile(r"(^|_)(API_?KEY|TOKEN|SECRET(_KEY|_ACCESS_KEY)?|PASSWORD|PASSWD|CREDENTIALS)$")
@@ -38,16 +38,9 @@ def _secrets() -> re.Pattern[str] | None:
 def _named() -> Iterator[str]:
     """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
     try:
-        yield from _texts(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
+        yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
     except ParamsError:  # reported by what needs the file
         return
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _texts(part)
 
 
 class MaskedStream:

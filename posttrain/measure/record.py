@@ -6,6 +6,7 @@ The record is the same in every clone on one machine, and so is dvc.lock: no tim
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import sys
@@ -53,6 +54,15 @@ def write_record(stage: str, used: Mapping[str, Any]) -> None:
         **used,
     }
     write_json(record_path(stage), found)
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """Return a stage's record, or another JSON object; an empty one where it is missing, damaged or not whole yet."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def versions() -> dict[str, str]:

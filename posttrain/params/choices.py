@@ -10,7 +10,8 @@ from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, Validatio
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.params import SHORT, Params, did_you_mean, merge
+from posttrain.params.formats import merge
+from posttrain.params.params import SHORT, Params, did_you_mean
 from posttrain.params.user_code import is_import_path, load_object
 
 

@@ -1,10 +1,13 @@
-"""How posttrain reads YAML, and format versions of what it writes. Version 0.1 wrote none, which counts as format 1."""
+"""How posttrain reads YAML and nested settings, and format versions of what it writes.
+
+Version 0.1 wrote none, which counts as format 1.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -115,6 +118,26 @@ def flattened(value: Any, prefix: str = "") -> dict[str, str]:
         parts = (flattened(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in value.items())
         return {key: text for part in parts for key, text in part.items()}
     return {prefix: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping; everything that is no mapping is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text in nested settings, their keys among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for pair in value.items() for part in pair for text in texts_in(part))
+    elif isinstance(value, Sequence):
+        yield from (text for item in value for text in texts_in(item))
 
 
 def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:

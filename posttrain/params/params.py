@@ -162,16 +162,6 @@ def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) ->
         raise ParamsError(what="; ".join(dict.fromkeys(lines)), where=file, fix=EXPLAINED) from error
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, mapping by mapping; everything that is no mapping is replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
-    return merged
-
-
 PLAIN: Final = {
     "dict_type": "give NAME: VALUE pairs, e.g. {correct: 1.0}",
     "list_type": "give a list, e.g. [one, two]",

@@ -8,11 +8,12 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from posttrain.errors import ParamsError
 from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.pipeline.graph import value_at
 from posttrain.workspace import PARAMS_FILE, is_outside
 
 GRAPH: Final = Path("dvc.yaml")
@@ -92,13 +93,6 @@ def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, st
             for slot in filter(None, (SLOT.fullmatch(str(dep)) for dep in stanza["do"]["deps"])):
                 first, _, rest = slot[2].partition(".")
                 where = ".".join([f"{group}.{name}", *([rest] if rest else [])]) if first == "item" else slot[2]
-                value = _at(run, rest) if first == "item" else _at(settings, slot[2])
+                value = value_at({**settings, "item": run}, slot[2])
                 if isinstance(value, str):
                     yield slot[1], where, value
-
-
-def _at(settings: Any, key: str) -> Any:
-    """Return the value under a dotted key; the settings themselves under none."""
-    for part in filter(None, key.split(".")):
-        settings = settings.get(part) if isinstance(settings, Mapping) else None
-    return settings

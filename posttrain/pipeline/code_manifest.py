@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from posttrain.errors import PipelineError
 from posttrain.measure.record import PYTHON
-from posttrain.params.formats import read_yaml
+from posttrain.params.formats import read_yaml, texts_in
 from posttrain.params.listing import listed_modules
 from posttrain.params.seeds import SEED, shared_seed
 from posttrain.params.stage_table import STAGES, group_of
@@ -300,7 +300,7 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     else:
         group = next((entry.group for entry in STAGES if entry.name == kind), None)  # None: a stage of another pipeline
         own = group_of(settings, group).get(run) if group else None
-    texts = list(_texts(own))
+    texts = list(texts_in(own))
     yield from texts
     made_of = {name: made for group in DERIVED for name, made in group_of(settings, group).items()}
     tables, seen = [text for text in texts if text.endswith(PROMPTS)], set[str]()
@@ -308,13 +308,13 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
         name = tables.pop().removesuffix(PROMPTS)
         yield from tasks.get(name, ())
         if name in made_of and name not in seen:
-            tables += [text for text in _texts(made_of[name]) if text.endswith(PROMPTS)]
+            tables += [text for text in texts_in(made_of[name]) if text.endswith(PROMPTS)]
         seen.add(name)
 
 
 def named_files(settings: Any) -> list[str]:
     """Return the files in `custom` that settings name, also by their folder."""
-    return _own_files(set(_texts(settings)))
+    return _own_files(set(texts_in(settings)))
 
 
 def _own_files(names: Collection[str]) -> list[str]:
@@ -331,15 +331,6 @@ def _tasks(run: Any) -> Iterator[str]:
             yield run["task"]
         for inner in run.values():
             yield from _tasks(inner)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from (text for pair in value.items() for part in pair for text in _texts(part))
-    elif isinstance(value, Sequence):
-        yield from (text for item in value for text in _texts(item))
 
 
 def _prefixes(name: str) -> list[str]:

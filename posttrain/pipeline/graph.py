@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
-from posttrain.params.formats import read_yaml
+from posttrain.params.formats import merge, read_yaml
 from posttrain.workspace import PARAMS_FILE
 
 DVC_YAML: Final = "dvc.yaml"
+NOT_SET: Final = "not set"
 _VALUE: Final = re.compile(r"\$\{([^}]+)\}")
 
 
@@ -41,9 +42,9 @@ class Pipeline:
         text = read_yaml(root / DVC_YAML)
         values: dict[str, Any] = {}
         for source in text.get("vars") or ():
-            values = _merged(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
+            values = merge(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
         if (root / PARAMS_FILE).is_file():
-            values = _merged(values, read_yaml(root / PARAMS_FILE))
+            values = merge(values, read_yaml(root / PARAMS_FILE))
         found = (stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values))
         self.stages = {stage.name: stage for stage in found}
 
@@ -90,19 +91,18 @@ class Pipeline:
 
     def order(self) -> list[str]:
         """Return every stage after those that it needs, by name among those that are ready."""
-        waiting = {name: len(above) for name, above in self.upstream.items()}
-        below: dict[str, list[str]] = {}
-        for name, above in self.upstream.items():
-            for needed in above:
-                below.setdefault(needed, []).append(name)
-        ready, order = [name for name, count in waiting.items() if not count], []
-        heapq.heapify(ready)
-        while ready:
-            order.append(name := heapq.heappop(ready))
-            for dependent in below.get(name, ()):
-                waiting[dependent] -= 1
-                if not waiting[dependent]:
-                    heapq.heappush(ready, dependent)
+        sorter = TopologicalSorter(self.upstream)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            ring = " needs ".join(reversed(error.args[1]))
+            raise PipelineError(what=f"cycle: {ring}", where=DVC_YAML, fix="Give one of them another input") from error
+        ready: list[str] = []
+        order: list[str] = []
+        while sorter.is_active():
+            ready = sorted([*ready, *sorter.get_ready()])
+            order.append(name := ready.pop(0))
+            sorter.done(name)
         return order
 
 
@@ -113,18 +113,19 @@ def value_at(settings: Any, key: str) -> Any:
     return settings
 
 
+def changed(
+    old: Any, new: Any, missing: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield each place where nested settings differ, by the keys that lead there, and both values."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
+            yield from changed(old.get(key, missing), new.get(key, missing), missing, (*path, str(key)))
+    elif old != new:
+        yield path, old, new
+
+
 def _parents(path: str) -> list[str]:
     return [str(parent) for parent in PurePosixPath(path).parents][:-1]
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with those of another file over them."""
-    both = {key: _merged(old[key], new[key]) for key in new if _are_mappings(old.get(key), new[key])}
-    return {**old, **new, **both}
-
-
-def _are_mappings(*values: Any) -> bool:
-    return all(isinstance(value, Mapping) for value in values)
 
 
 def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Declared]:

@@ -21,6 +21,7 @@ from posttrain.params.seeds import SEED
 from posttrain.pipeline.code_manifest import CODE, Code, Library, check_loaded, code_path, differences, read_code
 from posttrain.pipeline.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.fsync import sync
+from posttrain.pipeline.graph import changed
 from posttrain.pipeline.package_pin import check_installed
 from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE
 
@@ -102,7 +103,8 @@ class Inputs:
             found = _values(file, keys)
         for key, value in self.params[file].items():
             if key not in found or found[key] != value:
-                raise _changed(f"{file}: {_first_key(key, value, found.get(key))}", f"{self.stage} was running")
+                inner = next((keys for keys, _, _ in changed(value, found.get(key))), ())
+                raise _changed(f"{file}: {'.'.join([key, *inner])}", f"{self.stage} was running")
 
 
 def _seed() -> dict[str, Any]:
@@ -313,11 +315,3 @@ def _changed(where: str, while_what: str) -> PipelineError:
 def _first_difference(path: str, old: Mapping[str, Mark], new: Mapping[str, Mark]) -> str:
     name = min(name for name in old.keys() | new if old.get(name) != new.get(name))
     return str(Path(path, name))
-
-
-def _first_key(key: str, old: Any, new: Any) -> str:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in [*old, *new]:
-            if old.get(name) != new.get(name):
-                return _first_key(f"{key}.{name}", old.get(name), new.get(name))
-    return key

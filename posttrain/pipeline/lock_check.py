@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.measure.record import read_record
 from posttrain.pipeline.digests import LOCK, Digests, dvc_lock, file_digest, read_lock, recorded
 from posttrain.pipeline.fsync import cache_folder, object_path, sync_cache
 from posttrain.workspace import write_json, write_text
@@ -101,15 +102,6 @@ def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[s
         taken = record["params"].get(file, {})
         pairs += [(f"{file}: {key}", taken.get(key), value) for key, value in values.items()]
     return [name for name, taken, named in pairs if _plain(taken) != _plain(named)]
-
-
-def read_record(file: Path) -> dict[str, Any]:
-    """Return a stage's record or note; an empty one where it is missing or damaged, which other checks report."""
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _plain(value: Any) -> Any:

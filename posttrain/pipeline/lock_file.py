@@ -9,7 +9,7 @@ from typing import Any
 from posttrain.errors import PipelineError
 from posttrain.pipeline.digests import dvc_lock
 from posttrain.pipeline.git import git_or_none
-from posttrain.pipeline.repair_dvc import CONFLICT, LOCK, is_valid_lock
+from posttrain.pipeline.repair_dvc import CONFLICT, LOCK, lock_entries
 from posttrain.workspace import write_text
 
 Entries = dict[str, dict[str, Any]]
@@ -19,12 +19,11 @@ def read_entries() -> Entries:
     """Return the entries of dvc.lock, empty if the file is missing."""
     if not LOCK.is_file():
         return {}
-    text = LOCK.read_bytes()
     if in_conflict():
         raise PipelineError(what="git left a merge conflict", where=str(LOCK), fix="Run `posttrain repair merge`")
-    if not is_valid_lock(text):
+    if (entries := lock_entries(LOCK.read_bytes())) is None:
         raise PipelineError(what="the file is damaged", where=str(LOCK), fix="Run `posttrain repair`")
-    return _parsed(text)
+    return entries
 
 
 def in_conflict() -> bool:
@@ -71,11 +70,4 @@ def _merge_entries() -> str:
 def _side(number: int) -> Entries | None:
     """Return the entries of git's index: 1 for the common ancestor, 2 for this branch, 3 for the other one."""
     text = git_or_none("show", f":{number}:./{LOCK}")
-    return _parsed(text) if text is not None and is_valid_lock(text) else None
-
-
-def _parsed(text: bytes) -> Entries:
-    from dvc.utils.serialize import parse_yaml
-
-    entries: Entries = parse_yaml(text.decode(), str(LOCK)).get("stages") or {}
-    return entries
+    return None if text is None else lock_entries(text)

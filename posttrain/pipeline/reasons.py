@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.measure.record import record_path
+from posttrain.measure.record import read_record, record_path
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, differences, read_code
 from posttrain.pipeline.digests import Digests, read_settled
-from posttrain.pipeline.graph import Pipeline, value_at
-from posttrain.pipeline.lock_check import read_record
+from posttrain.pipeline.graph import NOT_SET, Pipeline, changed, value_at
 from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"
@@ -147,11 +146,9 @@ class Reasons:
             old, new = known.get(key), value_at(settings, key)
             if old == new and key in known:
                 continue
-            before, after = flattened(old, key), flattened(new, key)
             words += [
-                f"params {name} {before.get(name, 'not set')} -> {after.get(name, 'not set')}"
-                for name in [*before, *(name for name in after if name not in before)]
-                if before.get(name) != after.get(name)
+                f"params {'.'.join(keys)} {before} -> {after}"
+                for keys, before, after in changed(flattened(old, key), flattened(new, key), NOT_SET)
             ] or [f"params {key} changed"]
         return words
 

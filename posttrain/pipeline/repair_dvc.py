@@ -107,11 +107,11 @@ def _site_cache(root: Path) -> Path:
 def _repair_lock_file(root: Path) -> str:
     """Replace a damaged dvc.lock by the last commit's; later runs are in DVC's run cache."""
     lock = root / LOCK
-    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or is_valid_lock(text):
+    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or lock_entries(text) is not None:
         return ""
     os.replace(lock, root / DAMAGED)
     committed = git_or_none("show", f"HEAD:./{LOCK}", root=root)
-    if committed is not None and is_valid_lock(committed):
+    if committed is not None and lock_entries(committed) is not None:
         write_text(lock, committed.decode())
     return f"dvc.lock was damaged, by a kill while DVC wrote it: set aside as {DAMAGED}; `dvc repro` restores the rest"
 
@@ -199,8 +199,8 @@ def _remove_link_tests(root: Path) -> list[str]:
     return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in temporary]
 
 
-def is_valid_lock(text: bytes) -> bool:
-    """Return whether DVC can read this dvc.lock."""
+def lock_entries(text: bytes) -> dict[str, dict[str, Any]] | None:
+    """Return the entries of a dvc.lock by stage; None where DVC cannot read it."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc_data.hashfile.hash import algorithms_available
     from ruamel.yaml import YAML
@@ -208,8 +208,11 @@ def is_valid_lock(text: bytes) -> bool:
     from voluptuous import Invalid
 
     try:
-        stages = COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text)).get("stages", {}).values()
+        lock = YAML(typ="safe").load(text)
+        COMPILED_LOCKFILE_SCHEMA(lock)
     except (YAMLError, UnicodeDecodeError, Invalid):
-        return False
-    files = [file for entry in stages for file in (*entry.get("deps", []), *entry.get("outs", []))]
-    return all(file.get("hash", "md5") in {*algorithms_available, "etag", "checksum"} for file in files)
+        return None
+    entries: dict[str, dict[str, Any]] = lock.get("stages", {})
+    files = [file for entry in entries.values() for file in (*entry.get("deps", []), *entry.get("outs", []))]
+    known = {*algorithms_available, "etag", "checksum"}
+    return entries if all(file.get("hash", "md5") in known for file in files) else None

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.measure.record import read_record
 from posttrain.pipeline import repair_dvc
 from posttrain.pipeline.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
 from posttrain.pipeline.fsync import cache_folder, cached, object_path, sync
-from posttrain.pipeline.lock_check import forget_mismatched, read_record, undo_interrupted_accept, unused_inputs
+from posttrain.pipeline.lock_check import forget_mismatched, undo_interrupted_accept, unused_inputs
 from posttrain.workspace import atomic_path
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")

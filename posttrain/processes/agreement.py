@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline import inputs
+from posttrain.pipeline.graph import changed
 from posttrain.processes import world
 from posttrain.processes.schedulers import LOCAL
 from posttrain.workspace import PARAMS_FILE, checkpoint_path, write_text
@@ -40,20 +41,10 @@ def check_hosts(stage: str) -> None:
 
 def differences(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> list[str]:
     """Return what process `number` does not share with process 1, in words."""
-    ours, theirs = dict(_flat(first)), dict(_flat(other))
-    found = []
-    for key in sorted(ours.keys() | theirs.keys(), key=lambda parts: (parts[0] != "params", parts)):
-        if ours.get(key) != theirs.get(key):
-            kind, *path = key
-            values = f" ({ours.get(key, 'none')} in process 1, {theirs.get(key, 'none')} in process {number})"
-            shown = "" if kind == "inputs" or "files" in path else values[:200]
-            found.append(f"{' '.join(path)}{shown}")
-    return found
-
-
-def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, (*path, str(key)))
-    else:
-        yield path, value
+    found = sorted(changed(first, other, "none"), key=lambda change: (change[0][0] != "params", change[0]))
+    lines = []
+    for (kind, *keys), ours, theirs in found:
+        values = f" ({ours} in process 1, {theirs} in process {number})"
+        shown = "" if kind == "inputs" or "files" in keys else values[:200]
+        lines.append(f"{' '.join(keys or [kind])}{shown}")
+    return lines

@@ -5,8 +5,7 @@ It differs between equal runs, so the stage's own page, whose bytes must be equa
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,21 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from posttrain.measure.record import FOLDER as RECORDS
+from posttrain.measure.record import read_record
 from posttrain.measure.timings import FOLDER as TIMINGS
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.git import git_or_none
+from posttrain.pipeline.graph import NOT_SET, changed
 from posttrain.report.markup import Markup, element, figures
 
 MACHINE = ("platform", "device", "precision")
 MOST_CHANGES = 12
-NOT_SET = "not set"
 
 
 def heading(now: datetime | None = None) -> Markup:
     """Return the line as HTML."""
-    records, timings = list(_read(RECORDS)), list(_read(TIMINGS))
+    records, timings = _read(RECORDS), _read(TIMINGS)
     seconds = sum(float(one.get("total", 0)) for one in timings)
     longest = sorted(timings, key=lambda one: -float(one.get("total", 0)))[:3]
     times = ", ".join(f"{one['stage']} {_time(one['total'])}" for one in longest)
@@ -44,13 +44,9 @@ def heading(now: datetime | None = None) -> Markup:
     return element("div", shown, id="made")
 
 
-def _read(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects under a folder; a file that another process is writing is left out."""
-    for file in sorted(folder.rglob("*.json")):
-        try:
-            yield dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
+def _read(folder: Path) -> list[dict[str, Any]]:
+    """Return the records under a folder; one that another process is writing is left out."""
+    return [record for file in sorted(folder.rglob("*.json")) if (record := read_record(file))]
 
 
 def _several(values: Iterable[str]) -> str:
@@ -69,8 +65,8 @@ def _commit() -> str:
     commit = git_or_none("rev-parse", "--short", "HEAD")
     if commit is None:
         return "none"
-    changed = git_or_none("status", "--porcelain", "--untracked-files=no")
-    return commit.decode().strip() + (", changed" if changed and changed.strip() else ", clean")
+    edited = git_or_none("status", "--porcelain", "--untracked-files=no")
+    return commit.decode().strip() + (", changed" if edited and edited.strip() else ", clean")
 
 
 def _changes() -> list[str]:
@@ -87,5 +83,4 @@ def changes(root: Path = Path()) -> list[tuple[str, object, object]]:
         return []
     before = flattened(YAML(typ="safe", pure=True).load(committed))
     after = flattened(read_yaml(root / PARAMS_FILE))
-    keys = (key for key in {**before, **after} if before.get(key) != after.get(key))
-    return [(key, before.get(key, NOT_SET), after.get(key, NOT_SET)) for key in keys]
+    return [(".".join(keys), old, new) for keys, old, new in changed(before, after, NOT_SET)]

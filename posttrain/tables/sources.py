@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, Self, TypeVar
 
 import polars as pl
 from pydantic import Field, field_validator, model_validator
@@ -18,23 +18,34 @@ from posttrain.tables.user_data import ReadSource, make_table, read_sources, spl
 
 USER_KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 """The kinds of tables that a user can give."""
-LICENSE: Any = Field(
-    default=None, min_length=1, description="what they may be used under, for model cards; default: what the Hub says"
-)
+T = TypeVar("T")
 
 
-class UserTables(Params):
-    """Which files are which table."""
+class TablesByKind(Params, Generic[T]):
+    """Where the table of each kind comes from."""
 
-    corpus: FileTables | None = Field(default=None, description="texts for a model from scratch, or for ptx")
-    chat: FileTables | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
-    prompts: FileTables | None = Field(default=None, description="prompts, with an answer where a reward checks it")
-    pairs: FileTables | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
-    feedback: FileTables | None = Field(
+    corpus: T | None = Field(default=None, description="texts for a model from scratch, or for ptx")
+    chat: T | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
+    prompts: T | None = Field(default=None, description="prompts, with an answer where a reward checks it")
+    pairs: T | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
+    feedback: T | None = Field(
         default=None, description="prompt + completion + label; made from the pairs where it is missing"
     )
 
-    license: str | None = LICENSE
+    license: str | None = Field(
+        default=None,
+        min_length=1,
+        description="what they may be used under, for model cards; default: what the Hub says",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_table(self) -> Self:
+        _check_tables(self)
+        return self
+
+
+class UserTables(TablesByKind[FileTables]):
+    """Which files are which table."""
 
     @field_validator(*USER_KINDS, mode="before")
     @classmethod
@@ -42,11 +53,6 @@ class UserTables(Params):
         if isinstance(value, list):
             return [{"path": entry} if isinstance(entry, str) else entry for entry in value]
         return {"path": value} if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _has_a_table(self) -> UserTables:
-        _check_tables(self)
-        return self
 
 
 class FilesRun(UserTables):
@@ -56,37 +62,22 @@ class FilesRun(UserTables):
     outside_workspace: bool = Field(default=False, description="let `path`, or a file in it, lead out of the workspace")
 
 
-class HubRun(Params):
+class HubRun(TablesByKind[HubTables]):
     """One run of `data.hub`: data sets of the Hugging Face Hub, each pinned to a commit."""
 
-    corpus: HubTables | None = Field(default=None, description="texts for a model from scratch, or for ptx")
-    chat: HubTables | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
-    prompts: HubTables | None = Field(default=None, description="prompts, with an answer where a reward checks it")
-    pairs: HubTables | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
-    feedback: HubTables | None = Field(
-        default=None, description="prompt + completion + label; made from the pairs where it is missing"
-    )
 
-    license: str | None = LICENSE
-
-    @model_validator(mode="after")
-    def _has_a_table(self) -> HubRun:
-        _check_tables(self)
-        return self
-
-
-def tables_of_run(run: UserTables | HubRun) -> dict[Kind, Source | list[Source]]:
+def tables_of_run(run: TablesByKind[Any]) -> dict[Kind, Source | list[Source]]:
     """Return the tables that a run names."""
     return {kind: table for kind in USER_KINDS if (table := getattr(run, kind)) is not None}
 
 
-def sources_by_key(run: UserTables | HubRun) -> dict[str, tuple[Kind, Source]]:
+def sources_by_key(run: TablesByKind[Any]) -> dict[str, tuple[Kind, Source]]:
     """Return every source of a run by its key: `chat`, or `chat.0` and `chat.1`."""
     tables = tables_of_run(run).items()
     return {key: (kind, source) for kind, table in tables for key, source in numbered_sources(kind, table).items()}
 
 
-def _check_tables(run: UserTables | HubRun) -> None:
+def _check_tables(run: TablesByKind[Any]) -> None:
     """Refuse a run without tables, weights for only some sources, and shares that put one problem into two splits."""
     tables = tables_of_run(run)
     if not tables:
@@ -133,7 +124,7 @@ def hub_tables(run: str) -> Tables:
     return load_tables(load(HubRun, where), where, Path(), outside_workspace=False)
 
 
-def load_tables(params: UserTables | HubRun, where: str, root: Path, *, outside_workspace: bool) -> Tables:
+def load_tables(params: TablesByKind[Any], where: str, root: Path, *, outside_workspace: bool) -> Tables:
     """Return the tables of a run, with feedback made from pairs if there is none; the errors of all tables at once."""
     errors: list[PosttrainError] = []
     reads: dict[Kind, list[ReadSource]] = {}

@@ -17,7 +17,6 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.errors import DataError, TableError
-from posttrain.measure.phases import phase
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, Split, with_ids
 from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow, read_parts
 from posttrain.tables.failures import LISTED, Failure, failure_lines, rejected_rows, row_failures
@@ -59,24 +58,6 @@ class ReadSource:
     count: int
     log: Log
     shares: Mapping[Split, float] = field(default_factory=dict)
-
-
-@phase("load")
-def load_table(
-    source: Source | Sequence[Source],
-    kind: Kind,
-    where: str,
-    root: Path = Path(),
-    *,
-    outside_workspace: bool = False,
-    table: Path | None = None,
-) -> pl.DataFrame:
-    """The user's data as a checked table with ids and splits; `where` names its parameter in errors and printed lines.
-
-    A file's path is relative to `root`. Rejected rows are put next to `table`, the file that the table is meant for.
-    """
-    reads = {kind: read_sources(source, kind, where, root, outside_workspace=outside_workspace)}
-    return make_table(split_tables(reads, where)[kind], reads[kind], kind, where, table)
 
 
 def read_sources(
@@ -133,10 +114,11 @@ def _flow(value: Any) -> str:
     return str(value) if plain else json.dumps(value, ensure_ascii=False)
 
 
-def make_table(
-    rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, where: str, table: Path | None
-) -> pl.DataFrame:
-    """The rows as a checked table: without duplicates, and without rows that break a rule or with an error of them."""
+def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, where: str, table: Path) -> pl.DataFrame:
+    """The rows as a checked table: without duplicates, and without rows that break a rule or with an error of them.
+
+    Rejected rows are put next to `table`, the file that the table is meant for.
+    """
     log, count = partial(_log, where), sum(read.count for read in reads)
     refused = [(nth, row) for nth, read in enumerate(reads) for row in read.refused]
     shares = {split: max(read.shares[split] for read in reads) for split in reads[0].shares}
@@ -299,12 +281,10 @@ def _rejected_rows(
     return pl.concat(parts, how="diagonal"), lines
 
 
-def _rejection(rejected: pl.DataFrame, lines: list[str], what: str, where: str, table: Path | None) -> TableError:
+def _rejection(rejected: pl.DataFrame, lines: list[str], what: str, where: str, table: Path) -> TableError:
     more = [f"and {rejected.height - len(lines):,} more"] if rejected.height > len(lines) else []
-    fix = "Fix or remove these rows, or set bad_rows: drop"
-    if table is not None:
-        write_parquet(rejected.drop("source"), rejected_path(table))
-        fix = f"{fix}; {rejected_path(table)} lists them all"
+    write_parquet(rejected.drop("source"), rejected_path(table))
+    fix = f"Fix or remove these rows, or set bad_rows: drop; {rejected_path(table)} lists them all"
     return TableError(what="\n  ".join([f"{rejected.height:,} {what}", *lines, *more]), where=where, fix=fix)
 
 

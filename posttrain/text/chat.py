@@ -163,10 +163,6 @@ class ChatText:
         """Prompts and their answers (one assistant turn each); an answer ends with the stop token."""
         return self.conversations([Conversation([*prompt, *answer]) for prompt, answer in pairs], "last")
 
-    def exchange(self, prompt: Sequence[Message], answer: Sequence[Message]) -> TokenRow:
-        """Return the same for one conversation."""
-        return self.exchanges([(prompt, answer)])[0]
-
     def whole(self, conversations: Sequence[Sequence[Message] | Conversation]) -> list[list[int]]:
         """Return the ids of each whole conversation, as transformers' `apply_chat_template` encodes it."""
         talks = list(map(_conversation, conversations))

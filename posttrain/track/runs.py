@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from posttrain.errors import ParamsError
 from posttrain.measure.masking import masked
-from posttrain.measure.record import record_path
+from posttrain.measure.record import read_record, record_path
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import PARAMS_FILE, at, did_you_mean
 from posttrain.params.seeds import with_seed
@@ -76,7 +76,7 @@ def tracked(name: str, first: Mapping[str, float]) -> TrackedRun:
     """Describe a run whose curve begins with these metrics."""
     params = read_yaml(PARAMS_FILE)
     section, stage = section_of(params, name), stage_of(params, name)
-    record = {} if is_running(name) else _json(record_path(stage))
+    record = {} if is_running(name) else read_record(record_path(stage))
     code = Path("code") / f"{stage.replace('@', '/')}.json"
     digests = record.get("inputs") or {}
     digest = digests.get(code.as_posix()) or (_md5(code.read_bytes()) if code.is_file() else "")
@@ -128,7 +128,7 @@ def figures(name: str) -> dict[str, float]:
     return {
         f"{place}/{key}": float(value)
         for place, file in result_files(name).items()
-        for key, value in _json(file).items()
+        for key, value in read_record(file).items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
 
@@ -157,13 +157,6 @@ def _settings(params: Mapping[str, Any], section: str) -> dict[str, Any]:
     try:
         return dict(at(params, section) or {})
     except ParamsError:
-        return {}
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):  # not there, or not whole yet
         return {}
 
 

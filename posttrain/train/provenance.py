@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from posttrain.measure.record import cpu_isa, noted, versions
+from posttrain.measure.record import cpu_isa, noted, read_record, versions
 from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import stage_of
 from posttrain.pipeline import code_manifest
@@ -53,11 +52,8 @@ def is_maker(value: Any) -> TypeGuard[Maker]:
 
 def read_maker(file: Path, key: str | None = None) -> Maker | None:
     """Return the maker in a JSON file, or under a key of it; None if there is none."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-        value = value if key is None else value[key]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+    found = read_record(file)
+    value = found if key is None else found.get(key)
     return value if is_maker(value) else None
 
 

@@ -14,7 +14,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.runs import ONLINE
-from posttrain.params.params import check, merge
+from posttrain.params.formats import merge
+from posttrain.params.params import check
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Sampler
 from posttrain.sampling.vllm.client import EngineSampler, Patience

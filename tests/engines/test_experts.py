@@ -20,7 +20,7 @@ from posttrain.online.collect import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, training_run
 from posttrain.online.runs import ONLINE
-from posttrain.params.params import merge
+from posttrain.params.formats import merge
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel

@@ -17,7 +17,7 @@ import polars as pl
 import psutil
 import pytest
 
-from posttrain.params.params import merge
+from posttrain.params.formats import merge
 from posttrain.pipeline.digests import file_digest
 from posttrain.sampling.vllm.process import PYTHON
 from tests.engines.support import SERVER

@@ -75,7 +75,7 @@ def test_the_likeliest_option_is_that_of_plain_forward_passes(folder: Path) -> N
     for prompt, rollout in zip(asked, found.rollouts, strict=True):
         sums = []
         for option in prompt.info["options"]:
-            row = text.exchange(prompt.messages, [{"role": "assistant", "content": option}])
+            (row,) = text.exchanges([(prompt.messages, [{"role": "assistant", "content": option}])])
             sums.append(plain(own, [*row.prompt, *row.rest], len(row.prompt)))
         assert rollout.text == prompt.info["options"][int(np.argmax(sums))]
         assert math.fsum(rollout.logps) == pytest.approx(max(sums), abs=1e-3)

@@ -189,8 +189,9 @@ def examine(name: str, place: Path) -> Found:
     assert tensors(base).keys() == tensors(given).keys(), "the layout is the Hub's"
     assert all(torch.equal(part, tensors(given)[key]) for key, part in tensors(base).items()), "taken as it is"
     text = ChatText(load_tokenizer(base), str(base), load_stop_tokens(base))
-    asked = text.prompt([{"role": "user", "content": TEXTS[0]}])
-    answer = text.exchange([{"role": "user", "content": TEXTS[0]}], [{"role": "assistant", "content": TEXTS[1]}])
+    turns = [{"role": role, "content": said} for role, said in zip(("user", "assistant"), TEXTS[:2], strict=True)]
+    asked = text.prompt(turns[:1])
+    (answer,) = text.exchanges([(turns[:1], turns[1:])])
     before = [part.detach().clone() for part in model.parameters()]
     descend(model, asked, answer.rest)
     assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))

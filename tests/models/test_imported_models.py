@@ -132,7 +132,7 @@ def test_any_end_token_of_generation_config_ends_sampling_and_masks(given: Path)
     text = load_text(given / "policy")
     assert text.tokenizer.convert_ids_to_tokens(list(text.stops.tokens)) == ["<|endoftext|>", "<|im_end|>"]
     talk = [{"role": "user", "content": "2+3"}, {"role": "assistant", "content": "5"}]
-    row = text.exchange(talk[:1], talk[1:])
+    (row,) = text.exchanges([(talk[:1], talk[1:])])
     assert row.rest[-1] == text.stops.tokens[1], "the template's own end is trained, and nothing after it"
     model = load_policy(given / "policy")
     bias = torch.zeros(model.config.vocab_size)

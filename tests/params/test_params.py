@@ -14,7 +14,8 @@ from ruamel.yaml import YAML
 from posttrain.checks import params_schema
 from posttrain.checks.params_schema import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.params import GROUPS, merge
+from posttrain.params.formats import merge
+from posttrain.params.params import GROUPS
 from posttrain.params.slots import slots
 from posttrain.params.stage_table import STAGES, Evaluated, Stage, curve_runs, evaluated
 from tests.tables.gsm8k import write_gsm8k

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from posttrain.errors import PipelineError
 from posttrain.pipeline.code_manifest import CODE
-from posttrain.pipeline.graph import Pipeline
+from posttrain.pipeline.graph import NOT_SET, Pipeline, changed
 from posttrain.pipeline.running import RWLOCK, running_stages
 from posttrain.report.stale_results import staleness
 from tests.marks import slow_except
@@ -109,6 +112,29 @@ def test_the_graph_is_that_of_dvc(workspace: Path, monkeypatch: pytest.MonkeyPat
     order = pipeline.order()
     assert all(order.index(above) < order.index(name) for name in order for above in pipeline.upstream[name])
     assert order[0] == CODE
+
+
+def test_what_differs_between_nested_settings_is_named_by_its_keys() -> None:
+    old: dict[str, Any] = {"a": {"b": 1, "c": None}, "d": [1]}
+    new: dict[str, Any] = {"a": {"b": 2}, "d": [1], "e": {"f": 0}}
+    assert list(changed(old, new)) == [(("a", "b"), 1, 2), (("e",), None, {"f": 0})]
+    missing = [(("a", "b"), 1, 2), (("a", "c"), None, NOT_SET), (("e",), NOT_SET, {"f": 0})]
+    assert list(changed(old, new, NOT_SET)) == missing
+    assert list(changed(old, old)) == [] and list(changed(1, 2)) == [((), 1, 2)]
+
+
+def test_a_cycle_is_named(tmp_path: Path) -> None:
+    needs = {"first": "second", "second": "third", "third": "first", "last": "third"}
+    stages = {
+        name: {"cmd": "true", "deps": [f"{needed}.txt"], "outs": [f"{name}.txt"]} for name, needed in needs.items()
+    }
+    (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": stages}), encoding="utf-8")
+    with pytest.raises(PipelineError) as caught:
+        Pipeline(tmp_path).order()
+    kind, *ring = re.split(": | needs ", caught.value.what)
+    assert kind == "cycle" and len(ring) == 4 and set(ring) == {"first", "second", "third"}
+    assert all(needs[name] == needed for name, needed in itertools.pairwise(ring))
+    assert caught.value.where == "dvc.yaml"
 
 
 def test_a_failed_stage_is_named_with_its_error(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from docs.make.readme import BEGIN, END, FIGURE, read_summary, readme_is_current, write_readme
 from posttrain.errors import DataError, PipelineError
-from posttrain.params.params import merge, read
+from posttrain.params.formats import merge
+from posttrain.params.params import read
 from posttrain.report.build import build_report
 from posttrain.report.other_tables import as_cells, other_tables
 from posttrain.report.results import _judge_note, results_json, results_table

@@ -18,8 +18,8 @@ from posttrain.errors import PosttrainError
 from posttrain.measure.record import LICENCE, noted
 from posttrain.models.files.import_model import fetch_model
 from posttrain.tables.options import HubTable
-from posttrain.tables.user_data import load_table
 from tests.tables.hub_server import COMMIT
+from tests.tables.loading import load_table
 
 
 def tried(case: dict[str, Any]) -> dict[str, Any]:

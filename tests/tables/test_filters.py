@@ -24,11 +24,11 @@ from posttrain.tables.near_duplicates import SHINGLE, near_duplicates
 from posttrain.tables.ngrams import chunks, grams
 from posttrain.tables.options import FileTable
 from posttrain.tables.store import read_table, write_tables
-from posttrain.tables.user_data import load_table
 from stages.data_filters import ScoredFilterRun, low_scored
 from tests.models.imported_models import scorer_folder
 from tests.models.tiny import tiny_folder
 from tests.rewards.judge.conftest import Endpoint, running
+from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import run
 
@@ -407,7 +407,7 @@ def alone(folder: Path, messages: list[dict[str, str]]) -> float:
     from posttrain.models.files.text import load_text
 
     model, text = load_model(folder), load_text(folder)
-    row = text.exchange(messages[:-1], messages[-1:])
+    (row,) = text.exchanges([(messages[:-1], messages[-1:])])
     whole = getattr(model.config, WHOLE_TEXT, False)
     ids = text.whole([messages])[0] if whole else [*row.prompt, *row.rest]
     model.set_attn_implementation("eager")

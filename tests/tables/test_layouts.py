@@ -16,7 +16,7 @@ from posttrain.params.params import check
 from posttrain.tables.columns import Kind, content_id
 from posttrain.tables.options import FileTable
 from posttrain.tables.store import check_table, read_table, write_table
-from posttrain.tables.user_data import load_table
+from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 
 Row = dict[str, Any]

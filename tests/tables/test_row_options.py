@@ -12,7 +12,7 @@ import pytest
 from posttrain.errors import DataError, ParamsError, TableError
 from posttrain.params.params import check
 from posttrain.tables.options import FileTable
-from posttrain.tables.user_data import load_table
+from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 
 Row = dict[str, Any]

@@ -16,7 +16,7 @@ from posttrain.tables.mixing import rows_per_source
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, HubRun, file_tables
 from posttrain.tables.store import check_table
-from posttrain.tables.user_data import load_table
+from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -20,7 +20,7 @@ from posttrain.tables.hub_data import dataset_parts
 from posttrain.tables.options import FileTable, HubTable
 from posttrain.tables.readers import Columns
 from posttrain.tables.store import check_decoded_size, check_disjoint, check_table
-from posttrain.tables.user_data import load_table
+from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 
 Row = dict[str, Any]
@@ -61,7 +61,7 @@ def put(name: str, rows: list[Row]) -> str:
     return name
 
 
-def load(name: str, kind: Kind, table: Path | None = None, **params: Any) -> pl.DataFrame:
+def load(name: str, kind: Kind, table: Path = Path("rejected/table.parquet"), **params: Any) -> pl.DataFrame:
     loaded = load_table(FileTable(path=name, **params), kind, "here", table=table)
     return check_table(loaded, kind, f"{kind}.parquet")
 

@@ -36,7 +36,7 @@ def turn(role: str, content: str) -> dict[str, str]:
 
 
 def test_a_prompt_and_its_answer_are_the_template_and_end_with_the_stop_token(text: ChatText) -> None:
-    one = text.exchange([turn("user", "1+1")], [turn("assistant", "#### 2")])
+    (one,) = text.exchanges([([turn("user", "1+1")], [turn("assistant", "#### 2")])])
     whole = text.tokenizer.apply_chat_template([turn("user", "1+1"), turn("assistant", "#### 2")], return_dict=False)
     assert one.prompt + one.rest == whole
     assert one.prompt == text.prompt([turn("user", "1+1")])
@@ -62,7 +62,7 @@ contents = st.lists(st.one_of(st.text(max_size=12), st.sampled_from(SPECIALS)), 
 @given(question=contents, answer=contents)
 def test_content_never_becomes_markup_and_comes_back_as_it_was(text: ChatText, question: str, answer: str) -> None:
     special = {text.tokenizer.convert_tokens_to_ids(token) for token in (*SPECIALS, "<|system|>", "<|tool|>")}
-    one = text.exchange([turn("user", question)], [turn("assistant", answer)])
+    (one,) = text.exchanges([([turn("user", question)], [turn("assistant", answer)])])
     assert sum(token in special for token in one.prompt) == 3, "user, end, assistant"
     assert [token for token in one.rest if token in special] == [text.stop]
     assert text.decode(one.rest) == answer
@@ -72,14 +72,14 @@ def test_a_template_without_a_stop_token_is_refused(text: ChatText) -> None:
     tokenizer = load_tokenizer(text.tokenizer.name_or_path)
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     with pytest.raises(DataError, match="no stop token"):
-        ChatText(tokenizer).exchange([turn("user", "a")], [turn("assistant", "b")])
+        ChatText(tokenizer).exchanges([([turn("user", "a")], [turn("assistant", "b")])])
 
 
 def test_a_template_that_rewrites_the_past_is_refused(text: ChatText) -> None:
     tokenizer = load_tokenizer(text.tokenizer.name_or_path)
     tokenizer.chat_template = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}<|end|>{% endfor %}"
     with pytest.raises(DataError, match="changes earlier text"):
-        ChatText(tokenizer).exchange([turn("user", "a")], [turn("assistant", "b")])
+        ChatText(tokenizer).exchanges([([turn("user", "a")], [turn("assistant", "b")])])
 
 
 def test_a_failing_template_is_an_error_of_the_data(text: ChatText) -> None:
@@ -252,7 +252,7 @@ def test_a_template_that_does_not_take_the_turns_is_refused(text: ChatText, temp
     with pytest.raises(DataError, match=problem):
         with_template(text, template).prompt([SYSTEM, USER])
     with pytest.raises(DataError, match=problem):
-        with_template(text, template).exchange([SYSTEM, USER], [ANSWER])
+        with_template(text, template).exchanges([([SYSTEM, USER], [ANSWER])])
 
 
 def test_a_template_without_a_header_needs_no_generation_prompt(text: ChatText) -> None:
@@ -260,7 +260,7 @@ def test_a_template_without_a_header_needs_no_generation_prompt(text: ChatText) 
         "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
         "{% else %} {{ m['content'] }}<|end|>{% endif %}{% endfor %}"
     )
-    one = with_template(text, mistral).exchange([USER], [ANSWER])
+    (one,) = with_template(text, mistral).exchanges([([USER], [ANSWER])])
     assert text.decode(one.prompt) == "[INST] 1+1 [/INST]"
     assert text.decode(one.rest) == " #### 2"
 

@@ -100,7 +100,8 @@ def test_a_template_treats_content_that_looks_like_markup_as_any_other(folder: P
 
 def test_one_turn_is_the_same_row_either_way(text: ChatText) -> None:
     one = Conversation(LONG[:2])
-    assert text.conversations([one], "all") == text.conversations([one], "last") == [text.exchange(LONG[:1], LONG[1:2])]
+    exchanged = text.exchanges([(LONG[:1], LONG[1:2])])
+    assert text.conversations([one], "all") == text.conversations([one], "last") == exchanged
 
 
 def test_the_loss_sees_the_marked_tokens_alone(text: ChatText) -> None:

@@ -39,7 +39,8 @@ from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.params.params import check, merge
+from posttrain.params.formats import merge
+from posttrain.params.params import check
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
@@ -169,10 +170,8 @@ def items(folder: Path, kind: str) -> list[Example]:
     text = ChatText(load_tokenizer(folder))
     made = []
     for i in range(12):
-        one, two = (
-            text.exchange([{"role": "user", "content": f"{i}+{i}"}], [{"role": "assistant", "content": answer}])
-            for answer in (f"#### {i + i}", f"so the answer is {i}")
-        )
+        asked, answers = [{"role": "user", "content": f"{i}+{i}"}], (f"#### {i + i}", f"so the answer is {i}")
+        one, two = text.exchanges([(asked, [{"role": "assistant", "content": answer}]) for answer in answers])
         columns = {"side": [1.0, -1.0]} if kind == "pairs" else {"label": [1.0 if i % 2 else -1.0]}
         rows = [one, two] if kind == "pairs" else [one]
         columns = {} if kind == "plain" else columns

@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import ParamsError, PipelineError, excerpt
+from posttrain.measure.record import read_record
 from posttrain.params.formats import CHECKPOINTS
-from posttrain.params.params import merge, read
+from posttrain.params.params import read
 from posttrain.params.stage_table import STAGES, group_of
 from posttrain.pipeline.digests import Digests
+from posttrain.pipeline.graph import changed
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
 from posttrain.train.loop import RUNS_ON, checkpoint_settings
 from posttrain.train.provenance import differences, read_maker, stage_maker
@@ -67,7 +69,7 @@ class RunCheckpoints:
     @cached_property
     def unused(self) -> str:
         """Why no run of params.yaml would resume them; empty if one would."""
-        run = _read_json(self.folder / RUN)
+        run = read_record(self.folder / RUN)
         if run.get("format") != CHECKPOINTS:
             return "made by another version of posttrain"
         return _other_run(run, self.output)
@@ -197,29 +199,9 @@ def _other_run(run: Mapping[str, Any], output: str) -> str:
     except ParamsError:
         return f"{'.'.join(place)} in params.yaml is wrong"
     old = {key: value for key, value in run["settings"].items() if key != RUNS_ON}
-    if changed := _first_difference(old, settings):
-        return f"other parameters: {changed}"
+    if other_setting := next(changed(settings, old), None):
+        keys, now, before = other_setting
+        return f"other parameters: {'.'.join(keys)} {excerpt(before)}, now {excerpt(now)}"
     digests = Digests()
     other = [path for path, digest in run["inputs"].items() if digests.of(path) != digest]
     return f"other inputs: {', '.join(other)}" if other else ""
-
-
-def _first_difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> str:
-    """Return the first setting in which they differ, with both values."""
-    for key in merge(new, old):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            if found := _first_difference(before, after, f"{prefix}{key}."):
-                return found
-        elif before != after:
-            return f"{prefix}{key} {excerpt(before)}, now {excerpt(after)}"
-    return ""
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object; empty where there is none that can be read."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -25,7 +25,8 @@ from posttrain.online.distill_runs import TaughtParams
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.runs import OnlineParams
-from posttrain.params.params import at, check, merge
+from posttrain.params.formats import merge
+from posttrain.params.params import at, check
 from posttrain.params.slots import NONE
 from posttrain.params.stage_table import Settings, models_of_set
 from posttrain.sampling.engines import ENGINES

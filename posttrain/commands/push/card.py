@@ -10,8 +10,8 @@ from typing import Any
 from posttrain import __version__
 from posttrain.commands.push.adapter import HubModel
 from posttrain.lineage.explain import why
-from posttrain.lineage.lineage import Lineage, read_record
-from posttrain.measure.record import LICENCE, record_path
+from posttrain.lineage.lineage import Lineage
+from posttrain.measure.record import LICENCE, read_record, record_path
 from posttrain.params.params import read
 from posttrain.params.stage_table import evaluated, stage_of
 from posttrain.report.policies import output_digests

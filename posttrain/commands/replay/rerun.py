@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import polars as pl
 
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.measure.record import cpu_isa, record_path, versions
+from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.online.collect import StoredGroups
 from posttrain.online.distill_runs import DISTILL
@@ -21,7 +21,6 @@ from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import group_of
 from posttrain.pipeline.digests import Digests, recorded
-from posttrain.pipeline.lock_check import read_record
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, Checkpoints, nearest_checkpoint
 from posttrain.train.loop import RUNS_ON, checkpoint_settings, train

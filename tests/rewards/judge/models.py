@@ -21,7 +21,7 @@ def parrot_folder(path: Path, text: str) -> Path:
     """
     train_tokenizer(TEXTS, BpeParams(vocabulary=300), path / "tokens")
     chat = ChatText(load_tokenizer(path / "tokens"))
-    row = chat.exchange([{"role": "user", "content": "?"}], [{"role": "assistant", "content": text}])
+    (row,) = chat.exchanges([([{"role": "user", "content": "?"}], [{"role": "assistant", "content": text}])])
     chain = [row.prompt[-1], *row.rest]
     assert len(set(chain)) == len(chain)
     size = len(chat.tokenizer)
