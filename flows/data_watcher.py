@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -70,8 +71,17 @@ def watch(
     watcher: FolderWatcher, interval: float, stop: threading.Event, on_change: Callable[[Path, Sequence[Path]], None]
 ) -> None:
     """Call `on_change` with new and changed files, checked every `interval` seconds until `stop` is set."""
+    said = ""
     while not stop.wait(interval):
-        if files := watcher.changed():
+        try:
+            files = watcher.changed()
+        except OSError as error:  # a folder that vanished during the look, or a network disk that does not answer
+            if str(error) != said:
+                print(f"{watcher.folder} cannot be looked through now: {error}", file=sys.stderr, flush=True)
+            said = str(error)
+            continue
+        said = ""
+        if files:
             on_change(watcher.folder, files)
 
 

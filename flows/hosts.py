@@ -184,6 +184,7 @@ def _serving_hosts() -> dict[str, datetime | None]:
 
 def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tuple[str, str]:
     """Run the stage on the host and wait, passing a cancellation on; the type and the message of its last state."""
+    from httpx import HTTPError
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType
     from prefect.deployments import run_deployment
@@ -195,9 +196,16 @@ def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tu
     seen, seen_at = None, scheduled_at
     with get_client(sync_client=True) as client:
         while True:
-            state = client.read_flow_run(run.id).state
-            if state is not None and state.is_final():
-                return state.type.value, state.message or ""
+            try:
+                state = client.read_flow_run(run.id).state
+                if state is not None and state.is_final():
+                    return state.type.value, state.message or ""
+                last = client.read_deployment(run.deployment_id).last_polled
+            except HTTPError:  # the server may answer again later, and the host runs on meanwhile
+                if cancel.wait(_POLL):
+                    return StateType.CANCELLED.value, "the server does not answer"
+                scheduled_at = seen_at = time.monotonic()
+                continue
             if cancel.wait(_POLL) and not cancelled_at:
                 client.set_flow_run_state(run.id, Cancelling(), force=True)
                 cancelled_at = time.monotonic()
@@ -209,7 +217,6 @@ def _run_on(host: str, stage: Stage, commit: str, cancel: threading.Event) -> tu
             if waiting and time.monotonic() - scheduled_at > _START_TIMEOUT:
                 client.set_flow_run_state(run.id, Cancelled(), force=True)
                 return _LOST, f"{host} has not started it within {_START_TIMEOUT:.0f} s. Is it still running?"
-            last = client.read_deployment(run.deployment_id).last_polled
             if last != seen:
                 seen, seen_at = last, time.monotonic()
             elif not waiting and not cancelled_at and time.monotonic() - seen_at > _SILENT_S:

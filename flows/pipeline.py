@@ -66,6 +66,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
+    if executor == "workers" and selection == "all":
+        what = "hosts take every result that the remote's run cache has, so they would run nothing again"
+        fix = "Leave --force out, or run without --workers"
+        raise PipelineError(what=what, where="--workers --force", fix=fix)
     root = find_root(Path.cwd())
     home = server.prepare(root)
     url = server.find(home)

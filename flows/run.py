@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from httpx import HTTPError, TransportError
+from httpx import HTTPError
 from prefect import Task, flow
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
@@ -373,7 +373,7 @@ def watch_for_cancellation(cancel: threading.Event) -> Iterator[None]:
     def watch() -> None:
         with get_client(sync_client=True) as client:
             while not stop.wait(_CANCEL_POLL):
-                with suppress(TransportError):  # the server may answer again later
+                with suppress(HTTPError):  # the server may answer again later
                     state = client.read_flow_run(run_id).state
                     if state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED):
                         cancel.set()

@@ -82,7 +82,10 @@ class SweepRunner:
 
     def run(self, trial: Trial) -> State[Any]:
         """Run one experiment; Prefect records the returned state."""
-        outcome = self._run_once(trial)
+        try:
+            outcome = self._run_once(trial)
+        except Exception as error:  # noqa: BLE001  whatever fails around an experiment is a failure of it
+            outcome = Outcome("Failed", message=f"'{trial.name}' failed: {type(error).__name__}: {error}")
         with self._lock:
             self.outcomes[trial.name] = outcome
             self._print_progress(trial, outcome)

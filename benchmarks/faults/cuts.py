@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faults.ledger import Row
@@ -65,7 +66,8 @@ class Cuts:
             self._run_until_cut(_Machine(self._folder, root / "project"), fault, rng, later_s)
         with _mounted(image, place, "") as root:
             outcome, wrong = self._started_again(_Machine(self._folder, root / "project"), fault)
-        image.unlink()
+        if not wrong:  # an image that shows a fault is kept, to be looked at
+            image.unlink()
         return {"fault": fault, "outcome": outcome, "wrong": wrong}
 
     def _run_until_cut(self, machine: _Machine, fault: str, rng: random.Random, later_s: float) -> None:
@@ -75,6 +77,7 @@ class Cuts:
         else:
             run = ended(process)
             assert run.status == 0, run.output
+            assert products(machine.project) == self.whole, "the run before the cut gave other outputs"
             if fault == SYNCED:
                 synced = machine.run("posttrain", "repair", "sync")
                 assert synced.status == 0, synced.output
@@ -144,12 +147,18 @@ def _mounted(image: Path, place: Path, options: str):  # type: ignore[no-untyped
     try:
         yield place
     finally:
-        for _ in range(100):  # who was killed may need a moment to let go
-            if subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0:
-                break
-            time.sleep(0.1)
-        else:
-            raise RuntimeError(f"{place} stays mounted")
+        _wait_until(lambda: not subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode)
+        # A mount namespace that another process has opened meanwhile keeps the mount: nothing is written out until then.
+        _wait_until(lambda: not _system("losetup", "--associated", str(image)).strip())
+
+
+def _wait_until(done: Callable[[], bool], most_s: float = 120.0) -> None:
+    """Wait for processes that were killed, or that others started next to this, to let go of a mount."""
+    end = time.monotonic() + most_s
+    while not done():
+        if time.monotonic() > end:
+            raise RuntimeError("an image stays mounted, here or in another mount namespace")
+        time.sleep(0.1)
 
 
 def _cut(place: Path) -> None:
@@ -161,5 +170,5 @@ def _cut(place: Path) -> None:
         os.close(handle)
 
 
-def _system(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True)
+def _system(*words: str) -> bytes:
+    return subprocess.run(words, check=True, capture_output=True).stdout

@@ -30,7 +30,7 @@ from posttrain.params.stage_table import STAGES, Settings, group_of, policies
 from posttrain.params.user_code import PATH as IMPORT_PATH
 from posttrain.pipeline.check_inputs import REMOVE, unreadable
 from posttrain.pipeline.code_manifest import Library
-from posttrain.pipeline.lock_file import in_conflict
+from posttrain.pipeline.repair_dvc import LOCK, in_conflict
 from posttrain.pipeline.orphaned_outputs import Leftovers, leftovers
 from posttrain.processes.notes import process_notes
 from posttrain.processes.own_command import OwnCommand
@@ -84,7 +84,7 @@ def check_params(root: Path = Path()) -> str:
                 typed[where] = load_settings(stage.group, str(name))
     left: Leftovers = {}
     damage: list[str] = []
-    with _collected(errors if in_conflict() else damage):  # a damaged one is repaired after the check
+    with _collected(errors if in_conflict(LOCK) else damage):  # a damaged one is repaired after the check
         left = leftovers(settings)
     made = RunOutputs(settings, left, errors, root)
     for where, params in typed.items():

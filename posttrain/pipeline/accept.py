@@ -92,11 +92,9 @@ def _accept(repo: Any, name: str, reason: str) -> None:
 
 def _changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
     """Return what changed between two codes: [before, after] by name."""
-    return {
-        kind: {
-            name: [old.get(kind, {}).get(name), new[kind].get(name)]
-            for name in sorted(old.get(kind, {}).keys() | new[kind].keys())
-            if old.get(kind, {}).get(name) != new[kind].get(name)
-        }
-        for kind in new
-    }
+    found: dict[str, dict[str, list[str | None]]] = {}
+    for kind in {**new, **old}:
+        before, after = old.get(kind, {}), new.get(kind, {})
+        names = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+        found[kind] = {name: [before.get(name), after.get(name)] for name in names}
+    return found

@@ -181,7 +181,7 @@ class _AfterReading:
 def watch_code() -> None:
     """Record the library's files before they are imported."""
     for folder in (LIBRARY / "posttrain", LIBRARY / "stages", CUSTOM.resolve()):
-        _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py"))
+        _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py") if file.is_file())
 
 
 def fix(stage: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from posttrain.errors import PipelineError
 from posttrain.pipeline.digests import dvc_lock
 from posttrain.pipeline.git import git_or_none
-from posttrain.pipeline.repair_dvc import CONFLICT, LOCK, lock_entries
+from posttrain.pipeline.repair_dvc import LOCK, in_conflict, lock_entries
 from posttrain.workspace import write_text
 
 Entries = dict[str, dict[str, Any]]
@@ -19,16 +19,11 @@ def read_entries() -> Entries:
     """Return the entries of dvc.lock, empty if the file is missing."""
     if not LOCK.is_file():
         return {}
-    if in_conflict():
+    if in_conflict(LOCK):
         raise PipelineError(what="git left a merge conflict", where=str(LOCK), fix="Run `posttrain repair merge`")
     if (entries := lock_entries(LOCK.read_bytes())) is None:
         raise PipelineError(what="the file is damaged", where=str(LOCK), fix="Run `posttrain repair`")
     return entries
-
-
-def in_conflict() -> bool:
-    """Return whether git left a merge conflict in dvc.lock."""
-    return LOCK.is_file() and CONFLICT in b"\n" + LOCK.read_bytes()
 
 
 def write_entries(entries: Mapping[str, Any]) -> None:
@@ -45,7 +40,7 @@ def merge_entries() -> str:
 
 
 def _merge_entries() -> str:
-    if not in_conflict():
+    if not in_conflict(LOCK):
         return f"{LOCK} has no merge conflict"
     before, ours, theirs = (_side(number) for number in (1, 2, 3))
     if ours is None or theirs is None:

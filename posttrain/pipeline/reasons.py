@@ -179,11 +179,12 @@ def accepted_code(record: Mapping[str, Any]) -> Code | None:
     found: Code = {kind: dict(used[kind]) for kind in used}
     for acceptance in record.get("accepted", ()):
         for kind, changes in acceptance["changed"].items():
+            named = found.setdefault(kind, {})  # a code has `settings` only where the run takes the shared seed
             for name, (_, new) in changes.items():
                 if new is None:
-                    found[kind].pop(name, None)
+                    named.pop(name, None)
                 else:
-                    found[kind][name] = new
+                    named[name] = new
     return found
 
 

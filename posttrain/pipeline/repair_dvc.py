@@ -23,8 +23,6 @@ from posttrain.workspace import write_text
 
 LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
-CONFLICT = b"\n<<<<<<< "
-"""The mark of a merge conflict, which a person has to resolve."""
 RWLOCKS = (Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/exps/rwlock"))
 """Files in which running DVC processes list what they read and write: outputs, and the references of experiments."""
 OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results", "rollouts")
@@ -107,7 +105,7 @@ def _site_cache(root: Path) -> Path:
 def _repair_lock_file(root: Path) -> str:
     """Replace a damaged dvc.lock by the last commit's; later runs are in DVC's run cache."""
     lock = root / LOCK
-    if not lock.exists() or CONFLICT in (text := lock.read_bytes()) or lock_entries(text) is not None:
+    if not lock.exists() or in_conflict(lock) or lock_entries(lock.read_bytes()) is not None:
         return ""
     os.replace(lock, root / DAMAGED)
     committed = git_or_none("show", f"HEAD:./{LOCK}", root=root)
@@ -197,6 +195,11 @@ def _remove_link_tests(root: Path) -> list[str]:
     for file in temporary:
         file.unlink()
     return [f"{file.relative_to(root)} was left by a DVC that was killed: removed" for file in temporary]
+
+
+def in_conflict(lock: Path) -> bool:
+    """Return whether git left a merge conflict in a dvc.lock, which a person has to resolve."""
+    return lock.is_file() and b"\n<<<<<<< " in b"\n" + lock.read_bytes()
 
 
 def lock_entries(text: bytes) -> dict[str, dict[str, Any]] | None:

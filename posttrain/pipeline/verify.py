@@ -34,9 +34,9 @@ AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it,
 
 def repair(root: Path) -> str:
     """Fix what a kill, a power cut or an edit left in DVC's files, without reading the cache; a line for each fix."""
-    repaired, file = repair_dvc.repair_lock(root), root / LOCK
-    if file.is_file() and repair_dvc.CONFLICT in file.read_bytes():
-        return repaired  # a person has to resolve the conflict first
+    repaired = repair_dvc.repair_lock(root)
+    if repair_dvc.in_conflict(root / LOCK):
+        return repaired
     lines = [repaired, *undo_interrupted_accept(root), *forget_mismatched(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():

@@ -37,7 +37,6 @@ from posttrain.workspace import failure_path, lock_stage, remove_committed, writ
 
 ORPHAN_CHECK_S = 0.5
 NO_MEMORY = re.compile("allocate memory|out of memory")
-SHELLS = ("sh", "dash", "bash", "zsh", "ksh", "fish")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -217,11 +216,11 @@ def _end_with_dvc() -> None:
 def _dvc_process() -> psutil.Process | None:
     """Return the DVC process that started this stage; None if it has ended.
 
-    DVC starts a shell; some shells stay between the two processes, and others are replaced by the stage. The ancestor
-    of an orphan is init or a session manager, which are not Python programs.
+    A shell, and whatever else the command names, e.g. `timeout` or `uv run`, may stay between the two processes. The
+    ancestors of an orphan are init and session managers, which are not Python programs.
     """
-    ancestor = next((above for above in psutil.Process().parents() if above.name() not in SHELLS), None)
-    return ancestor if ancestor and ancestor.name().casefold().startswith(("python", "dvc")) else None
+    ancestors = psutil.Process().parents()
+    return next((above for above in ancestors if above.name().casefold().startswith(("python", "dvc"))), None)
 
 
 def _end_with(dvc: psutil.Process | None) -> None:

@@ -58,9 +58,11 @@ class LivePage:
     def renew(self) -> None:
         """Make the page again, if it is time and a file has changed."""
         begun = time.monotonic()
-        if begun < self._due or (found := _marks()) == self._marks:
+        if begun < self._due:
             return
         try:
+            if (found := _marks()) == self._marks:
+                return
             version = secrets.token_hex(8)
             self.text, self.version, self.error, self._marks = _made(version), version, "", found
         except (PosttrainError, OSError) as error:  # a file that is being written, or params.yaml while it is edited

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from posttrain.checks.params_schema import load_settings
+from posttrain.checks.params_schema import check_params, load_settings
 from posttrain.errors import ParamsError, PipelineError, excerpt
 from posttrain.measure.record import read_record
 from posttrain.params.formats import CHECKPOINTS
@@ -130,6 +130,8 @@ def restart(stage: str) -> str:
 
 def clean(which: Literal["unused", "all"]) -> str:
     """Remove the checkpoints that no run of params.yaml would resume, or all; never those that a process uses."""
+    if which == "unused":
+        check_params()  # a run that cannot be read may resume what would be removed
     unwanted = [
         checkpoint
         for checkpoint in _all_checkpoints()
