@@ -148,7 +148,7 @@ def _mounted(image: Path, place: Path, options: str):  # type: ignore[no-untyped
         yield place
     finally:
         _wait_until(lambda: not subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode)
-        # A mount namespace that another process has opened meanwhile keeps the mount: nothing is written out until then.
+        # A mount namespace that another process opened meanwhile keeps the mount: nothing is written out until then.
         _wait_until(lambda: not _system("losetup", "--associated", str(image)).strip())
 
 

@@ -30,8 +30,8 @@ from posttrain.params.stage_table import STAGES, Settings, group_of, policies
 from posttrain.params.user_code import PATH as IMPORT_PATH
 from posttrain.pipeline.check_inputs import REMOVE, unreadable
 from posttrain.pipeline.code_manifest import Library
-from posttrain.pipeline.repair_dvc import LOCK, in_conflict
 from posttrain.pipeline.orphaned_outputs import Leftovers, leftovers
+from posttrain.pipeline.repair_dvc import LOCK, in_conflict
 from posttrain.processes.notes import process_notes
 from posttrain.processes.own_command import OwnCommand
 from posttrain.rewards.catalog import REWARDS
