@@ -12,7 +12,7 @@ from posttrain.params.params import did_you_mean
 from posttrain.pipeline.code_manifest import CODE, Code, code_path, read_code
 from posttrain.pipeline.digests import file_digest
 from posttrain.pipeline.lock_check import undo_interrupted_accept
-from posttrain.pipeline.reasons import accepted_code, code_changes
+from posttrain.pipeline.reasons import accepted_code
 from posttrain.pipeline.status import dvc_repo
 from posttrain.workspace import write_json, write_text
 
@@ -32,7 +32,7 @@ def accept(targets: Sequence[str], reason: str) -> str:
             _check(name, changed.get(name, []))
         lines = []
         for name in names:
-            words = code_changes(name, read_code(code_path(name)))
+            words = codechanges(name, read_code(code_path(name)))
             _accept(repo, name, reason)
             lines.append(f"{name}: accepted: {', '.join(words)}")
     return "\n".join(lines)
@@ -78,8 +78,8 @@ def _accept(repo: Any, name: str, reason: str) -> None:
 
     file, code = record_path(name), code_path(name)
     before, record = file.read_text(encoding="utf-8"), read_record(file)
-    changes = _changes(accepted_code(record) or {}, read_code(code) or {})
-    record["accepted"] = [*record.get("accepted", []), {"reason": reason, "changed": changes}]
+    changed = changes(accepted_code(record) or {}, read_code(code) or {})
+    record["accepted"] = [*record.get("accepted", []), {"reason": reason, "changed": changed}]
     record["inputs"][str(code)] = file_digest(code)
     with lock_repo(repo):
         try:
@@ -90,7 +90,7 @@ def _accept(repo: Any, name: str, reason: str) -> None:
             raise
 
 
-def _changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
+def changes(old: Code, new: Code) -> dict[str, dict[str, list[str | None]]]:
     """Return what changed between two codes: [before, after] by name."""
     found: dict[str, dict[str, list[str | None]]] = {}
     for kind in {**new, **old}:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.commands.checkpoints.actions import clean, list_checkpoints
+from posttrain.errors import PosttrainError
 from tests.workspace import ROOT, environment
 
 STOPPED = """
@@ -84,6 +85,17 @@ def test_clean_removes_only_checkpoints_that_no_run_resumes_from(workspace: Path
     assert list(states()) == ["base_scratch@tiny"]
     assert clean("all").startswith("removed step 3 of base_scratch@tiny (")
     assert list_checkpoints() == "no checkpoints"
+
+
+@pytest.mark.parametrize("broken", ["<<<<<<< HEAD\n", "epochs: three"])
+def test_clean_removes_nothing_while_params_are_wrong(workspace: Path, broken: str) -> None:
+    params = Path("params.yaml")
+    text = params.read_text()
+    params.write_text(text.replace("epochs: 3.0", broken) if broken in text or "epochs" in broken else broken + text)
+    with pytest.raises(PosttrainError):
+        clean("unused")
+    params.write_text(text)
+    assert states().keys() == {"base_scratch@tiny", "sft@main"}
 
 
 def test_the_newest_two_are_kept_and_say_what_made_them(workspace: Path) -> None:

@@ -22,6 +22,7 @@ CASES = [
 LATER = [
     ("flows.sweep ../k -S sft.runs.main.epochs=1", "'../k' cannot name a sweep"),
     ("flows.sweep k -S sft.runs.main.epochs=*x", "a value that is not valid YAML"),
+    ("flows.pipeline --workers --force", "error: --workers --force: hosts take every result"),
     ("flows.pipeline zonk", "error: dvc.yaml: no stage 'zonk'"),
 ]
 """What is found after the arguments are read; each starts a process."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from flows import notify
-from flows.data_watcher import FolderWatcher, project_path
+from flows.data_watcher import FolderWatcher, project_path, watch
 from flows.deploy import main
 from posttrain.errors import PipelineError
 from tests.flows.project import Project
@@ -183,6 +184,28 @@ def test_a_file_arrives_once_it_is_at_rest(tmp_path: Path) -> None:
     assert watcher.changed() == []
     with pytest.raises(PipelineError, match="folder not found"):
         FolderWatcher(tmp_path / "lost")
+
+
+def test_a_look_that_fails_is_not_the_last_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where a folder vanishes while it is looked through, or a network disk does not answer."""
+    looks: list[str] = []
+
+    class Failing(FolderWatcher):
+        def changed(self) -> list[Path]:
+            looks.append("look")
+            if len(looks) < 3:
+                raise FileNotFoundError(2, "No such file or directory", "gone")
+            return [tmp_path / "new.csv"]
+
+    stop, found = threading.Event(), list[Sequence[Path]]()
+
+    def on_change(_: Path, files: Sequence[Path]) -> None:
+        found.append(files)
+        stop.set()
+
+    watch(Failing(tmp_path), 0.01, stop, on_change)
+    assert found == [[tmp_path / "new.csv"]]
+    assert capsys.readouterr().err.count("cannot be looked through now") == 1
 
 
 def test_a_watched_folder_has_one_name_in_all_clones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

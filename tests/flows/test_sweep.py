@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flows.orphan_guard import OrphanGuard
 from flows.sweep import main, named_sweep, parser
 from flows.sweep_config import (
     Range,
@@ -24,6 +25,7 @@ from flows.sweep_config import (
     checked_sweep_name,
     trials,
 )
+from flows.sweep_runner import SweepRunner
 from posttrain.errors import PosttrainError
 from tests.flows.project import PYTHON, Project, clean_env
 from tests.workspace import ROOT
@@ -181,6 +183,14 @@ def test_ctrl_c_ends_everything(small: Project) -> None:
     assert begun.returncode == 128 + signal.SIGINT, out
     assert small.processes() == []
     assert small.dvc("exp", "list", "--name-only").split() == []
+
+
+def test_an_experiment_that_could_not_begin_has_failed(tmp_path: Path) -> None:
+    (tmp_path / ".sweeps").write_text("no folder")
+    with OrphanGuard() as guard:
+        runner = SweepRunner(tmp_path, [Trial("k-1", {})], [], [], 0, guard)
+        assert runner.run(runner.pending[0]).is_failed()
+    assert runner.outcomes["k-1"].state == "Failed" and "FileExistsError" in runner.outcomes["k-1"].message
 
 
 def test_a_grid_times_seeds() -> None:

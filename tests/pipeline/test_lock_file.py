@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from dvc.utils.serialize import dumps_yaml
 
+from posttrain.errors import PipelineError
 from posttrain.pipeline.digests import dvc_lock
 from posttrain.pipeline.lock_file import merge_entries, read_entries
 from posttrain.pipeline.orphaned_outputs import remove_leftovers
+from posttrain.pipeline.verify import repair
 
 SFT, REMOVED = {"cmd": "sft main"}, {"cmd": "sft old"}
 
@@ -48,6 +50,15 @@ def test_clean_keeps_an_entry_that_is_written_meanwhile() -> None:
     said = run_during_dvc(remove_leftovers, lambda: put({"sft@old": REMOVED, "sft@main": SFT}))
     assert said == "removed sft@old: its entry in dvc.lock"
     assert read_entries() == {"sft@main": SFT}
+
+
+def test_a_conflict_that_begins_the_file_is_no_damage() -> None:
+    Path("dvc.lock").write_text("<<<<<<< HEAD\nschema: '2.0'\n=======\nschema: '1.0'\n>>>>>>> other\n")
+    text = Path("dvc.lock").read_text()
+    repair(Path())
+    assert Path("dvc.lock").read_text() == text
+    with pytest.raises(PipelineError, match="merge conflict"):
+        read_entries()
 
 
 def test_a_merge_leaves_a_lock_that_another_merge_has_settled_meanwhile() -> None:

@@ -25,10 +25,14 @@ def waited_for(condition: object, seconds: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "another program"])
 @pytest.mark.slow
-def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str) -> None:
-    """dash stays between dvc and the stage; bash becomes the stage."""
+def test_a_stage_ends_when_dvc_is_killed(own_workspace: Path, shell: str, tmp_path: Path) -> None:
+    """dash stays between dvc and the stage, as does a program that starts it; bash becomes the stage."""
+    if shell == "another program":
+        shell = str(tmp_path / "another_program")
+        Path(shell).write_text('#!/bin/sh\n/bin/sh "$@"\n')
+        Path(shell).chmod(0o755)
     lock = (own_workspace / "dvc.lock").read_text()
     command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", "base_scratch@tiny"]
     repro = subprocess.Popen(

@@ -18,8 +18,11 @@ from posttrain.params import listing
 from posttrain.params.formats import read_yaml
 from posttrain.params.listing import listed_modules, row_modules
 from posttrain.pipeline import code_manifest
+from posttrain.pipeline.accept import changes
 from posttrain.pipeline.code_digest import normalised, outlined
 from posttrain.pipeline.code_manifest import Library, differences
+from posttrain.pipeline.inputs import watch_code
+from posttrain.pipeline.reasons import accepted_code
 from posttrain.workspace import PARAMS_FILE
 from stages.preference import PREFERENCE
 from tests.architecture.sources import ROOT, modules
@@ -186,3 +189,25 @@ def test_a_users_module_counts_with_what_it_imports(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     files = Library().code("online@run", read_yaml(PARAMS_FILE))["files"]
     assert {file for file in files if file.startswith("custom/")} == {"custom/mine.py", "custom/shared.py"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, {"seed": "0"}), ({"seed": "0"}, {}), ({"seed": "0"}, {"seed": "1"})]
+)
+def test_an_accepted_change_of_the_shared_seed_is_part_of_the_code(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
+    """A run's code has `settings` only where it takes the seed of all runs."""
+    old, new = (
+        {"files": {"a.py": "1"}, "packages": {}, **({"settings": seed} if seed else {})} for seed in (before, after)
+    )
+    record = {"code": old, "accepted": [{"reason": "the same", "changed": changes(old, new)}]}
+    found = accepted_code(record)
+    assert found is not None and differences(found, new) == []
+
+
+def test_a_link_of_an_editor_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("custom").mkdir()
+    Path("custom/.#rewards.py").symlink_to("someone@somewhere.1234:5678")  # Emacs: unsaved changes
+    watch_code()
