@@ -32,7 +32,7 @@ def accept(targets: Sequence[str], reason: str) -> str:
             _check(name, changed.get(name, []))
         lines = []
         for name in names:
-            words = codechanges(name, read_code(code_path(name)))
+            words = code_changes(name, read_code(code_path(name)))
             _accept(repo, name, reason)
             lines.append(f"{name}: accepted: {', '.join(words)}")
     return "\n".join(lines)
