@@ -12,7 +12,7 @@ from posttrain.params.params import did_you_mean
 from posttrain.pipeline.code_manifest import CODE, Code, code_path, read_code
 from posttrain.pipeline.digests import file_digest
 from posttrain.pipeline.lock_check import undo_interrupted_accept
-from posttrain.pipeline.reasons import accepted_code
+from posttrain.pipeline.reasons import accepted_code, code_changes
 from posttrain.pipeline.status import dvc_repo
 from posttrain.workspace import write_json, write_text
 
