@@ -300,6 +300,9 @@ def group_advantages(
     rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
     zeros = rewards.new_zeros(count)
     columns = _parts(rewards, weights) if knobs.advantage_entry.by_part else {}
+    if not columns and rewards.dim() != 1:
+        what, fix = f"rewards of shape {[*rewards.shape]}", "Give one reward for each sample: [B]"
+        raise ParamsError(what=what, where="rewards", fix=fix)
     step = Ragged(torch.ones_like(groups, dtype=torch.long), {"group": groups, **columns}, {"logp": zeros})
     outcome = formulas.Rewards(step, rewards if rewards.dim() == 1 else zeros, zeros, zeros, {})
     advantages: Tensor = knobs.advantage_entry.columns(outcome, knobs.advantage)["advantage"]

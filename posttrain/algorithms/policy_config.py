@@ -61,7 +61,10 @@ class PenaltyOptions(Options):
 
     beta: float = Field(1.0, gt=0, description="coefficient at the start")
     target: float | None = Field(
-        0.01, gt=0, description="halve below target / 1.5, double above 1.5 target; null keeps beta fixed"
+        0.01,
+        gt=0,
+        description="halve below target / 1.5, double above 1.5 target, by the KL before a round's last step; "
+        "null keeps beta fixed",
     )
 
 
@@ -221,6 +224,16 @@ def replay_refusal(knobs: PolicyConfig, groups: int) -> str | None:
             "replay.groups 0"
         )
     return None
+
+
+def penalty_refusal(knobs: PolicyConfig, steps: int) -> str | None:
+    """Return why the penalty cannot follow its target in rounds of this many optimizer steps; None if it can."""
+    if steps > 1 or not isinstance(knobs.penalty, PenaltyOptions) or knobs.penalty.target is None:
+        return None
+    return (
+        "KL(old || new) is 0 before the only step of a round, so nothing follows penalty.target. Use more minibatches "
+        "or epochs, or penalty.target null"
+    )
 
 
 def truncation_refusal(knobs: PolicyConfig) -> str | None:

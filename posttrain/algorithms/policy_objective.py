@@ -298,9 +298,9 @@ def _follows_a_target(knobs: PolicyConfig) -> bool:
 
 
 def proportional_factor(measured: float, target: float, samples: int, horizon: int) -> float:
-    """1 + clip(KL / target - 1, -0.2, 0.2) * samples / horizon (Ziegler 2019): the factor on beta."""
+    """1 + clip(KL / target - 1, -0.2, 0.2) * min(samples / horizon, 1) (Ziegler 2019): the factor on beta, never 0."""
     error = min(max(measured / target - 1, -MAX_RELATIVE_ERROR), MAX_RELATIVE_ERROR)
-    return 1 + error * samples / horizon
+    return 1 + error * min(samples / horizon, 1.0)
 
 
 def doubling_factor(measured: float, target: float) -> float:

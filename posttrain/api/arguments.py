@@ -7,7 +7,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
@@ -57,10 +57,12 @@ def digest(weight: torch.Tensor) -> str:
 
 def _object(value: Any, seen: set[int]) -> str:
     """Return the text of an object's class and of its fields."""
-    if isinstance(value, type) or not hasattr(value, "__dict__") or id(value) in seen:
+    if isinstance(value, type) or not (hasattr(value, "__dict__") or is_dataclass(value)) or id(value) in seen:
         return plain_arguments(type(value), seen)
     seen.add(id(value))
-    return plain_arguments([type(value), vars(value)], seen)
+    if hasattr(value, "__dict__"):
+        return plain_arguments([type(value), vars(value)], seen)
+    return plain_arguments([type(value), {part.name: getattr(value, part.name) for part in fields(value)}], seen)
 
 
 def _once(value: Any, seen: set[int]) -> str:

@@ -111,7 +111,8 @@ def train_online(
         log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
         run = replace(training_run(NAME, params, loaded, groups, rewards, monitor, log), on_step=on_step)
         code = {name: term.reward for name, term in params.terms.items()}
-        history = run_loop(run, output, [algorithm, settings, prompts, code, reference, str(type(sampler))])
+        asks = [repr(asked), text.tokenizer.get_chat_template(), text.stops.tokens]
+        history = run_loop(run, output, [algorithm, settings, *asks, code, reference, str(type(sampler))])
         monitor.close()
         if log is not None and output is not None:
             log.finish(Path(output, "rollouts"), history)

@@ -98,7 +98,8 @@ def train_model(
         if measured:
             batch = _source_type(objective)(measured, len(measured), 1, seed).batch(0)
             run = replace(run, watch=HeldoutLoss(run, batch, evaluate_every))
-        arguments = [algorithm, settings, rows, epochs, batch_size, runtime.device.type, reference]
+        tokens = [([(row.prompt, row.rest, row.mask) for row in example.rows], example.columns) for example in examples]
+        arguments = [algorithm, settings, repr(tokens), epochs, batch_size, runtime.device.type, reference]
         history = run_loop(run, output, arguments)
     save(given, tokenizer, output)
     return history

@@ -24,17 +24,20 @@ class Difference:
     """Absolute sizes of the drawn errors, sorted."""
     over_seeds: bool
     """False if one side has a single seed: then the errors are over prompts only."""
+    least_p: float = 0.0
+    """The least p that so few prompts can show: all on one side, by the sign test."""
 
     def half(self, alpha: float) -> float:
-        """Half the width of the interval at level 1 - alpha."""
+        """Half the width of the interval at level 1 - alpha; up to 0 where the prompts are too few for it."""
         nth = int(np.ceil((1 - alpha) * len(self.errors)))
-        return float(self.errors[min(nth, len(self.errors) - 1)])
+        half = float(self.errors[min(nth, len(self.errors) - 1)])
+        return max(half, abs(self.mean)) if self.least_p > alpha else half
 
     @property
     def p_value(self) -> float:
         """How often chance alone gives a difference as large."""
         larger = len(self.errors) - int(np.searchsorted(self.errors, abs(self.mean), side="left"))
-        return (1 + larger) / (1 + len(self.errors))
+        return max((1 + larger) / (1 + len(self.errors)), self.least_p)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
                 variance**2 / (len(side) - 1) for variance, side in zip(spread, (left_SP, right_SP), strict=True)
             )
             errors += np.sqrt(sum(spread)) * rng.standard_t(freedom, DRAWS)
-    return Difference(mean, np.sort(np.abs(errors)), over_seeds)
+    return Difference(mean, np.sort(np.abs(errors)), over_seeds, 0.0 if over_seeds else min(1.0, 2 * 0.5**prompts))
 
 
 def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Finding]:

@@ -40,10 +40,10 @@ class Query:
 
     @cached_property
     def pattern(self) -> re.Pattern[bytes]:
-        """What to look for in the bytes of any other file: the text as it is, and as JSON and pages write it."""
+        """What to look for in the bytes of any other file: the text as it is, and as JSON, CSV and pages write it."""
         found = dict.fromkeys(row_id.encode() for row_id in self.ids)
         for text in self.texts:
-            for written in (text, _inner(text), _inner(text, ascii_only=True)):
+            for written in (text, _inner(text), _inner(text, ascii_only=True), text.replace('"', '""')):
                 page = written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
                 html = written.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
                 found |= dict.fromkeys(way.encode() for way in (written, page, html))

@@ -63,9 +63,11 @@ def _of_tasks(known: pl.DataFrame) -> dict[str, float]:
     if not tasks or known["completion"].null_count():
         return {}
     rollouts = [_rollout(row) for row in known.iter_rows(named=True)]
-    return {
-        key: float(value) for key, value in load_task(tasks[0]).metrics(rollouts, known["reward"].to_list()).items()
-    }
+    try:
+        found = load_task(tasks[0]).metrics(rollouts, known["reward"].to_list())
+        return {key: float(value) for key, value in found.items()}
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError):
+        return {}  # a user's task may read what these rows do not have, as `info` of the prompt
 
 
 def _rollout(row: Mapping[str, Any]) -> Rollout:

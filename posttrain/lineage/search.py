@@ -34,7 +34,8 @@ def in_file(file: Path, query: Query) -> list[int] | None:
 
 def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
     """Return the same, of the content of a file. Weights hold no text and are passed over."""
-    if data[8:10] == b'{"' and data[:4] != _PARQUET:  # safetensors: eight bytes of length, then the header
+    header = int.from_bytes(data[:8], "little")
+    if data[8:10] == b'{"' and header <= len(data) - 8:  # safetensors: eight bytes of its header's length, and this
         return None
     if data[:4] == _PARQUET:
         with contextlib.suppress(*DECODE_ERRORS):  # a damaged table is searched as bytes
@@ -47,6 +48,7 @@ def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
 
 def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
     """Return the rows of a table, counted from 0, of which some text holds it."""
+    frame = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     named = [name for name, dtype in frame.schema.items() if "String" in str(dtype)]
     found: list[int] = []
     for nth, part in enumerate(frame.select(named).iter_slices(_SLICE) if named else ()):

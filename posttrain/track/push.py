@@ -106,6 +106,7 @@ def _push(tracker: str, names: Sequence[str], plan: Plan, stop: Event, said: lis
             if not running:
                 one.close("ended")
             if not plan.follow or (plan.words and one.began and not running):
+                one.close("interrupted")  # of a run that is training: what was logged has to arrive
                 left.remove(one)
                 said += one.said()
         if left:

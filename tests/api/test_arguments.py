@@ -6,6 +6,7 @@ import functools
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ from tests.workspace import ROOT, environment
 PROMPTS = ["1+1", "2+2"]
 ROLLOUT = {"rounds": 2, "prompts": 2, "group_size": 4, "minibatches": 1, "sampling": {"max_tokens": 4}}
 SETTINGS: dict[str, Any] = {"rollout": ROLLOUT, "optimizer": {"lr": 5e-3}}
+
+
+@dataclass(slots=True)
+class Slotted:
+    scale: int
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +156,38 @@ def test_another_reference_of_pairs_trains_again(folder: Path, tmp_path: Path) -
             reference=reference, output=tmp_path, on_step=lambda step, _: steps.append(step),
         )  # fmt: skip
     assert steps == [0, 0]
+
+
+class Lazy(Sequence[dict[str, str]]):
+    """Rows as a dataset has them: its `repr` says how many there are."""
+
+    def __init__(self, answer: str) -> None:
+        self._rows = [{"prompt": "1", "completion": answer}]
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._rows[place]
+
+    def __repr__(self) -> str:
+        return "Lazy(1 row)"
+
+
+def test_other_rows_or_another_template_train_again(folder: Path, tmp_path: Path) -> None:
+    def trained(rows: Sequence[dict[str, str]], template: str = "") -> int:
+        steps: list[int] = []
+        model, tokenizer = posttrain.load_model(folder)
+        tokenizer.chat_template += template
+        posttrain.train_model(model, tokenizer, rows, output=tmp_path, on_step=lambda step, _: steps.append(step))
+        return len(steps)
+
+    assert trained(Lazy("2")) == 1
+    assert trained([{"prompt": "1", "completion": "2"}]) == 0, "the same rows"
+    assert trained(Lazy("3")) == 1
+    assert trained(Lazy("3"), "{{ '!' }}") == 1
+
+
+def test_an_object_without_a_dictionary_counts_by_its_fields() -> None:
+    assert plain_arguments(Slotted(1)) != plain_arguments(Slotted(2))
+    assert plain_arguments(Slotted(1)) == plain_arguments(Slotted(1))

@@ -125,3 +125,13 @@ def _all_pairs(sides: list[Floats]) -> list[Difference]:
 def _resampled(rng: np.random.Generator, scores_SP: Floats) -> float:
     seeds = rng.integers(0, len(scores_SP), len(scores_SP))
     return float(scores_SP[seeds].mean())
+
+
+@pytest.mark.parametrize(("count", "clear"), [(1, False), (2, False), (5, False), (6, True), (20, True)])
+def test_so_few_prompts_cannot_tell_as_the_sign_test_cannot(count: int, *, clear: bool) -> None:
+    """Resampled, prompts that all differ by the same have no error, also where there is one of them."""
+    measured = difference(np.full((1, count), 1.0), np.full((1, count), 0.75))
+    (found,) = findings([measured])
+    assert found.significant is clear and found.mean == 0.25
+    assert found.p_value >= (2 * 0.5**count if count > 1 else 1.0)
+    assert found.p_value < ALPHA if clear else found.low == 0

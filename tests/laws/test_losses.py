@@ -304,3 +304,9 @@ MISTAKES: Mapping[str, Any] = {
 def test_mistakes_are_named(message: str) -> None:
     with pytest.raises((ParamsError, ValueError), match=message):
         MISTAKES[message]()
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (4, 2)])
+def test_rewards_of_a_group_are_one_of_each_sample(shape: tuple[int, int]) -> None:
+    with pytest.raises(ParamsError, match="one reward for each sample"):
+        group_advantages("grpo", torch.ones(shape), 2)

@@ -21,6 +21,7 @@ def test_the_rules_that_move_beta() -> None:
     assert proportional_factor(12.0, 6.0, 100, 1000) == pytest.approx(1.02)
     assert proportional_factor(0.0, 6.0, 100, 1000) == pytest.approx(0.98)
     assert proportional_factor(6.3, 6.0, 100, 1000) == pytest.approx(1.005)
+    assert proportional_factor(0.0, 6.0, 10_000, 1000) == pytest.approx(0.8), "a short horizon never turns beta around"
     assert doubling_factor(0.016, 0.01) == 2
     assert doubling_factor(0.006, 0.01) == 0.5
     assert doubling_factor(0.01, 0.01) == 1

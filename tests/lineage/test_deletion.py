@@ -7,11 +7,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from flows.hosts import push_results
 from posttrain.errors import DataError
+from posttrain.lineage.query import Query
 from posttrain.lineage.row_copies import find_copies, where
+from posttrain.lineage.search import in_bytes
 from tests.commands.test_project import LIBRARY, command, posttrain
 from tests.lineage.guide import ADDRESS, LINE, PARAMS, project, write_data
 from tests.workspace import ROOT, environment
@@ -120,3 +123,30 @@ def test_after_the_guide_nothing_holds_the_row(tmp_path: Path) -> None:
         assert expected in before, before
     for stage in ("data_files@mine", "sft@main", "evaluate@sft", "report"):
         assert f"has read it, must run again: {stage} " in before and f"stage '{stage}'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'{"info":{"level":1},"prompt":"a text that only this row has"}\n',
+        b'{"row": {"prompt": "a text that only this row has"}}\n',
+    ],
+)
+def test_a_line_of_json_is_not_taken_for_weights(written: bytes) -> None:
+    """Its bytes 8 and 9 are those with which the header of safetensors begins."""
+    assert written[8:10] == b'{"'
+    assert in_bytes(written, Query(texts=("a text that only this row has",))) == [1]
+    header = b'{"weight": {"dtype": "F32", "note": "a text that only this row has"}}'
+    assert in_bytes(len(header).to_bytes(8, "little") + header, Query(texts=("a text that only this row has",))) is None
+
+
+def test_a_text_with_quotes_is_found_in_csv(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    pl.DataFrame({"prompt": ["x", 'he said "yes" to it']}).write_csv(file)
+    assert in_bytes(file.read_bytes(), Query(texts=('he said "yes" to it',))) == [3]
+
+
+def test_a_text_of_a_category_is_found(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"prompt": ["one text", "another text"]}, schema={"prompt": pl.Categorical})
+    frame.write_parquet(tmp_path / "mine.parquet")
+    assert in_bytes((tmp_path / "mine.parquet").read_bytes(), Query(texts=("another text",))) == [2]

@@ -468,6 +468,10 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
             "online: {runs: {a: {penalty: exact, rollout: {sampling: {top_k: 5}}}}}",
             "or top_p 1 and top_k null, or allow_unsupported: true",
         ),
+        (
+            "online: {runs: {a: {algorithm: ppo_penalty, rollout: {minibatches: 1}}}}",
+            "rollout.minibatches: KL(old || new) is 0 before the only step of a round",
+        ),
         ("sft: {runs: {main: {optimizer: {betas: [0.9, 1.0]}}}}", "Use numbers from 0 to below 1"),
         ("sft: {runs: {main: {epoch: 2}}}", "sft.runs.main.epoch: unknown key. Did you mean 'epochs'?"),
         ("sft: {runs: {main: {optimizer: {lr: fast}}}}", "sft.runs.main.optimizer.lr = 'fast'"),
