@@ -127,9 +127,12 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 def remove_oldest(new: Path, most: int) -> None:
     """Remove the least recently used files of a cache beyond `most` bytes, and their digests; `new` stays."""
-    files = sorted(new.parent.glob(f"*{new.suffix}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for file in files:
-        most -= file.stat().st_size
+    used: list[tuple[float, int, Path]] = []
+    for file in new.parent.glob(f"*{new.suffix}"):
+        with contextlib.suppress(FileNotFoundError):  # another process may remove it at the same time
+            used.append((file.stat().st_mtime, file.stat().st_size, file))
+    for _, size, file in sorted(used, reverse=True):
+        most -= size
         if most < 0 and file != new:
             file.unlink(missing_ok=True)
             file.with_suffix(".md5").unlink(missing_ok=True)

@@ -62,10 +62,11 @@ def measure(params: EvaluateRun, section: str) -> Measured:
         if kind != "pairs":
             what = f"'{params.policy}' is a reward model, which gives no likelihood of a table of {kind}"
             raise DataError(what=what, where=f"{section}.policy", fix="Name a table of pairs, or a language model")
+        del model  # it is loaded again, with what it was trained to read
         answers = pair_answers(text, rows)
         scores = RewardModel(folder, runtime, text)(answers)
         return measure_pairs(rows, (answers, scores), odds=True, seed=params.seed)
-    model = frozen_on(runtime.suit(load_policy(folder)), runtime)
+    model = frozen_on(runtime.suit(model), runtime)
     if kind == "corpus":
         return measure_texts(model, text, rows, runtime, params.seed)
     if kind == "prompts":
@@ -75,6 +76,7 @@ def measure(params: EvaluateRun, section: str) -> Measured:
     logps = row_logps(model, [answer.row for answer in answers], runtime)
     scores = [math.fsum(values) for values in logps]
     if reference := model_of(params.reference, f"{section}.reference"):
+        del model
         before = row_logps(frozen_on(load_policy(reference), runtime), [answer.row for answer in answers], runtime)
         scores = [score - math.fsum(values) for score, values in zip(scores, before, strict=True)]
     known = [replace(answer, logps=values) for answer, values in zip(answers, logps, strict=True)]

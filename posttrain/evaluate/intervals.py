@@ -13,14 +13,17 @@ SEED = 20_261_121
 
 BINS = 10
 """Of the calibration error."""
+_PICKED = 2**24
+"""Numbers that are drawn at a time."""
 Floats = NDArray[np.float64]
 
 
 def interval(per_prompt: Floats, seed: int, level: float = 0.95, *, resamples: int = RESAMPLES) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean over prompts (Efron 1979)."""
-    rng = np.random.default_rng(seed)
-    picks = rng.integers(0, len(per_prompt), size=(resamples, len(per_prompt)))
-    means = per_prompt[picks].mean(axis=1)
+    rng, count = np.random.default_rng(seed), len(per_prompt)
+    each = max(1, _PICKED // count)
+    parts = [min(each, resamples - start) for start in range(0, resamples, each)]
+    means = np.concatenate([per_prompt[rng.integers(0, count, size=(part, count))].mean(axis=1) for part in parts])
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

@@ -232,7 +232,9 @@ def _annotated(
     made: dict[Kind, list[dict[str, Any]]] = {"pairs": pairs, "feedback": liked}
     wanted = [kind for kind in made if kind in params.tables and (kind == "pairs" or params.steps is None)]
     summary = {"annotator_error": flipped / max(compared, 1)}
-    return {kind: with_ids(pl.DataFrame(made[kind]), kind) for kind in wanted}, summary
+    tables = {kind: with_ids(pl.DataFrame(made[kind]), kind) for kind in wanted}
+    # prompts of one text and other answers may get the same sample
+    return {kind: table.unique("id", keep="first", maintain_order=True) for kind, table in tables.items()}, summary
 
 
 def _nothing(params: SamplesRun, where: str, what: str) -> DataError:

@@ -30,8 +30,8 @@ def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str
         return rows
     shares = rows_per_source([*available.values()], [weights[nth] for nth in available])
     used = dict(zip(available, shares, strict=True))
-    for nth, count in used.items():
-        if count == 0:
+    for nth, count in sorted(used.items(), key=lambda item: available[item[0]]):
+        if count == 0:  # of several the one with the fewest rows, which leaves the others none
             rows_there = f"{available[nth]:,} training rows of {sources[nth].place}"
             what = f"with weight {weights[nth]:g} none of the {rows_there} is used"
             fix = "Remove this source, raise its weight, or give the other sources more rows"

@@ -69,6 +69,8 @@ def _rows_in_a_band(threshold: float) -> int:
 
 def _proposed(texts: pl.Series, threshold: float) -> tuple[Array, Array]:
     """Pairs of neighbours, and of each with the first, among texts that have a band in common."""
+    if texts.is_empty():
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     rows = _rows_in_a_band(threshold)
     bands = np.concatenate([_bands(part, rows) for _, part in chunks(texts)])
     pairs: list[Array] = []

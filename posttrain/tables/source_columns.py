@@ -117,7 +117,7 @@ def _matches(value: Any, wanted: Range | list[Any], name: str) -> bool:
         return _as_text(value) in map(_as_text, wanted)
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise RowError(f"'{name}' is {short_repr(value)}, not a number, and `where` has min or max for it") from error
     return (wanted.min is None or number >= wanted.min) and (wanted.max is None or number <= wanted.max)
 

@@ -16,6 +16,7 @@ Row = Mapping[str, Any]
 Turns = list[tuple[str, str]]
 """Role and content of each turn."""
 
+TURN: Final = frozenset({"role", "content"})
 FIELDS: Final = ("name", "reasoning_content", "tool_call_id", "tool_calls", "weight")
 """Fields that a turn of a chat table may have in addition to role and content."""
 WEIGHT: Final = "weight"
@@ -53,7 +54,7 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
             for nth, turn in enumerate(value, 1):
                 where = f"turn {nth} of '{name}'"
                 messages.append(_turn(turn, where, FIELDS))
-                fields.append(_fields(turn, where) if len(turn) > 2 else {})
+                fields.append(_fields(turn, where) if turn.keys() - TURN else {})
         else:
             messages += turns(row, name)
             fields.append({})
@@ -133,7 +134,7 @@ def _turn(turn: Any, where: str, allowed: tuple[str, ...]) -> tuple[str, str]:
     if not isinstance(turn, dict):
         raise RowError(f"{where} is {type_name(turn)}; give each turn the texts 'role' and 'content'")
     role, content = turn.get("role"), turn.get("content")
-    if len(turn) > 2:
+    if turn.keys() - TURN:
         _check_extras(turn, where, allowed)
         if content is None and turn.get("tool_calls"):
             content = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,6 +268,8 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, en
         if healthy and ((step + 1) % run.params.checkpoint_every == 0 or step + 1 == source.steps):
             checkpoints.save(_checkpoint(run, step + 1, state, log))
     progress.close(log.last(run.progress_metrics))
+    if step < end and run.params.optimizer.average:
+        print(f"{run.name}: it ended early, so its weights are no mean (optimizer.average)", file=sys.stderr)
     if looked:
         log.add({"step": step, **looked})
     for model in models.trained.values():

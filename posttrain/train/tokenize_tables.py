@@ -139,5 +139,6 @@ def _completions(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
 
 def _rows(text: ChatText, frame: pl.DataFrame, encode: Any, how: str, where: str) -> MappedRows:
     if frame.is_empty():
-        raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
+        fix = "Give both rows (heldout_share, or a column `split`)"
+        raise DataError(what="it has no rows of the split train, or none of heldout", where=where, fix=fix)
     return mapped_rows(text, frame, encode, how)

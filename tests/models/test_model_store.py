@@ -21,6 +21,7 @@ from posttrain.models.files.store import (
     new_model,
     save_model,
 )
+from posttrain.models.files.text import context_of
 from posttrain.models.forward.forward import runs_in_rows
 from tests.models.tiny import tiny_folder, tiny_model
 
@@ -226,3 +227,18 @@ def test_the_seed_decides_the_start() -> None:
     assert torch.equal(one.model.norm.weight, same.model.norm.weight)
     first = [next(iter(model.parameters())) for model in (one, same, other)]
     assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("longrope", 64), ("yarn", 256)])
+def test_rows_of_longrope_end_where_its_frequencies_would_change(kind: str, longest: int) -> None:
+    """transformers takes those of the longest row of a call for all its rows."""
+    from transformers.models.phi3.configuration_phi3 import Phi3Config
+
+    rope = {"rope_type": kind, "rope_theta": 1e4, "original_max_position_embeddings": 64, "factor": 4.0}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    config = Phi3Config(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=1, max_position_embeddings=256,
+        original_max_position_embeddings=64, rope_parameters=rope, pad_token_id=0,
+    )  # fmt: skip
+    assert context_of(config) == longest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.cache import CachedSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.chat import ChatText
+from posttrain.workspace import remove_oldest
 from tests.models.tiny import tiny_folder
 
 PARAMS = SamplingParams(max_tokens=8)
@@ -127,3 +129,12 @@ def test_evaluating_again_samples_nothing(stage_server: Server, smoke_workspace:
     assert "from the cache" not in outputs[0]
     assert all("evaluate.settings: 40 completions from the cache" in one for one in outputs[1:])
     assert found[0] == found[1] != found[2]
+
+
+def test_a_cache_is_trimmed_although_another_process_trims_it_too(tmp_path: Path) -> None:
+    for name, size in (("old", 10), ("new", 10)):
+        (tmp_path / f"{name}.bin").write_bytes(b"0" * size)
+    os.utime(tmp_path / "old.bin", (1, 1))
+    (tmp_path / "gone.bin").symlink_to(tmp_path / "removed between the listing and the look")
+    remove_oldest(tmp_path / "new.bin", 15)
+    assert (tmp_path / "new.bin").exists() and not (tmp_path / "old.bin").exists()

@@ -115,6 +115,10 @@ def test_near_duplicates_equal_those_of_comparing_all_pairs(threshold: float) ->
     assert 5 < len(found) < 30
 
 
+def test_without_a_text_there_is_no_near_duplicate() -> None:
+    assert list(near_duplicates(pl.Series([], dtype=pl.String), 0.8)) == []
+
+
 def called(n: int, arguments: str, split: str = "train") -> dict[str, Any]:
     """A row whose answer is a call of a tool: its turn has no text of its own."""
     fields = [

@@ -37,6 +37,13 @@ def tool_row(n: int = 0) -> Row:
     }
 
 
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}])
+def test_a_turn_that_only_calls_a_tool_needs_no_content(content: Row) -> None:
+    row = tool_row()
+    row["messages"][1] = {"role": "assistant", "tool_calls": [CALL], **content}
+    assert load([row], "chat").equals(load([tool_row()], "chat"))
+
+
 PLAIN = {"messages": [*user("1+1?"), *assistant("2")]}
 
 

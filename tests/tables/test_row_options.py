@@ -107,6 +107,8 @@ def test_a_choice_that_cannot_be_made_is_refused() -> None:
     assert "'score' is 'high', not a number, and `where` has min or max" in reason(
         rows, "corpus", where={"score": {"min": 1}}
     )
+    huge = [{"text": "a", "score": 10**400}]
+    assert "not a number, and `where` has min or max" in reason(huge, "corpus", where={"score": {"min": 1}})
     with pytest.raises(DataError, match="`where` leaves none of the 1 rows"):
         load(rows, "corpus", where={"score": ["low"]})
     with pytest.raises(DataError, match=r"no column 'scores' for `where`; it has text, score. Did you mean 'score'"):

@@ -155,6 +155,13 @@ def test_a_weight_that_uses_no_row_of_a_source_is_refused() -> None:
         load({"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": 100}, heldout_share=0.0)
 
 
+def test_a_source_whose_rows_are_all_those_of_another_is_the_one_that_is_named() -> None:
+    put("a.jsonl", 0, 20)
+    put("b.jsonl", 5, 10)
+    with pytest.raises(DataError, match=r"here.chat.1: with weight 1 none of the 0 training rows of b.jsonl is used"):
+        load({"path": "a.jsonl", "weight": 2}, {"path": "b.jsonl", "weight": 1}, heldout_share=0.0)
+
+
 def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     put("a.jsonl", 0, 20)
     put("b.jsonl", 20, 20)

@@ -17,6 +17,13 @@ def load_text(folder: Path, today: str = DATE, variables: Mapping[str, Any] | No
 
 
 def context_of(config: Any) -> int | None:
-    """Return the most tokens of a row by the model's config; None for families that set no limit."""
-    context = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return context if isinstance(context, int) and context > 0 else None
+    """Return the most tokens of a row by the model's config; None for families that set no limit.
+
+    With `longrope` it is the length of pretraining: beyond, transformers turns every row of a call by the longest one.
+    """
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    kinds = [part for part in (rope, *rope.values()) if isinstance(part, dict) and part.get("rope_type") == "longrope"]
+    lengths = [getattr(text, "max_position_embeddings", None)]
+    lengths += [part.get("original_max_position_embeddings") for part in kinds]
+    return min((length for length in lengths if isinstance(length, int) and length > 0), default=None)
