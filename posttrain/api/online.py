@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,9 @@ from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.params.params import check
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.catalog import term
-from posttrain.rewards.reward import Reward, WeightedReward
+from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rewards.worker import concurrently, finished
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Sampler, encode_prompts, prompts_of
@@ -150,14 +152,28 @@ def _term(name: str, value: Any) -> WeightedReward:
     function, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1.0)
     if isinstance(function, Reward):
         options = check(function.options, {}, where=f"reward.{name}", file="arguments")
-        return WeightedReward(reward=function, weight=weight, options=options)
+        return WeightedReward(reward=_in_this_process(function), weight=weight, options=options)
     if callable(function):
-        return WeightedReward(reward=Reward(lambda options, context: function), weight=weight)  # noqa: ARG005
+        reward = Reward(lambda options, context: lambda rollouts: finished(function(rollouts)))  # noqa: ARG005
+        return WeightedReward(reward=reward, weight=weight)
     try:
         return term(name, value)
     except ValueError as error:
         fix = "Give a function of rollouts, or the settings of a reward of posttrain (docs/rewards.md)"
         raise ParamsError(what=str(error), where="reward", fix=fix) from error
+
+
+def _in_this_process(reward: Reward[Any]) -> Reward[Any]:
+    """Return a reward that needs no worker processes, which could not import it."""
+    each = reward.each
+    if each is None or not inspect.iscoroutinefunction(each):
+        return replace(reward, isolated=False)
+    limits = WeightedReward(reward=reward)
+
+    def score_fn(options: Any, context: Context) -> ScoreFn:  # noqa: ARG001
+        return lambda rollouts: concurrently(each, rollouts, options, limits.timeout, limits.concurrency)
+
+    return replace(reward, isolated=False, score_fn=score_fn)
 
 
 def _prompts(text: ChatText, given: Sequence[str | Messages | Mapping[str, Any]]) -> list[Prompt]:

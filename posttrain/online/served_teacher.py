@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.errors import ModelError, ParamsError
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError, awaited
 from posttrain.rollout import TokenRow
 
 COMPARED = 200
@@ -46,7 +46,7 @@ class ServedTeacher(Connection):
     def __call__(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
         """Return ids and log-probs of the likeliest tokens at each trained token of the rows, [M, K] each."""
         try:
-            found = asyncio.run(self._all(rows))
+            found = awaited(self._all(rows))
         except NoReply as error:
             what = f"the teacher at {self._params.url} gives no log-probs ({error.status}: {error.reason})"
             fix = "Repeat the stage when it answers: it continues from the last checkpoint"

@@ -78,6 +78,8 @@ def term(name: Any, value: Any) -> WeightedReward:
     if not isinstance(value, Mapping):
         raise ValueError(f"'{name}' is {excerpt(value, 80)}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
+    if taken := sorted(shared & reward.options.model_fields.keys()):
+        raise ValueError(f"the options of '{kind}' have `{taken[0]}`, a key of every reward. Name the option otherwise")
     own = {key: value[key] for key in value if key not in shared}
     for key in own.keys() - reward.options.model_fields.keys():
         if near := get_close_matches(str(key), sorted(shared), n=1):

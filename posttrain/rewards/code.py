@@ -23,7 +23,8 @@ from posttrain.sandbox.command import Command
 from posttrain.sandbox.parent import Limits, Sandbox, SandboxError, SandboxFailed
 from posttrain.sandbox.verdicts import Verdict, judged
 
-_BLOCK: Final = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_BLOCK: Final = re.compile(r"^([ \t]*)```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FUTURE: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*(?:from __future__ import [^\n]*(?:\n|\Z))+")
 _PYTHON: Final = frozenset({"", "python", "python3", "py"})
 MIB: Final = 2**20
 
@@ -121,7 +122,11 @@ def program_of(text: str, take: str) -> str | None:
     """Return the program of a completion; None: it has none."""
     if take == "text":
         return text if text.strip() else None
-    blocks = [(language, code) for language, code in _BLOCK.findall(text) if language.lower() in _PYTHON]
+    blocks = [
+        (language, re.sub(rf"^[ \t]{{1,{len(blanks)}}}", "", code, flags=re.MULTILINE) if blanks else code)
+        for blanks, language, code in _BLOCK.findall(text)
+        if language.lower() in _PYTHON
+    ]
     found = [code for language, code in blocks if language] or [code for _, code in blocks]
     return found[-1] if found else None
 
@@ -132,7 +137,9 @@ def judge_program(box: Sandbox | Command, code: str, info: CodeInfo, options: Co
     if tests := assertions(info):
         request |= {"tests": tests, "setup": info.setup, "entry_point": info.entry_point}
     else:
-        request["code"] = f"{info.setup}\n{code}" if info.setup else code
+        first = _FUTURE.match(code)  # has to stay first
+        head, rest = (code[: first.end()], code[first.end() :]) if first else ("", code)
+        request["code"] = f"{head}\n{info.setup}\n{rest}" if info.setup else code
         request["cases"] = [[test.stdin, test.stdout] for test in info.tests if isinstance(test, CasePair)]
     limits = options.limits()
     return box.judge(request, limits) if isinstance(box, Command) else judged(box, request, limits)

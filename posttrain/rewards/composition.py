@@ -10,15 +10,17 @@ from pydantic import AfterValidator, Field, model_validator
 from posttrain.params.params import Params
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, Reward, ScoreFn, WeightedReward
-from posttrain.rewards.scorable import why_not_scorable
+from posttrain.rewards.scorable import known_completions, why_not_scorable
 from posttrain.rewards.score import Composed, RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
-from posttrain.tasks.task import load_task
 
 
 def _two_or_more(terms: dict[str, WeightedReward]) -> dict[str, WeightedReward]:
     if len(terms) < 2:
         raise ValueError(f"it has {len(terms)} reward. Give two or more, e.g. {{correct: 1.0, model: 1.0}}")
+    for name, term in terms.items():
+        if term.gate or term.normalise:
+            raise ValueError(f"{name}: gate and normalise are of a sum, and these are asked in turn. Remove them")
     return terms
 
 
@@ -118,9 +120,7 @@ def _cannot_score_by_one(prompt: Prompt, options: MilestoneOptions) -> str | Non
 
 def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
     """Return the right ones of the first reward; a wrong one that it cannot read is passed on."""
-    term = next(iter(options.of.values()))
-    given = term.options_for(load_task(prompt.task).reward_options)
-    return Examples(term.reward.examples(prompt, given).right)
+    return Examples(known_completions(*next(iter(options.of.items())), prompt).right)
 
 
 def _compares(options: CascadeOptions | MilestoneOptions) -> bool:

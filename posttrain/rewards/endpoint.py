@@ -12,7 +12,7 @@ from pydantic import Field
 
 from posttrain.errors import RewardError
 from posttrain.measure.counts import count
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError, awaited
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import Rollout, Score
 
@@ -35,7 +35,7 @@ class ServedModel(Connection):
         """Return the score of each rollout."""
         before = self.counts.copy()
         try:
-            return asyncio.run(self._scores(rollouts))
+            return awaited(self._scores(rollouts))
         finally:
             count({f"endpoint {name}": self.counts[key] - before[key] for name, key in COUNTED.items()})
 

@@ -16,7 +16,7 @@ import httpx
 from pydantic import Field
 
 from posttrain.errors import RewardError
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError, awaited
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import Message, Rollout, Score
 
@@ -51,7 +51,7 @@ class Likelihood(Connection):
         if any(len(rollout.turns) > 1 for rollout in rollouts):
             fix = "Use it for tasks of one turn"
             raise RewardError(what="a completion has further turns after it", where=self._where, fix=fix)
-        return asyncio.run(self._all(rollouts))
+        return awaited(self._all(rollouts))
 
     async def _all(self, rollouts: Sequence[Rollout]) -> list[Score]:
         async with self.opened() as client:

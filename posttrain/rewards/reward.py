@@ -140,8 +140,8 @@ def as_score(returned: Any) -> Score:
     reason = masked(str(score.reason)) if score.reason else ""
     answer = "" if score.answer is None else str(score.answer)
     score = replace(score, value=float(score.value), reason=reason, answer=answer, steps=steps)
-    if not math.isfinite(score.value):
-        return Score(0.0, "error", f"{score.value} is not finite")
+    if odd := [value for value in (score.value, *(value for _, value in steps)) if not math.isfinite(value)]:
+        return Score(0.0, "error", f"{odd[0]} is not finite")
     return score
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
 from posttrain.params.user_code import place_in_workspace
@@ -50,10 +50,14 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
     return [prompt for prompt in prompts if prompt.id not in lost]
 
 
+NOT_JUDGED: Final = "it does not judge this prompt"
+"""Begins the reason of a score of a prompt that a reward cannot judge."""
+
+
 def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:
     """Say why a reward cannot judge the answers to a prompt; None: it can."""
-    why: str | None = _said("cannot_score", name, term, prompt)
-    return why
+    why = _said("cannot_score", name, term, prompt)
+    return str(why) if why else None
 
 
 def row_fault(name: str, term: WeightedReward, row: Rollout) -> str | None:
@@ -72,7 +76,9 @@ def row_fault(name: str, term: WeightedReward, row: Rollout) -> str | None:
 
 
 def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Examples:
-    """Return the completions of a prompt whose scores are known."""
+    """Return the completions of a prompt whose scores are known; none where the reward does not judge it."""
+    if why_not_scorable(name, term, prompt) is not None:
+        return Examples()
     examples: Examples = _said("examples", name, term, prompt)
     return examples
 

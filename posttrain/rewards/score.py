@@ -16,7 +16,7 @@ from posttrain.measure.phases import phase
 from posttrain.params.params import Params
 from posttrain.processes import world
 from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded, raised
-from posttrain.rewards.scorable import why_not_scorable
+from posttrain.rewards.scorable import NOT_JUDGED, why_not_scorable
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
 from posttrain.tasks.task import load_task
@@ -102,7 +102,7 @@ class RewardSum:
         wanted = [name for name, term in self.terms.items() if term.normalise]
         if not wanted:
             return [self.total(rollout) for rollout in rollouts]
-        columns = {name: z_scores([rollout.scores[name].value for rollout in rollouts]) for name in wanted}
+        columns = {name: _z_scores_of(name, rollouts) for name in wanted}
         return [
             self.total(
                 replace(rollout, scores={**rollout.scores, **{name: Score(columns[name][place]) for name in wanted}})
@@ -136,10 +136,7 @@ class RewardSum:
             what = f"it gave {len(scores)} scores for {len(judged)} rollouts"
             raise RewardError(what=what, where=f"reward '{name}'", fix="Return one score for each rollout")
         given = iter(scores)
-        why = {
-            key: Score(0.0, "unparseable", f"it does not judge this prompt: {reason}")
-            for key, reason in reasons.items()
-        }
+        why = {key: Score(0.0, "unparseable", f"{NOT_JUDGED}: {reason}") for key, reason in reasons.items()}
         return [next(given) if reasons[rollout.prompt.id] is None else why[rollout.prompt.id] for rollout in rollouts]
 
     def _closed(self, rollout: Rollout) -> bool:
@@ -187,6 +184,17 @@ def make_score_fn(name: str, term: WeightedReward, options: Params, context: Con
     if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)
     return term.reward.score_fn(options, replace(context, name=name))
+
+
+def _z_scores_of(name: str, rollouts: Sequence[Rollout]) -> list[float]:
+    """Return the z-scores of a reward among the rollouts of prompts that it judges, and 0 of the others."""
+    scores = [rollout.scores[name] for rollout in rollouts]
+    judged = [place for place, score in enumerate(scores) if not score.reason.startswith(NOT_JUDGED)]
+    values = [0.0] * len(rollouts)
+    if judged:
+        for place, value in zip(judged, z_scores([scores[place].value for place in judged]), strict=True):
+            values[place] = value
+    return values
 
 
 def z_scores(values: Sequence[float]) -> list[float]:

@@ -50,6 +50,9 @@ def rewards_by_token(name: str, term: WeightedReward, rollout: Rollout) -> list[
     """Return the weighted reward of each turn or step on its last sampled token, 0 on the others."""
     values = [0.0] * len(rollout.logps)
     for end, reward in _of_turns(term, rollout) if _is_of_turns(name, term) else _of_steps(name, rollout):
+        if not 1 <= end <= len(values):
+            what, fix = f"a step ends at token {end:g} of {len(values)}", "Count the sampled tokens up to its end"
+            raise RewardError(what=what, where=f"reward '{name}', prompt {rollout.prompt.id}", fix=fix)
         values[int(end) - 1] += term.counted * reward
     return values
 
@@ -68,7 +71,10 @@ def _of_turns(term: WeightedReward, rollout: Rollout) -> Iterable[Sequence[float
 
 
 def _of_steps(name: str, rollout: Rollout) -> Iterable[Sequence[float]]:
-    steps = rollout.scores[name].steps
+    score = rollout.scores[name]
+    steps = score.steps
+    if not steps and (score.status == "unparseable" or not score.value):
+        return [(len(rollout.logps), score.value)] if score.value else []
     if not steps:
         what = "its scores have no steps: it returned none, or the rollouts are stored ones, which do not keep them"
         raise RewardError(what=what, where=f"reward '{name}'", fix="Return Score(value, steps=...), or sample again")

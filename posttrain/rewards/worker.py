@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache
 from typing import Any, TextIO
@@ -86,21 +87,41 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
     options = check(reward.options, setup["options"], where=name, file=PARAMS_FILE)
     each = reward.each
     if each is not None and inspect.iscoroutinefunction(each):
-        seconds, most = setup["timeout"], setup["concurrency"]
-        return lambda rollouts: _loop().run(_concurrently(each, rollouts, options, seconds, most))
+        limits = setup["timeout"], setup["concurrency"]
+        return lambda rollouts: concurrently(each, rollouts, options, *limits)
     if each is not None:
         return lambda rollouts: [score_one(each, rollout, options) for rollout in rollouts]
     score_fn = reward.score_fn(options, Context(None, where, name=setup["called"]))
 
     def score(rollouts: Sequence[Rollout]) -> list[Score]:
-        return guarded(lambda: _finished(score_fn(rollouts)), len(rollouts))
+        return guarded(lambda: finished(score_fn(rollouts)), len(rollouts))
 
     return score
 
 
-def _finished(returned: Any) -> Any:
+def finished(returned: Any) -> Any:
     """Return what an `async` function of all rollouts returns in the end."""
-    return _loop().run(returned) if inspect.iscoroutine(returned) else returned
+    return _run(returned) if inspect.iscoroutine(returned) else returned
+
+
+def concurrently(each: Each, rollouts: Sequence[Rollout], options: Any, seconds: float, most: int) -> list[Score]:
+    """Return the scores of an `async` function, so many at a time, each with its own time limit."""
+    scores: list[Score] = _run(_concurrently(each, rollouts, options, seconds, most))
+    return scores
+
+
+def _run(coroutine: Any) -> Any:
+    """Run a coroutine in the process's event loop; next to the loop of a notebook in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _loop().run(coroutine)
+    return _thread().submit(_loop().run, coroutine).result()
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1)
 
 
 @cache
@@ -112,17 +133,17 @@ def _loop() -> asyncio.Runner:
 async def _concurrently(
     each: Each, rollouts: Sequence[Rollout], options: Any, seconds: float, most: int
 ) -> list[Score]:
-    """Return the scores of an `async` function, so many at a time, each with its own time limit."""
     free = asyncio.Semaphore(most)
 
     async def score_of(rollout: Rollout) -> Score:
         async with free:
             try:
-                returned: Any = each(rollout, options)
-                return as_score(await asyncio.wait_for(returned, seconds))
-            except TimeoutError:
-                return Score(0.0, "timeout", f"it took longer than {seconds:g} s")
+                async with asyncio.timeout(seconds) as limit:
+                    returned: Any = each(rollout, options)
+                    return as_score(await returned)
             except Exception as error:  # noqa: BLE001  whatever the function raises: it is no score
+                if isinstance(error, TimeoutError) and limit.expired():
+                    return Score(0.0, "timeout", f"it took longer than {seconds:g} s")
                 return raised(error)
 
     return list(await asyncio.gather(*map(score_of, rollouts)))

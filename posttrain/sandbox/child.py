@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import atexit
 import builtins
+import gc
 import json
 import socket
 import struct
@@ -28,8 +29,9 @@ SHOWN: Final = 300
 
 def run_program(source: str) -> int:
     """Run a program as `python program.py` would; its exit status."""
+    names = _namespace("__main__")
     try:
-        exec(compile(source, "<program>", "exec"), _namespace("__main__"))
+        exec(_compiled(source, "<program>"), names)
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -38,7 +40,11 @@ def run_program(source: str) -> int:
         status = 1
     threading._shutdown()  # type: ignore[attr-defined]  # threads may still write
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    for stream in (sys.stdout, sys.__stdout__):  # a program may have closed or replaced it
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+    names.clear()
+    gc.collect()  # files that it has not closed are written to the end
     return status & 0xFF
 
 
@@ -46,9 +52,9 @@ def answer_calls(given: dict[str, Any], connection: socket.socket) -> None:
     """Run a program's definitions, and then the calls that its tests ask for, until they hang up."""
     names = _namespace("solution")
     try:
-        exec(compile(given["setup"], "<setup>", "exec"), names)
+        exec(_compiled(given["setup"], "<setup>"), names)
         names.pop(given["entry_point"], None)  # a setup may hold the head of the function that is asked for
-        exec(compile(given["code"], "<program>", "exec"), names)
+        exec(_compiled(given["code"], "<program>"), names)
         reply: Any = ["returned", None]
     except BaseException as error:  # noqa: BLE001
         reply = ["raised", type(error).__name__, str(error)[:SHOWN]]
@@ -131,13 +137,13 @@ class Tests(ast.NodeTransformer):
         names = _namespace("tests")
         entry = given["entry_point"]
         try:
-            exec(compile(given["setup"], "<setup>", "exec"), names)
+            exec(_compiled(given["setup"], "<setup>"), names)
             wanted = [entry] if entry else [name for name in free_names(given["tests"]) if name not in names]
             names |= {name: self.remote.function(name) for name in wanted}
             names |= {"candidate": self.remote.function(entry)} if entry else {}
             sys.modules["solution"] = _Solution("solution", self.remote)
             names |= {"__passed__": self._pass, "__failed__": self._fail, "__raised__": self._raised}
-            exec(compile(ast.fix_missing_locations(self.visit(tree)), "<tests>", "exec"), names)
+            exec(_compiled(ast.fix_missing_locations(self.visit(tree)), "<tests>"), names)
             for function in _functions(tree):
                 names[function](*([names["candidate"]] if function == "check" else []))
         except Exception as error:  # noqa: BLE001  a test may raise anything
@@ -253,6 +259,11 @@ def _functions(tree: ast.Module) -> list[str]:
     return [name for name in names if (name == "check" or name.startswith("test")) and name not in called]
 
 
+def _compiled(source: str | ast.Module, name: str) -> types.CodeType:
+    """Return a text as code, without the `from __future__` of this file."""
+    return compile(source, name, "exec", dont_inherit=True)
+
+
 def _namespace(name: str) -> dict[str, Any]:
     module = types.ModuleType(name)
     sys.modules[name] = module
@@ -305,6 +316,7 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 def run(kind: str, source: str, connection: socket.socket | None) -> tuple[int, str]:
     """Run one kind of process: its exit status, and its report."""
+    sys.argv[:] = ["program.py"]
     if kind == "program":
         return run_program(source), ""
     if connection is None:

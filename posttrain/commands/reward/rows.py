@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -56,6 +57,8 @@ def rollouts_of(file: Path, count: int, text: ChatText | None) -> list[Row]:
         what, fix = "it has no text (evaluate.settings.completions: none)", "Evaluate with `sampled` or `full`"
         raise DataError(what=what, where=str(file), fix=fix)
     rows = frame.head(count).rows(named=True)
+    if not all(all(row["mask"]) for row in rows):
+        print(f"{file}: of episodes with several turns rewards read the last turn alone here", file=sys.stderr)
     infos = infos_of(file, {row["prompt_id"] for row in rows})
     ids = text.prompts([row["prompt"] for row in rows]) if text else [()] * len(rows)
     return [

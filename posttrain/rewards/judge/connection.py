@@ -10,7 +10,8 @@ import random
 import time
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Final, Never, TypeVar
 from urllib.parse import urlsplit
@@ -81,6 +82,16 @@ class ConnectionParams(Params):
         return body
 
 
+def awaited(question: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns; in a notebook, which runs an event loop of its own, by way of a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(question)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, question).result()
+
+
 class NoReply(Exception):  # noqa: N818  a result, not a defect
     """The endpoint gave no reply that can be used, after all tries."""
 
@@ -110,13 +121,14 @@ class Connection:
         if params.key is not None:
             self._headers["Authorization"] = f"Bearer {_secret(params.key, where)}"
         self._next_start = self._paused_until = 0.0
+        self._given_up = ""
         self.counts: Counter[str] = Counter()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[httpx.AsyncClient]:
         """The connections of one round of questions; no redirect is followed, as it might take the secret elsewhere."""
         local = urlsplit(self._params.url).hostname in LOOPBACK
-        self._replied = time.monotonic()
+        self._replied, self._given_up = time.monotonic(), ""
         self._slots = asyncio.Semaphore(self._params.concurrency)
         limits = httpx.Limits(max_connections=self._params.concurrency)
         async with httpx.AsyncClient(
@@ -128,20 +140,28 @@ class Connection:
         """Return what `read` makes of a reply, or NoReply; a request that is refused as a whole raises RewardError."""
         async with self._slots:
             for number in range(self._params.retries + 1):
+                self._check_given_up()
                 await self._turn()
+                self._check_given_up()
                 try:
                     found = read(await self._try(client, url, body))
                 except TryAgainError as error:
                     failed, wait = str(error), max(error.wait, _backoff(number))
                 else:
-                    self._replied = time.monotonic()
+                    self._replied, self._given_up = time.monotonic(), ""
                     return found
                 silent = time.monotonic() - self._replied
                 if silent + wait > self._params.give_up_after:
-                    raise NoReply("infrastructure", f"{failed}; given up after {silent:.0f} s without any reply")
+                    self._given_up = f"{failed}; given up after {silent:.0f} s without any reply"
+                    self._check_given_up()
                 if number < self._params.retries:
                     await asyncio.sleep(wait)
             raise NoReply("infrastructure", f"{failed} (tries: {self._params.retries + 1})")
+
+    def _check_given_up(self) -> None:
+        """Raise where another question of the round has given up, unless one was answered since."""
+        if self._given_up:
+            raise NoReply("infrastructure", self._given_up)
 
     async def _turn(self) -> None:
         """Wait for the rate limit, and for as long as the endpoint has asked all to wait."""

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from posttrain.measure.counts import count
 from posttrain.pipeline.user_cache import cache_folder
-from posttrain.rewards.judge.connection import NoReply
+from posttrain.rewards.judge.connection import NoReply, awaited
 from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, connection
 from posttrain.rewards.judge.pairs import Duel, duels_of, won
 from posttrain.rewards.judge.prompts import (
@@ -34,6 +34,7 @@ from posttrain.rewards.judge.texts import asked_of, said
 from posttrain.rewards.judge.verdict_cache import VerdictCache
 from posttrain.rewards.judge.verdicts import Verdict, weighted
 from posttrain.rewards.reward import Context, Reward, ScoreFn
+from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.usage import USED, Usage
 from posttrain.rollout import Prompt, Rollout, Score
 
@@ -102,7 +103,7 @@ class LanguageJudge:
         before = self.counts()
         self._used = Usage(requests=0, tokens_in=0, tokens_out=0)
         try:
-            return asyncio.run(self._scores(rollouts))
+            return awaited(self._scores(rollouts))
         finally:
             count({f"judge {name}": value - before[name] for name, value in self.counts().items()})
             priced = self._options.price_in or self._options.price_out
@@ -139,7 +140,7 @@ class LanguageJudge:
         try:
             return rubric_of(prompt.info)
         except ValueError as error:
-            return Score(0.0, "unparseable", f"it does not judge this prompt: {error}")
+            return Score(0.0, "unparseable", f"{NOT_JUDGED}: {error}")
 
     def _question(self, rollout: Rollout, form: Form, criterion: str) -> str:
         prompt = rollout.prompt
@@ -225,7 +226,8 @@ class LanguageJudge:
                     return found
                 if reply.text.strip():
                     again = {"role": "user", "content": form.ending}
-                    messages += [{"role": "assistant", "content": reply.text}, again]
+                    said = reply.text.encode(errors="replace").decode()  # half a character cannot be sent back
+                    messages += [{"role": "assistant", "content": said}, again]
         except NoReply as error:
             return Score(0.0, error.status, error.reason)
         finally:

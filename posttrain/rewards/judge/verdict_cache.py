@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from posttrain.rewards.usage import Usage
+from posttrain.workspace import atomic_path
 
 
 class VerdictCache:
     """Numbers by content; a file that cannot be read counts as missing."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._full = folder, False
 
     def read(self, asked: Mapping[str, Any], count: int = 1) -> tuple[float, ...] | None:
         """Return the verdicts on what was asked, if all are known."""
@@ -50,12 +51,16 @@ class VerdictCache:
             return None
 
     def _remember(self, asked: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        """Write a file; a reader finds all of it or nothing."""
+        """Write a file; a reader finds all of it or nothing. A verdict that cannot be written is one all the same."""
         file = self._file(asked)
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")  # another process may write the same verdict
-        temporary.write_text(json.dumps(found), encoding="utf-8")
-        os.replace(temporary, file)
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with atomic_path(file, shared=True) as temporary:
+                temporary.write_text(json.dumps(found), encoding="utf-8")
+        except OSError as error:
+            if not self._full:
+                print(f"verdicts are not remembered in {self._folder}: {error.strerror}", file=sys.stderr)
+            self._full = True
 
     def _file(self, asked: Mapping[str, Any]) -> Path:
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
