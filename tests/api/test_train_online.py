@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -186,6 +187,29 @@ def test_a_wrong_prompt_is_named_by_its_place(folder: Path) -> None:
         posttrain.train_online(model, tokenizer, ["1+1", {"question": "2+2"}], low_tokens)
     with pytest.raises(PosttrainError, match="there are no prompts"):
         posttrain.train_online(model, tokenizer, [], low_tokens)
+
+
+@pytest.mark.parametrize("kind", ["rule", "function"])
+def test_async_rewards_run_in_this_process(folder: Path, kind: str) -> None:
+    short: dict[str, Any] = {**SETTINGS, "rollout": {**ROLLOUT, "rounds": 1}}
+    _, expected = trained(folder, settings=short)
+
+    async def of_all(rollouts: Sequence[Rollout]) -> list[float]:
+        await asyncio.sleep(0)
+        return low_tokens(rollouts)
+
+    @rule()
+    async def of_one(rollout: Rollout, _: object) -> float:
+        await asyncio.sleep(0)
+        return low_tokens([rollout])[0]
+
+    async def in_a_notebook() -> list[Any]:
+        return trained(folder, reward=of_one if kind == "rule" else of_all, settings=short)[1]
+
+    losses = [row["loss"] for row in expected]
+    assert [row["loss"] for row in asyncio.run(in_a_notebook())] == losses
+    _, here = trained(folder, reward=of_one if kind == "rule" else of_all, settings=short)
+    assert [row["loss"] for row in here] == losses
 
 
 @pytest.mark.slow

@@ -48,6 +48,21 @@ def test_a_reward_that_scores_known_answers_right_may_start() -> None:
     checked(lambda rollout, options: Score(0.0, "unparseable") if "unk" in rollout.text else 1.0)
 
 
+def test_a_prompt_that_a_reward_does_not_judge_has_no_known_completions() -> None:
+    """Another reward judges it; its examples could not even be made."""
+
+    def of_tests(prompt: Prompt, _: NoOptions) -> Examples:
+        return Examples([prompt.info["tests"]], ["wrong"])
+
+    def why(prompt: Prompt, _: NoOptions) -> str | None:
+        return None if "tests" in prompt.info else "it has no tests"
+
+    judged = rule(NoOptions, why, examples=of_tests)(lambda rollout, options: float(rollout.text != "wrong"))
+    prompts = [*PROMPTS[:1], Prompt("t", [{"role": "user", "content": "?"}], [1], info={"tests": "assert f(1)"})]
+    reward = RewardSum({"mine": WeightedReward(reward=judged)}, Context(Runtime(DeviceParams()), "test"))
+    check_canaries(reward, prompts, "online.runs.a")
+
+
 @pytest.mark.slow
 def test_a_cascade_passes_on_what_its_first_reward_cannot_read() -> None:
     class Settings(Params):

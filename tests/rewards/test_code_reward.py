@@ -73,7 +73,7 @@ def test_one_pair_may_stand_alone() -> None:
         ("```python\na\n```", "a\n"),
         ("```python\na\n```\nor\n```py\nb\n```", "b\n"),
         ("```\na\n```", "a\n"),
-        ("  ```Python\n  a\n  ```", "  a\n"),
+        ("  ```Python\n  a\n    b\n c\n  ```", "a\n  b\nc\n"),
         ("```python\na\n```\n```text\noutput\n```", "a\n"),
         ("```python\na\n```\n```python\nb", "a\n"),
         ("```python\na\n```\nOutput:\n```\n6\n```", "a\n"),
@@ -87,6 +87,34 @@ def test_one_pair_may_stand_alone() -> None:
 )
 def test_the_last_closed_python_block_is_the_program(text: str, program: str | None) -> None:
     assert program_of(text, "block") == program
+
+
+@pytest.mark.parametrize("form", INFO)
+def test_a_program_that_python_refuses_is_wrong(form: str) -> None:
+    """It is compiled by itself: with this library's `from __future__` names in annotations would be read by nobody."""
+    typed = {"asserts": "def f(x: List[int]) -> int: return x + 1", "pairs": "x: List[int] = []\n" + RIGHT["pairs"]}
+    found = score(fenced(typed[form]), INFO[form])
+    assert found.value == 0.0 and ("NameError" in found.reason or "exit status" in found.reason), found.reason
+    fields = "from dataclasses import *\n@dataclass\nclass A:\n    x: int\nassert fields(A)[0].type is int\n"
+    assert score(fenced(fields + RIGHT[form]), INFO[form]).value == 1.0
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import argparse, sys\nargparse.ArgumentParser().parse_args()\nprint(int(input()) + len(sys.argv))",
+        "import sys\nprint(int(input()) + 1)\nsys.stdout.close()",
+        "out = open(1, 'w')\nout.write(str(int(input()) + 1))",
+        "import io, sys\nprint(int(input()) + 1)\nsys.stdout = io.StringIO()\nprint('kept')",
+    ],
+)
+def test_a_program_begins_and_ends_as_in_python(program: str) -> None:
+    assert score(fenced(program), PAIRS) == Score(1.0)
+
+
+def test_what_is_from_the_future_stays_before_the_setup() -> None:
+    program = "# the answer\nfrom __future__ import annotations\nprint(int(input()) + int(cos(0)))"
+    assert score(fenced(program), {**PAIRS, "setup": "from math import cos"}) == Score(1.0)
 
 
 def test_a_completion_without_a_program_is_not_parsed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.failures import FailureLimit
-from posttrain.rewards.reward import Context, Reward, WeightedReward
+from posttrain.rewards.reward import Context, Reward, WeightedReward, rule
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
@@ -51,6 +52,20 @@ def test_a_normalised_part_is_a_z_score_of_its_round() -> None:
     assert judged.totals(rollouts[:1]) == [1.0], "a part that is equal everywhere counts nothing"
     with pytest.raises(ParamsError, match="a gate is not added"):
         check(Settings, {"reward": {"correct": {"gate": True, "weight": 1.0}}}, where="x")
+
+
+def test_prompts_that_a_normalised_part_does_not_judge_add_nothing() -> None:
+    judges = {"even": WeightedReward(reward=even, normalise=True)}
+    judged = RewardSum(judges, CONTEXT)
+    prompts = [Prompt("a", [], [], "judged"), Prompt("b", [], [], "")]
+    rollouts = judged.score([replace(rollout_of(str(n)), prompt=prompts[n // 3]) for n in (1, 2, 3, 4)])
+    assert judged.totals(rollouts) == pytest.approx([-1.0, 1.0, 0.0, 0.0])
+
+
+@rule(cannot_score=lambda prompt, _: None if prompt.answer else "it has no answer")
+def even(rollout: Rollout, _: object) -> float:
+    """Whether the completion is an even number."""
+    return float(int(rollout.text) % 2 == 0)
 
 
 def test_the_outcome_leaves_out_form_and_length() -> None:
@@ -112,6 +127,7 @@ def test_milestones_give_partial_credit_in_their_order() -> None:
         ({"cascade": {"of": {"correct": 1.0}}}, "cascade.of"),
         ({"cascade": {"of": {"corect": 1.0, "format": 1.0}}}, "Did you mean 'correct'"),
         ({"cascade": {"of": {"correct": 1.0, "format": 1.0}, "unsure": {"format": [0.0, 1.0]}}}, "is the last there"),
+        ({"cascade": {"of": {"correct": {"gate": True}, "format": 1.0}}}, "gate and normalise are of a sum"),
         ({"milestones": {"of": {"correct": 1.0, "format": 1.0}, "credits": [1.0, 1.0, 1.0]}}, "3 numbers for 2"),
     ],
 )

@@ -21,7 +21,7 @@ from posttrain.models.forward.forward import score_rows
 from posttrain.params.params import check
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.learned import RewardModel
-from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward, rule
+from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward, as_score, rule
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
 from posttrain.rewards.turns import placed_terms, rewards_by_token
@@ -124,6 +124,12 @@ def test_rewards_of_steps_are_placed_at_their_ends(folder: Path) -> None:
     with pytest.raises(RewardError, match="stored ones, which do not keep them"):
         rewards_by_token("halves", term, replace(rollout, scores={"halves": Score(1.5)}))
     assert Score(*score.plain).plain == score.plain
+    for unread, sums in ((Score(0.0, "unparseable"), 0.0), (Score(0.0), 0.0), (Score(-0.5, "unparseable"), -1.0)):
+        assert sum(rewards_by_token("halves", term, replace(rollout, scores={"halves": unread}))) == sums
+    for end in (0, len(rollout.logps) + 1):
+        with pytest.raises(RewardError, match=f"a step ends at token {end} of"):
+            rewards_by_token("halves", term, replace(rollout, scores={"halves": Score(1.0, steps=[[end, 1.0]])}))
+    assert as_score(Score(1.0, steps=[[1, float("nan")]])).status == "error"
 
 
 @rule(by_step=True)

@@ -284,6 +284,17 @@ def test_a_dead_endpoint_is_given_up_after_a_while(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.slow
+def test_a_judge_that_hangs_is_given_up_for_the_rest_of_a_round(endpoint: Endpoint) -> None:
+    endpoint.does(then="slow 5")
+    judge = judge_of(endpoint, retries=0, timeout=0.3, give_up_after=0.6, concurrency=2, cache=False)
+    scores = judge(said(*map(str, range(20))))
+    assert {one.status for one in scores} == {"infrastructure"} and "given up" in scores[-1].reason
+    assert len(endpoint.log) <= 8, "two at a time, until nobody has answered for .6 s"
+    endpoint.does()
+    assert values(judge(said("x"))) == [6 / 9], "the next round asks again"
+
+
+@pytest.mark.slow
 def test_the_endpoint_says_how_long_to_wait(endpoint: Endpoint) -> None:
     endpoint.does("429 1.5")
     assert values(judge_of(endpoint, concurrency=4)(said("a", "b", "c"))) == [6 / 9] * 3
