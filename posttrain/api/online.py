@@ -154,7 +154,7 @@ def _term(name: str, value: Any) -> WeightedReward:
         options = check(function.options, {}, where=f"reward.{name}", file="arguments")
         return WeightedReward(reward=_in_this_process(function), weight=weight, options=options)
     if callable(function):
-        reward = Reward(lambda options, context: lambda rollouts: finished(function(rollouts)))  # noqa: ARG005
+        reward: Reward[Any] = Reward(lambda options, context: lambda rollouts: finished(function(rollouts)))  # noqa: ARG005
         return WeightedReward(reward=reward, weight=weight)
     try:
         return term(name, value)

@@ -137,8 +137,9 @@ def as_score(returned: Any) -> Score:
         return Score(0.0, "error", f"it returned {excerpt(returned, 40)}. Return a number or a Score")
     score = returned if isinstance(returned, Score) else Score(returned)
     steps = tuple((int(token), float(value)) for token, value in score.steps)
-    reason = masked(str(score.reason)) if score.reason else ""
-    answer = "" if score.answer is None else str(score.answer)
+    given: tuple[Any, Any] = score.reason, score.answer  # of a user's code
+    reason, answer = ("" if text is None else str(text) for text in given)
+    reason = masked(reason) if reason else ""
     score = replace(score, value=float(score.value), reason=reason, answer=answer, steps=steps)
     if odd := [value for value in (score.value, *(value for _, value in steps)) if not math.isfinite(value)]:
         return Score(0.0, "error", f"{odd[0]} is not finite")
