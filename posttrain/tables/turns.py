@@ -16,7 +16,6 @@ Row = Mapping[str, Any]
 Turns = list[tuple[str, str]]
 """Role and content of each turn."""
 
-TURN: Final = frozenset({"role", "content"})
 FIELDS: Final = ("name", "reasoning_content", "tool_call_id", "tool_calls", "weight")
 """Fields that a turn of a chat table may have in addition to role and content."""
 WEIGHT: Final = "weight"
@@ -54,7 +53,7 @@ def conversation(row: Row, *names: str) -> dict[str, Any]:
             for nth, turn in enumerate(value, 1):
                 where = f"turn {nth} of '{name}'"
                 messages.append(_turn(turn, where, FIELDS))
-                fields.append(_fields(turn, where) if turn.keys() - TURN else {})
+                fields.append(_fields(turn, where) if _has_more(turn) else {})
         else:
             messages += turns(row, name)
             fields.append({})
@@ -130,11 +129,16 @@ def type_name(value: Any) -> str:
     return "missing or null" if value is None else named.get(type(value), f"of the type {type(value).__name__}")
 
 
+def _has_more(turn: Row) -> bool:
+    """Return whether a turn has more than a role and a content."""
+    return len(turn) > 2 or not turn.keys().isdisjoint(FIELDS)
+
+
 def _turn(turn: Any, where: str, allowed: tuple[str, ...]) -> tuple[str, str]:
     if not isinstance(turn, dict):
         raise RowError(f"{where} is {type_name(turn)}; give each turn the texts 'role' and 'content'")
     role, content = turn.get("role"), turn.get("content")
-    if turn.keys() - TURN:
+    if _has_more(turn):
         _check_extras(turn, where, allowed)
         if content is None and turn.get("tool_calls"):
             content = ""
