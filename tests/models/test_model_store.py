@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -229,16 +230,18 @@ def test_the_seed_decides_the_start() -> None:
     assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
 
 
-@pytest.mark.parametrize(("kind", "longest"), [("longrope", 64), ("yarn", 256)])
-def test_rows_of_longrope_end_where_its_frequencies_would_change(kind: str, longest: int) -> None:
+def test_rows_of_longrope_end_where_its_frequencies_would_change() -> None:
     """transformers takes those of the longest row of a call for all its rows."""
+    from transformers.models.llama.configuration_llama import LlamaConfig
     from transformers.models.phi3.configuration_phi3 import Phi3Config
 
-    rope = {"rope_type": kind, "rope_theta": 1e4, "original_max_position_embeddings": 64, "factor": 4.0}
-    if kind == "longrope":
-        rope |= {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
-    config = Phi3Config(
-        hidden_size=32, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=1, max_position_embeddings=256,
-        original_max_position_embeddings=64, rope_parameters=rope, pad_token_id=0,
-    )  # fmt: skip
-    assert context_of(config) == longest
+    rope = {"rope_theta": 1e4, "original_max_position_embeddings": 64}
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    shape: dict[str, Any] = {
+        "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1,
+        "max_position_embeddings": 256, "pad_token_id": 0,
+    }  # fmt: skip
+    long = {"rope_type": "longrope", **rope, **factors}
+    assert context_of(Phi3Config(**shape, original_max_position_embeddings=64, rope_parameters=long)) == 64
+    yarn = {"rope_type": "yarn", **rope, "factor": 4.0}
+    assert context_of(LlamaConfig(**shape, rope_parameters=yarn)) == 256
