@@ -178,14 +178,14 @@ def test_other_rows_or_another_template_train_again(folder: Path, tmp_path: Path
     def trained(rows: Sequence[dict[str, str]], template: str = "") -> int:
         steps: list[int] = []
         model, tokenizer = posttrain.load_model(folder)
-        tokenizer.chat_template += template
+        tokenizer.chat_template = template + tokenizer.chat_template
         posttrain.train_model(model, tokenizer, rows, output=tmp_path, on_step=lambda step, _: steps.append(step))
         return len(steps)
 
     assert trained(Lazy("2")) == 1
     assert trained([{"prompt": "1", "completion": "2"}]) == 0, "the same rows"
     assert trained(Lazy("3")) == 1
-    assert trained(Lazy("3"), "{{ '!' }}") == 1
+    assert trained(Lazy("3"), "{{ 'Hi. ' }}") == 1
 
 
 def test_an_object_without_a_dictionary_counts_by_its_fields() -> None:
