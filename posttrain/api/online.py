@@ -112,14 +112,19 @@ def train_online(
         rewards.load(asked)
         log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
         run = replace(training_run(NAME, params, loaded, groups, rewards, monitor, log), on_step=on_step)
-        code = {name: term.reward for name, term in params.terms.items()}
-        asks = [repr(asked), text.tokenizer.get_chat_template(), text.stops.tokens]
-        history = run_loop(run, output, [algorithm, settings, *asks, code, reference, str(type(sampler))])
+        asks = _read_and_scored(text, asked, params)
+        history = run_loop(run, output, [algorithm, settings, *asks, reference, str(type(sampler))])
         monitor.close()
         if log is not None and output is not None:
             log.finish(Path(output, "rollouts"), history)
     save(given, tokenizer, output)
     return history
+
+
+def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineParams) -> list[Any]:
+    """Return what decides the tokens and the rewards of a run."""
+    rewards = {name: term.reward for name, term in params.terms.items()}
+    return [repr(prompts), text.tokenizer.get_chat_template(), text.stops.tokens, rewards]
 
 
 def _critic(model: Any, runtime: Runtime) -> Any:
