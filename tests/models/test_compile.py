@@ -31,6 +31,7 @@ from tests.models.test_families import family
 from tests.models.test_fast_paths import closure, models_of, objectives
 from tests.models.tiny import tiny_folder, tiny_model
 from tests.train.test_training import CutError, CutSource, digest, make_run, train
+from tests.workspace import ROOT
 
 linked = pytest.mark.skipif(" " in torch.__file__, reason="torch's compiler cannot link where its path has a space")
 
@@ -109,7 +110,17 @@ def test_a_critic_too() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("activations", ["keep", "recompute"])
 def test_bf16_too_within_its_rounding(activations: Activations) -> None:
-    """Both differ from float32 by about the same."""
+    """In a process that imports `stages` first, as a run does.
+
+    In one that has used torch before, torch and its compiler would not have the same instructions of the CPU.
+    """
+    code = f"import stages; from tests.models.test_compile import check_bf16; check_bf16({activations!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def check_bf16(activations: Activations) -> None:
+    """Check that compiled and uncompiled layers differ from float32 by about the same."""
 
     def make(precision: str) -> StepClosure:
         return closure(objectives()["grpo"], models_of("grpo", runtime(precision), 64))
