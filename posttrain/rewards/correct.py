@@ -138,7 +138,7 @@ def _exact(rollout: Rollout, options: CorrectOptions) -> Score:
             return unparseable(f"it does not have `{options.after} ANSWER`")
     if not text.strip():
         return unparseable("it is empty")
-    return Score(float(text.strip() == gold_text(rollout.prompt, options)), answer=text.strip())
+    return Score(float(text.strip() == rollout.prompt.answer.strip()), answer=text.strip())
 
 
 def _regex(rollout: Rollout, options: CorrectOptions) -> Score:

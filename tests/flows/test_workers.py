@@ -145,8 +145,10 @@ def test_two_hosts_share_the_stages(shared: Project, tmp_path: Path) -> None:
         assert (shared.root / "join.txt").read_text() == "prepare\nleft\nprepare\nright\njoin\n"
         assert set(shared.run("--workers").states.values()) == {"Cached"}
 
+        step = shared.root / "step.py"
+        step.write_text(f"{step.read_text()}\n# edited\n")
         git(shared.root, "add", "-A")
-        git(shared.root, "commit", "-qm", "results")
-        moved = shared.run("--workers", "--force", "prepare")
+        git(shared.root, "commit", "-qm", "results, and an edit")
+        moved = shared.run("--workers", "prepare")
         assert moved.code == 1
         assert "git fetch && git checkout --force" in moved.err, "a clone at another commit refuses"

@@ -162,13 +162,6 @@ def test_it_runs_where_it_can_be_stopped() -> None:
     assert REWARDS["format"].shaping
 
 
-def test_an_exact_answer_is_what_follows_the_mark_on_both_sides() -> None:
-    options = CorrectOptions(answer="exact", after="####")
-    assert score(options, "It is\n#### Paris", "The capital.\n#### Paris") == Score(1.0, answer="Paris")
-    assert score(options, "It is\n#### Rome", "The capital.\n#### Paris").value == 0.0
-    assert score(options, "#### Paris", "Paris").value == 1.0
-
-
 def test_a_pattern_sees_the_mark_that_a_task_sets() -> None:
     options = CorrectOptions(answer="regex", pattern="#### ([0-9]+)", after="####")
     (score,) = correct.score_fn(options, None)([rollout_of("4 + 2 = 6\n#### 6", "so\n#### 6")])  # type: ignore[arg-type]
