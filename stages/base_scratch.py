@@ -23,6 +23,7 @@ from posttrain.train.batch_sources import StepSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import HeldoutRows, rows_of
 from posttrain.train.likelihood import save_likelihood
+from posttrain.train.limits import TextLimits
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
@@ -44,6 +45,7 @@ class ScratchRun(TrainingParams, HeldoutRows):
         32, ge=1, description="windows per step; the last of each pass through the corpus may be smaller"
     )
     window: int = Field(64, ge=2, description="tokens per window")
+    limits: TextLimits = Field(default_factory=TextLimits)
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> ScratchRun:

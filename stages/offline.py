@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from posttrain.algorithms.policy_config import group_refusal
+from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
@@ -27,6 +29,8 @@ def main(run: str) -> None:
     stored = StoredRollouts(folder, section)
     vocabulary = load_text(start, params.date).vocabulary
     logged = logged_rollouts(stored, vocabulary, grouped=params.advantage_entry.grouped)
+    if reason := group_refusal(params, max(size for _, size in logged.groups)):
+        raise ParamsError(what=reason, where=f"{section}.advantage", fix="The rollouts have no larger group")
     objective = params.objective(logged.max_tokens)
     models = ModelSet.load(
         Runtime(params.device),

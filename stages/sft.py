@@ -21,6 +21,7 @@ from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import Examples, RowLimit
 from posttrain.train.heldout import HeldoutRows, rows_of
 from posttrain.train.likelihood import save_likelihood
+from posttrain.train.limits import TextLimits
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations, windows
@@ -37,6 +38,7 @@ class SftRun(TrainingParams, RowLimit, HeldoutRows):
     window: int = Field(512, ge=2, description="tokens per window of a corpus, which max_tokens does not count for")
     turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
     objective: LikelihoodConfig = Field(default_factory=LikelihoodConfig)
+    limits: TextLimits = Field(default_factory=TextLimits)
     watch: DemonstrationWatch | None = WATCH
 
     @property

@@ -110,6 +110,8 @@ class Prepared:
     step: Ragged
     state: State
     metrics: Mapping[str, float] = field(default_factory=dict)
+    counts: bool = True
+    """Whether anything has a weight; without, the means of the loss's metrics are of nothing."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class PolicyObjective:
         prepared = self._prepare(step.select(~text_B), state)
         text_N = step.repeat_to_tokens(text_B).to(prepared.step.tokens["weight"].dtype)
         step = step.overlaid(prepared.step, ~text_B).with_tokens(ptx_weight=text_N / text_N.sum().clamp(min=1))
-        return Prepared(step, prepared.state, prepared.metrics)
+        return replace(prepared, step=step)
 
     def loss(self, micro: Ragged, state: State) -> Loss:
         """sum of weight * (-surrogate + beta KL + penalty KL(old || new) - entropy bonus), plus critic and text."""
@@ -128,7 +128,8 @@ class PolicyObjective:
     def _prepare(self, step: Ragged, state: State) -> Prepared:
         step, state = self._weighted(step, state)
         prepared = self._ready(self._advantage(step, state), state)
-        return replace(prepared, metrics=self._step_metrics(step, state))
+        counts = bool(step.tokens["token_mean_weight"].any())
+        return replace(prepared, metrics=self._step_metrics(step, state), counts=counts)
 
     def _weighted(self, step: Ragged, state: State) -> tuple[Ragged, State]:
         """Return the step with the weight of each token, and the state with the penalty of this step."""
@@ -225,6 +226,8 @@ class PolicyObjective:
         return metrics
 
     def _step_metrics(self, step: Ragged, state: State) -> dict[str, float]:
+        if "opponent" in self.needs:
+            step = step.select(~step.rows["opponent"].bool())
         reward_B = step.rows["reward"]
         metrics = {
             "reward": float(reward_B.mean()),

@@ -64,7 +64,8 @@ class PreferenceObjective(Objective):
         _check_pairs(step)
         columns = {"against": self._matches(self.loss_entry.match, step)} if self.loss_entry.match else {}
         weight_B = per_item(step.items) * step.rows.get("counts", 1.0)
-        return Prepared(step.with_rows(weight=weight_B, **columns), dict(state))
+        counts = bool(weight_B.any())
+        return Prepared(step.with_rows(weight=weight_B, **columns), dict(state), counts=counts)
 
     def loss(self, micro: Ragged, state: State) -> Loss:
         """sum over items of weight * loss, plus the chosen answers' NLL."""

@@ -60,12 +60,13 @@ class LikelihoodObjective(Objective):
 
 
 def with_weights(step: Ragged, state: State, aggregation: Aggregation) -> Prepared:
-    """Return the step with a weight per token."""
-    kept_B = (step.lengths_B > 0).double()
+    """Return the step with a weight per token; rows with 0 in the column `counts` have none."""
+    kept_B = (step.lengths_B > 0).double() * step.rows.get("counts", 1.0)
     rule = token_mean if aggregation == "token_mean" else sequence_mean
     weight_N, token_mean_N = rule(step.lengths_B, kept_B), token_mean(step.lengths_B, kept_B)
     metrics = {"length": float(step.lengths_B.float().mean())}
-    return Prepared(step.with_tokens(weight=weight_N, token_mean_weight=token_mean_N), dict(state), metrics)
+    step = step.with_tokens(weight=weight_N, token_mean_weight=token_mean_N)
+    return Prepared(step, dict(state), metrics, counts=bool(kept_B.any()))
 
 
 def weighted_sum(micro: Ragged, values_N: Tensor) -> Tensor:

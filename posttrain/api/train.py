@@ -88,7 +88,10 @@ def train_model(
     text = text_of(model, tokenizer)
     examples = _examples(text, rows, objective, "rows")
     measured = _examples(text, heldout, objective, "heldout") if heldout else []
-    start = copy.deepcopy(model) if reference is None and "ref_logp" in objective.needs else reference
+    if "ref_logp" in objective.needs and (reference is None or _parts(objective) > 1):  # a copy: parts move it
+        start = copy.deepcopy(model if reference is None else reference)
+    else:
+        start = reference
     runtime, frozen = Runtime(params.device), model if start is None else start
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
         models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)
@@ -136,9 +139,14 @@ def _source(
     objective: Objective, examples: list[Example], models: ModelSet, batch_size: int, epochs: float, seed: int
 ) -> BatchSource:
     source = _source_type(objective)
-    if isinstance(objective, PreferenceObjective) and (parts := objective.knobs.parts) > 1:
+    if (parts := _parts(objective)) > 1:
         return ChunkedSource(examples, batch_size, epochs, seed, parts=parts, models=models, source=source)
     return source(examples, batch_size, epochs, seed)
+
+
+def _parts(objective: Objective) -> int:
+    """Return the parts of the data, each with a reference of its own."""
+    return objective.knobs.parts if isinstance(objective, PreferenceObjective) else 1
 
 
 def _source_type(objective: Objective) -> type[EpochSource]:

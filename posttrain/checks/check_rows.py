@@ -106,7 +106,7 @@ def _own_rewards(settings: Settings) -> Iterator[_Named]:
     for where, params in _typed(settings):
         for name, term in _terms(params):
             key = (name, term.model_dump_json())
-            if is_import_path(name) and key not in seen:
+            if is_import_path(term.type or name) and key not in seen:
                 seen.add(key)
                 yield _Named(where, name, term, str(getattr(params, "data", "")))
 
@@ -115,7 +115,7 @@ def _typed(settings: Settings) -> Iterator[tuple[str, Params]]:
     for stage in STAGES:
         for name in (
             group_of(settings, stage.group)
-            if stage.group in ("online.runs", "distill.runs", "data.samples", "evaluate.runs")
+            if stage.group in ("online.runs", "distill.runs", "data.samples", "data.filters", "evaluate.runs")
             else ()
         ):
             yield f"{stage.group}.{name}", load_settings(stage.group, name)
@@ -150,7 +150,7 @@ def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | No
     where, reward = f"{named.where}: reward '{named.name}'", named.term.reward
     if reward.isolated is not True:
         return f"note: {where} was not called: it runs in the stage's own process", False
-    prompt = _prompt(rows.first) if rows and rows.first else EXAMPLE
+    prompt = _prompt(rows.first) if rows and "answer" in (rows.first or {}) else EXAMPLE
     if (why := reward.cannot_score(prompt, named.term.options)) is not None:
         return f"note: {where} was not called: it does not judge the example ({why})", False
     turn = {"role": "assistant", "content": prompt.answer or "5"}

@@ -20,8 +20,7 @@ from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.lineage.user_text import push_notes
 from posttrain.models.files.adapter_files import is_adapter
 from posttrain.models.files.tokenizer import TemplateParams, template_fault, written_template
-from posttrain.online.offline import OfflineRun, need_full
-from posttrain.online.runs import OnlineParams
+from posttrain.online.offline import OfflineRun, need_tokens
 from posttrain.params.choices import OneOf, choices_of
 from posttrain.params.params import EXPLAINED, GROUPS, PARAMS_FILE, at, check, did_you_mean, load, read
 from posttrain.params.seeds import SEED, SEED_MEANING
@@ -93,10 +92,9 @@ def check_params(root: Path = Path()) -> str:
                 needed_kind(params, where)
             elif isinstance(params, RatingRun):
                 pairs_of(params, where, list(policies(settings)))
-            elif isinstance(params, OfflineRun) and isinstance(
-                kept := typed.get(params.data.replace("/", ".runs.")), OnlineParams
-            ):
-                need_full(kept.rollouts, f"{where}.data = '{params.data}'")
+            elif isinstance(params, OfflineRun):
+                source = params.data.replace("external/", "external.rollouts.").replace("/", ".runs.")
+                need_tokens(typed.get(source), f"{where}.data = '{params.data}'")
         named = tuple(error.partition(":")[0] for error in errors)
         errors += (error for error in made.unknown(where, params) if not error.startswith(named))
         errors += _missing_inputs(where, params, root)

@@ -61,7 +61,7 @@ def kl(log_a: Tensor, log_b: Tensor) -> Tensor:
 def with_rest(logps_NK: Tensor) -> Tensor:
     """Return the log-probs of K tokens, and of all others together: [N, K + 1]."""
     sum_N = logps_NK.logsumexp(-1).clamp(max=math.log1p(-math.exp(LEAST_REST)))
-    return torch.cat([logps_NK, torch.log1p(-sum_N.exp())[:, None]], -1)
+    return torch.cat([logps_NK, torch.log(-torch.expm1(sum_N))[:, None]], -1)
 
 
 def classes(logits_NV: Tensor, ids_NK: Tensor) -> Tensor:

@@ -20,9 +20,8 @@ from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
-from posttrain.online.rollout_log import Stored
 from posttrain.online.stored_rollouts import StoredRollouts, records
-from posttrain.params.slots import model_slot, rollouts_slot
+from posttrain.params.slots import NONE, model_slot, rollouts_slot
 from posttrain.rollout import TokenRow
 from posttrain.tables.columns import KEPT
 from posttrain.train.batch_sources import BatchSource, epoch_places
@@ -70,6 +69,11 @@ class OfflineRun(TrainingParams, PolicyConfig):
             raise ValueError("; ".join(refused))
         return self
 
+    @property
+    def has_critic(self) -> bool:
+        """Whether the advantage needs values."""
+        return self.advantage_entry.valued
+
     def objective(self, max_length: int) -> PolicyObjective:
         """Return the objective; `max_length`: the longest completion, for the fixed-length aggregation."""
         return PolicyObjective(self, max_length)
@@ -78,11 +82,14 @@ class OfflineRun(TrainingParams, PolicyConfig):
 OFFLINE = Algorithms((POLICY_ROWS, lambda _: OfflineRun))
 
 
-def need_full(rollouts: Stored, where: str) -> None:
-    """Refuse to learn from a run that does not store all of its rollouts."""
-    if rollouts != "full":
-        what = f"the run stores rollouts: {rollouts}, and tokens of all are needed"
+def need_tokens(source: Any, where: str) -> None:
+    """Refuse to learn from a run whose settings store not all of its rollouts, or not whose tokens they have."""
+    if (stored := getattr(source, "rollouts", "full")) != "full":
+        what = f"the run stores rollouts: {stored}, and tokens of all are needed"
         raise ParamsError(what=what, where=where, fix="Set rollouts: full there")
+    if getattr(source, "start", None) == NONE:
+        what = "the run has start: none, so nothing says which tokenizer its tokens are of"
+        raise ParamsError(what=what, where=where, fix="Name the model that sampled them there: start: base/NAME")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.objective import parts_of
 from posttrain.errors import TrainingError
 from posttrain.rewards.reward import WeightedReward, weights
 from posttrain.rewards.scorable import check_scorable, say_unread
@@ -34,9 +35,13 @@ FIXES = {
 """Problem -> the settings that can solve it."""
 
 
-def has_zero_variance(reward_G: Tensor) -> bool:
-    """Return whether a group's rewards are all the same, so that its advantages are 0."""
-    return bool((reward_G == reward_G[0]).all())
+def has_zero_variance(group: Batch, column: str = "reward") -> bool:
+    """Return whether a group's rewards are all the same, so that its advantages are 0.
+
+    Where the advantage compares each part of the reward by itself: whether all parts are.
+    """
+    parts = [part_G for part_G, weight in parts_of(group.columns.rows).values() if weight]
+    return all(bool((part_G == part_G[0]).all()) for part_G in parts or [group.columns.rows[column]])
 
 
 class RewardMonitor:
@@ -69,7 +74,7 @@ class RewardMonitor:
     def round(self, groups: Sequence[Batch]) -> None:
         """Look at the groups of a round; raises when the same problem has lasted for the run's patience."""
         rewards = [group.columns.rows["reward"] for group in groups]
-        zero_variance = [has_zero_variance(reward_G) for reward_G in rewards]
+        zero_variance = [has_zero_variance(group) for group in groups]
         self._groups += len(groups)
         self._zero_variance += sum(zero_variance)
         self._reward += sum(float(reward_G.mean()) for reward_G in rewards)

@@ -94,17 +94,18 @@ class FreshRounds:
             for group in collected.groups:
                 nth = int(group.columns.rows["rollout"][0]) // self.params.group_size - draw.first
                 self._order.learn(self._places[nth], group.columns.rows["outcome"])
-                replaced = self._tries > 1 and has_zero_variance(group.columns.rows["outcome"])
+                replaced = self._tries > 1 and has_zero_variance(group, "outcome")
                 (spare if replaced else accepted).append(group)
             tries += 1
-        accepted += spare[: max(self.params.minibatches - len(accepted), 0)]
+        kept = len(accepted)
+        accepted += spare[: max(self.params.minibatches - kept, 0)]
         self._check_enough(len(accepted))
         self._collect.monitor.round(accepted)
         metrics = reward_metrics(self._collect.rewards.terms, rollouts)
         metrics |= world.from_first(partial(judge_metrics, judged))
         metrics["groups_with_signal"] = groups_with_signal(accepted)
         if self._tries > 1:
-            metrics |= {"sampling_rounds": float(tries), "groups_kept": len(accepted) / most}
+            metrics |= {"sampling_rounds": float(tries), "groups_kept": kept / most}
         return Round(_numbered(accepted), metrics)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -290,7 +291,7 @@ def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[st
 
 def groups_with_signal(groups: Sequence[Batch]) -> float:
     """Return the share of groups whose rewards differ."""
-    return sum(not has_zero_variance(group.columns.rows["reward"]) for group in groups) / len(groups)
+    return sum(not has_zero_variance(group) for group in groups) / len(groups)
 
 
 def sampler_metrics(models: ModelSet, batch: Batch, params: RolloutParams) -> dict[str, float]:

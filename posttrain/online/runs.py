@@ -243,6 +243,7 @@ class PolicyRun(OnlineParams, PolicyConfig):
             "rollout.sampling": truncation_refusal(self) if self.rollout.sampling.truncates else None,
             "rollout.sampling.top_k = 1": ONE_TOKEN if self.rollout.sampling.top_k == 1 else None,
             "correction = none": foreign_refusal(self, foreign=self.rollout.foreign),
+            "reward": reward_refusal(self),
         }
         refused = [f"{where}: {reason}" for where, reason in reasons.items() if reason]
         if refused and not self.allow_unsupported:
@@ -347,3 +348,16 @@ class PolicyRun(OnlineParams, PolicyConfig):
 
 
 ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda row: row.run))
+
+
+def reward_refusal(run: PolicyRun) -> str | None:
+    """Return why the rewards do not fit the way in which the run compares them; None if they do."""
+    gates = [name for name, term in run.terms.items() if term.gate]
+    if gates and run.advantage_entry.by_part:
+        compared = f"advantage '{run.advantage.type}' compares each part by itself, without gates"
+        return f"'{gates[0]}' is a gate, and {compared}. Give it a weight"
+    normalised = [name for name, term in run.terms.items() if term.normalise]
+    if normalised and run.resample:
+        drawn = "resample draws its groups in several parts"
+        return f"'{normalised[0]}' is normalised over a round, and {drawn}. Set resample: 0, or normalise: false"
+    return None

@@ -134,7 +134,9 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
             what = f"of {rows_text(count)} break the rules of a '{kind}' table:"
             raise _rejection(rejected, lines, what, where, table)
         if lines:
-            log(f"{rows_text(rejected.height)} left out (bad_rows: drop), e.g. {lines[0]}")
+            write_parquet(rejected.drop("source"), rejected_path(table))
+            example = f"{lines[0]} ({rejected_path(table)} lists all)"
+            log(f"{rows_text(rejected.height)} left out (bad_rows: drop), e.g. {example}")
         if rejected.height:
             rows = rows.join(rejected, on=_FROM, how="anti", maintain_order="left")
     mixed = mix_by_weight(rows, sources, where, log)

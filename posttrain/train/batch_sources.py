@@ -151,11 +151,11 @@ class ChunkedSource(BatchSource):
         return sum(part.steps for part in self._parts)
 
     def batch(self, step: int) -> Batch:
-        """Return the examples of one step; the first step of a part copies the policy to the reference."""
+        """Return the examples of one step; the first step of a later part copies the policy to the reference."""
         place = step
         for part in self._parts:
             if place < part.steps:
-                if place == 0:
+                if place == 0 and step:
                     self._models.copy_policy(self._models.reference)
                 return part.batch(place)
             place -= part.steps

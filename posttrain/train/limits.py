@@ -37,6 +37,12 @@ class LimitParams(Params):
     )
 
 
+class TextLimits(LimitParams):
+    """The same of a run that learns given text, which it may know by heart in the end."""
+
+    entropy: float | None = Field(None, gt=0, description="smallest mean entropy per token, in nats")
+
+
 def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) -> bool:
     """Return whether the newest step is within all limits; raise after too many steps in a row beyond one of them."""
     newest = rows[-1]

@@ -260,6 +260,8 @@ def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, en
             state = prepared.state
         if run.step_log is not None:
             run.step_log.trained(step, prepared.step)
+        if not prepared.counts:
+            metrics = {name: value for name, value in metrics.items() if name in ("loss", "grad_norm", "lr")}
         log.add({"step": step, **metrics, **prepared.metrics, **source.metrics(), **looked})
         if run.on_step is not None:
             run.on_step(step, dict(log.rows[-1]))

@@ -334,7 +334,7 @@ class ModelSet:
         """Return the divergence from the teacher over the vocabulary at each token."""
         rows, teacher_packed = micro.rows, packed
         if teacher.prompts is not None:
-            rows = [replace(row, prompt=teacher.prompts[tuple(row.prompt)]) for row in rows]
+            rows = [replace(row, prompt=teacher.prompts[tuple(row.prompt)], experts=None) for row in rows]
             teacher_packed = pack(rows).to(self.runtime.device)
         student = self.head(self.policy).logits
         if teacher.served is not None:

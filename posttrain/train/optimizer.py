@@ -183,7 +183,7 @@ class AdamW:
             round_masters(self._weights)
         for optimizer in self._optimizers.values():
             optimizer.zero_grad(set_to_none=True)
-        metrics["lr"] = self._params.lr * factor
+        metrics["lr"] = 0.0 if progress < self._params.critic_first else self._params.lr * factor
         return metrics
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -130,6 +130,20 @@ def test_other_algorithms_train(loaded: tuple[Any, Any], algorithm: str) -> None
     assert torch.isfinite(model(torch.tensor([[1, 2, 3]])).logits).all(), "the model has its own attention again"
 
 
+def test_the_first_part_of_sdpo_has_the_given_reference(loaded: tuple[Any, Any]) -> None:
+    """And leaves it as it is: later parts move a copy."""
+    model, tokenizer = loaded
+    reference = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter += 0.02 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    before = copy.deepcopy(reference.state_dict())
+    rows = [{"prompt": f"{a}+1", "chosen": "yes", "rejected": "no"} for a in range(8)]
+    history = posttrain.train_model(model, tokenizer, rows, "sdpo", epochs=1, batch_size=2, reference=reference)
+    assert history[0]["margin"] != 0
+    assert all(torch.equal(before[name], part) for name, part in reference.state_dict().items())
+
+
 def test_mistakes_are_named(loaded: tuple[Any, Any]) -> None:
     model, tokenizer = loaded
     row = {"prompt": "1", "completion": "2"}

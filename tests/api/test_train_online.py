@@ -54,6 +54,31 @@ def same(one: Any, two: Any) -> bool:
     return all(torch.equal(a, b) for a, b in zip(weights(one), weights(two), strict=True))
 
 
+def test_a_step_whose_rows_are_all_masked_has_no_means(folder: Path) -> None:
+    """So no entropy of 0, by which the run would end for the wrong reason."""
+    sizes = {"rounds": 6, "prompts": 2, "group_size": 2, "minibatches": 2, "sampling": {"max_tokens": 1}}
+    _, history = trained(folder, settings={"rollout": sizes, "truncated": "mask"})
+    masked = [row for row in history if row["truncated"] == 1]
+    assert len(history) == 12 and len(masked) > 5
+    assert all("entropy" not in row and "ratio" not in row and row["loss"] == 0 for row in masked)
+
+
+def test_opponents_are_not_in_the_mean_reward(folder: Path) -> None:
+    def by_place(rollouts: Sequence[Rollout]) -> list[float]:
+        return [float(rollout.sample >= 2) for rollout in rollouts]
+
+    _, history = trained(folder, "nash_md", by_place)
+    assert all(row["reward"] == 0 for row in history)
+
+
+def test_a_given_reference_stays_what_it_is(folder: Path) -> None:
+    reference, _ = posttrain.load_model(folder)
+    before = weights(reference)
+    settings = {**SETTINGS, "renew_reference": {"every": 1}, "kl": {"type": "loss", "beta": 0.1}}
+    trained(folder, settings=settings, reference=reference)
+    assert all(torch.equal(one, two) for one, two in zip(before, weights(reference), strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", ["grpo", "ppo", "ppo_penalty", "rloo", "dapo", "gdpo", "nash_md", "trpo", "online_dpo", "raft"]

@@ -105,11 +105,11 @@ def test_a_column_that_only_later_rows_have_is_no_fault() -> None:
     assert "the rows after the first 100" in check_rows()
 
 
-def rewarded(code: str) -> None:
+def rewarded(code: str, reward: Any = None) -> None:
     """params.yaml with a reward of this code, and prompts in a file."""
     Path("custom/mine.py").write_text(code)
     run = {"algorithm": "grpo", "start": "base/a", "data": "mine/prompts", "corpus": "none", "reward_model": "none"}
-    runs = {"grpo": {**run, "reward": {"mine:good": {"timeout": 2.0}}}}
+    runs = {"grpo": {**run, "reward": reward or {"mine:good": {"timeout": 2.0}}}}
     write(tables={"prompts": "a.jsonl"}, chat=None, online={"runs": runs})
 
 
@@ -142,6 +142,25 @@ def test_a_reward_that_gives_no_score_is_named(code: str, said: str) -> None:
     rewarded(code)
     try:
         assert said in fault()
+    finally:
+        sys.modules.pop("mine", None)
+
+
+def test_a_reward_with_a_name_of_its_own_is_called() -> None:
+    rewarded("def good(rollouts):\n    return []\n", {"correct": 1.0, "brief": {"type": "mine:good", "weight": 0.1}})
+    try:
+        assert "online.runs.grpo: reward 'brief': it returned 0 scores for 1 rollout" in fault()
+    finally:
+        sys.modules.pop("mine", None)
+
+
+def test_a_reward_of_a_filter_is_called() -> None:
+    Path("custom/mine.py").write_text("def good(rollouts):\n    return []\n")
+    best = {"data": "mine/chat", "against": "none", "reward_model": "none", "reward": {"mine:good": 1.0}, "best": 1}
+    files = {"mine": {"path": "my", "chat": "a.jsonl"}}
+    Path("params.yaml").write_text(json.dumps({"data": {"files": files, "filters": {"best": best}}}))
+    try:
+        assert "data.filters.best: reward 'mine:good': it returned 0 scores for 1 rollout" in fault()
     finally:
         sys.modules.pop("mine", None)
 

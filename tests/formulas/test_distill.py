@@ -78,3 +78,13 @@ def test_the_gradient_of_classes_is_that_of_their_formula() -> None:
     everything = torch.arange(6).expand(4, 6)
     (gradient,) = torch.autograd.grad(distill.classes(student, everything).sum(), [student])
     assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize("divergence", [distill.forward_kl, reverse_kl, jensen_shannon])
+def test_a_teacher_that_is_certain_has_a_finite_divergence(divergence: distill.Divergence) -> None:
+    """In float32, as a server's log-probs are."""
+    student = torch.randn(1, 6, generator=torch.Generator().manual_seed(4)).requires_grad_()
+    certain = distill.with_rest(torch.tensor([[0.0, -20.0, -30.0]]))
+    value = divergence(distill.classes(student, torch.tensor([[0, 1, 2]])), certain).sum()
+    (gradient,) = torch.autograd.grad(value, [student])
+    assert bool(value.isfinite()) and float(value.detach()) > 0 and bool(gradient.isfinite().all())

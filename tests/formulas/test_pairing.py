@@ -7,9 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.online.sampled.best import above, best_of_group, rising_threshold
-from posttrain.online.sampled.pairs import _accepted, all_against_all, best_against_worst, rejection_sampled
+from posttrain.algorithms.objective import Objective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.online.sampled.best import Reaching, above, best_of_group, best_rule, rising_threshold
+from posttrain.online.sampled.pairs import _accepted, all_against_all, best_against_worst, paired, rejection_sampled
+from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import mixture_logits
+from posttrain.train.step import Batch, make_batch
 
 REWARD = torch.tensor([1.0, 3.0, 2.0, 5.0, 5.0, 4.0])
 GROUP = torch.tensor([0, 1, 0, 1, 2, 2])
@@ -58,6 +64,29 @@ def test_thresholds_and_the_best_of_a_group() -> None:
     assert rising_threshold(torch.arange(5.0), 9, quantiles) == 3
     with pytest.raises(ValueError, match="must not fall"):
         rising_threshold(REWARD, 0, (0.9, 0.5))
+
+
+def samples(*outcomes: float) -> Batch:
+    outcome = torch.tensor(outcomes)
+    columns = {"reward": outcome, "outcome": outcome, "group": torch.zeros(len(outcomes))}
+    return make_batch(token_rows([[1]] * len(outcomes), [[2, 3]] * len(outcomes)), columns)
+
+
+def test_where_no_sample_reaches_the_threshold_nothing_is_learned() -> None:
+    rule, objective = best_rule(Reaching(type="reaching"), 1), LikelihoodObjective(LikelihoodConfig())
+    good = rule(samples(0.0, 1.0, 1.0), 0)
+    assert len(good) == 2 and objective.prepare(good.columns, {}).counts
+    none = objective.prepare(rule(samples(0.0, 0.5, 0.0), 0).columns, {})
+    assert not none.counts and len(none.step) == 1 and not none.step.tokens["weight"].any()
+
+
+@pytest.mark.parametrize(("outcomes", "counts"), [((0.0, 1.0), True), ((1.0, 1.0), False)])
+def test_a_step_without_a_pair_counts_nothing(outcomes: tuple[float, ...], counts: bool) -> None:
+    batch = samples(*outcomes)
+    pairs = paired(batch, *best_against_worst(batch.columns.rows["reward"], batch.columns.rows["group"]))
+    objective: Objective = PreferenceObjective(PREFERENCE_ROWS["dpo"].settings())
+    columns = pairs.columns.with_tokens(ref_logp=torch.zeros(2 * len(pairs)))
+    assert objective.prepare(columns, {}).counts is counts
 
 
 def test_the_mixture_is_geometric() -> None:

@@ -16,9 +16,10 @@ from benchmarks.faults.kills import prepared
 from benchmarks.faults.processes import Server
 from posttrain.checks.params_schema import check_params
 from posttrain.errors import DataError, ParamsError
-from posttrain.online.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts
+from posttrain.online.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts, need_tokens
 from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params.params import check
+from stages.external_rollouts import RolloutsRun
 from tests.models.tiny import tiny_folder
 from tests.online.test_rollout_log import logged
 
@@ -45,6 +46,7 @@ def test_what_rollouts_cannot_give_is_refused(algorithm: str, over: dict[str, An
     with pytest.raises(ParamsError, match=re.escape(expected)):
         run_of(algorithm, **over)
     run_of("dapo", resample=0, overlong=None)
+    run_of("ppo", optimizer={"critic_first": 0.1})
 
 
 @pytest.mark.slow
@@ -71,6 +73,13 @@ def test_a_check_finds_a_run_that_stores_no_text(
         else:
             with pytest.raises(ParamsError, match=expected):
                 check_params()
+
+
+def test_rollouts_of_another_library_need_the_model_that_sampled_them() -> None:
+    given = {"command": "cp x {out}", "script": "x", "format": "prime_rl", "data": "none"}
+    need_tokens(check(RolloutsRun, {**given, "start": "base/a"}, where="external.rollouts.a"), "offline.runs.a.data")
+    with pytest.raises(ParamsError, match="start: none, so nothing says which tokenizer"):
+        need_tokens(check(RolloutsRun, {**given, "start": "none"}, where="external.rollouts.a"), "offline.runs.a.data")
 
 
 @pytest.mark.slow

@@ -7,8 +7,12 @@ import statistics
 import pytest
 import torch
 
+from posttrain.algorithms.objective import part_columns
+from posttrain.errors import ParamsError
 from posttrain.online.rounds import groups_with_signal, reward_metrics
+from posttrain.online.runs import ONLINE
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow, token_rows
+from posttrain.train.run_config import typed_run
 from posttrain.train.step import Batch, make_batch
 
 
@@ -42,3 +46,28 @@ def group(*rewards: float) -> Batch:
 
 def test_the_share_of_groups_whose_rewards_differ() -> None:
     assert groups_with_signal([group(0.0, 0.0), group(1.0, 1.0), group(0.0, 1.0), group(0.2, 0.2)]) == 0.25
+
+
+@pytest.mark.parametrize(("weight", "share"), [(1.0, 1.0), (0.0, 0.0)])
+def test_parts_that_are_compared_one_by_one_have_signal_where_their_sum_has_none(weight: float, share: float) -> None:
+    parts = part_columns({"a": (torch.tensor([0.0, 1.0]), weight), "b": (torch.tensor([1.0, 0.0]), weight)})
+    columns = {"reward": torch.ones(2), **parts}
+    assert groups_with_signal([make_batch(token_rows([[1]] * 2, [[2]] * 2), columns)]) == share
+
+
+GIVEN = {"start": "base/a", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "reward", "said"),
+    [
+        ("gdpo", {"correct": 1.0, "format": {"gate": True}}, "'format' is a gate, and advantage 'gdpo' compares each"),
+        ("dapo", {"correct": {"normalise": True}, "format": 0.2}, "'correct' is normalised over a round, and resample"),
+    ],
+)
+def test_rewards_that_do_not_fit_how_they_are_compared_are_refused(
+    algorithm: str, reward: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ParamsError, match=said):
+        typed_run({**GIVEN, "algorithm": algorithm, "reward": reward}, "online.runs.a", ONLINE)
+    typed_run({**GIVEN, "algorithm": "grpo", "reward": reward}, "online.runs.a", ONLINE)

@@ -182,7 +182,10 @@ def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str
     with pytest.raises(TableError, match=r"1 of 42 rows break the rules of a 'chat' table:\n  b.jsonl line 21: 'comp"):
         load({**same, "bad_rows": "drop"}, {"path": "b.jsonl"})
     capsys.readouterr()
+    Path("rejected/chat.rejected.parquet").unlink()
     assert load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": "drop"}).height == 40
+    dropped = pl.read_parquet("rejected/chat.rejected.parquet")
+    assert set(dropped.select("file", "line").rows()) == {("a.jsonl", 21), ("b.jsonl", 21)}
     assert "here.chat: 2 rows left out (bad_rows: drop), e.g. b.jsonl line 21: " in capsys.readouterr().err
 
 

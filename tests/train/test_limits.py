@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from posttrain.errors import TrainingError
+from posttrain.params.params import check
 from posttrain.train.limits import LimitParams, check_limits
+from stages.preference import PreferenceRun
+from stages.sft import SftRun
 
 LIMITS = LimitParams()
 USUAL = [{"step": step, "loss": 1.0, "grad_norm": 0.5 + 0.01 * (step % 7)} for step in range(60)]
@@ -58,3 +61,10 @@ def test_one_bad_step_or_a_quiet_run_is_no_explosion() -> None:
 def test_what_is_not_finite_ends_the_run_at_once(name: str, value: float) -> None:
     with pytest.raises(TrainingError, match=f"{name} not finite at step 60"):
         check_limits(LIMITS, rows({name: value}, 1), "run")
+
+
+def test_text_may_be_known_by_heart() -> None:
+    run = {"start": "base/a", "data": "a/chat", "limits": {"kl": 3.0}}
+    assert check(SftRun, run, where="sft.runs.a").limits.entropy is None
+    preferred = {"algorithm": "dpo", "start": "base/a", "data": "a/pairs", "limits": {"kl": 3.0}}
+    assert check(PreferenceRun, preferred, where="preference.runs.a").limits.entropy == 0.001

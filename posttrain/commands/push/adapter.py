@@ -31,7 +31,9 @@ def hub_base(folder: Path, lineage: Lineage) -> HubModel | None:
     stage = lineage.maker(base) or ""
     if not stage.startswith("base_hub@"):
         what = f"it is an adapter of {base}, which is no run of base.hub: nobody else could load it"
-        raise ModelError(what=what, where=str(folder), fix="Run it with `adapter: {merge: true}`, or push --gguf")
+        raise ModelError(
+            what=what, where=str(folder), fix="Run it with `adapter: {type: lora, merge: true}`, or push --gguf"
+        )
     settings = next(iter(lineage.lock[stage]["params"].values()))
     run: dict[str, Any] = settings[f"base.hub.{stage.partition('@')[2]}"]
     return HubModel(run["name"], run["revision"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -74,7 +75,7 @@ class SampledBestRun(SampledRun, SampledBestConfig):
 
 
 def best_rule(select: Options, steps_a_round: int) -> Select:
-    """Return the rule that selects samples, from its options; where none reaches the threshold, the best of all.
+    """Return the rule that selects samples, from its options; one that does not count if none is good enough.
 
     Thresholds are on the outcome, without rewards of form and length.
     """
@@ -90,7 +91,9 @@ def best_rule(select: Options, steps_a_round: int) -> Select:
                 threshold = select.threshold
             case _:
                 return selected_rows(batch, best_of_group(reward_B, group_B))
-        return selected_rows(batch, above(outcome_B, min(threshold, float(outcome_B.max()))))
+        reached, reaching = bool((outcome_B >= threshold).any()), above(outcome_B, threshold)
+        part = selected_rows(batch, reaching if reached else outcome_B.argmax()[None])
+        return part.with_columns(part.columns.with_rows(counts=torch.full((len(part),), float(reached))))
 
     return select_rows
 
