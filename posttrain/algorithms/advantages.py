@@ -44,13 +44,16 @@ def at_last_token(reward_B: Tensor, lengths_B: Tensor) -> Tensor:
 def whiten(advantage_N: Tensor, weight_N: Tensor, eps: float = 1e-8) -> Tensor:
     """(A - mean) / sqrt(var + eps) over all counted tokens of the optimizer step; uncounted tokens stay 0.
 
-    Advantages that are all equal become exactly 0: dividing their rounding errors would train on noise.
+    Advantages that are all equal become exactly 0: dividing their rounding errors would train on noise. So do those
+    that differ from the mean by rounding alone, whose sign would say whether they are clipped.
     """
     counted_N = weight_N > 0
     values = advantage_N[counted_N]
     if values.numel() < 2 or bool(values.max() == values.min()):
         return torch.zeros_like(advantage_N)
     centred = values - values.mean()
+    rounding = 4 * torch.finfo(values.dtype).eps * values.abs().max()
+    centred = centred.masked_fill(centred.abs() <= rounding, 0.0)
     return torch.zeros_like(advantage_N).masked_scatter(counted_N, centred / (centred.var() + eps).sqrt())
 
 

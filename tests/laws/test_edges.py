@@ -87,6 +87,14 @@ def test_the_upper_edge_of_a_correction_is_inside(kind: str, inside: float) -> N
     assert_close(found, t(inside, 0.0, 0.5 if kind == "mask" else 1.0, 0.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_differs_from_the_mean_by_rounding_alone_is_0_after_whitening(dtype: torch.dtype) -> None:
+    """Its sign would say whether it is clipped: found by the laws, in single precision."""
+    values = torch.tensor([[0.0, -2 / 3, 0.0, -2 / 3, 0.0, -1 / 3, 2 / 3, 2 / 3, 1 / 3]], dtype=dtype) + 0.1
+    found = whiten(values, torch.ones_like(values))
+    assert found[0, [0, 2, 4]].tolist() == [0.0, 0.0, 0.0] and bool((found[0, [1, 3, 5, 6, 7, 8]] != 0).all())
+
+
 def test_whitening_leaves_dropped_tokens_out_of_mean_and_deviation() -> None:
     knobs = POLICY_ROWS["reinforce_pp"].settings(truncated="mask", kl="none")
     rows = {"reward": t(1, 3, 1000), "truncated": torch.tensor([False, False, True])}
