@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from posttrain.algorithms.corrections import correction_weights
 from posttrain.algorithms.policy.dppo import NEARLY_CERTAIN, binary_kl
+from posttrain.algorithms.policy.grpo import group_centred, group_zscore
 from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, foreign_refusal
 from posttrain.algorithms.policy_objective import PolicyObjective, doubling_factor
 from posttrain.algorithms.preference.orpo import NEAR_ZERO, log_odds, orpo
@@ -93,6 +94,13 @@ def test_what_differs_from_the_mean_by_rounding_alone_is_0_after_whitening(dtype
     values = torch.tensor([[0.0, -2 / 3, 0.0, -2 / 3, 0.0, -1 / 3, 2 / 3, 2 / 3, 1 / 3]], dtype=dtype) + 0.1
     found = whiten(values, torch.ones_like(values))
     assert found[0, [0, 2, 4]].tolist() == [0.0, 0.0, 0.0] and bool((found[0, [1, 3, 5, 6, 7, 8]] != 0).all())
+
+
+def test_groups_of_equal_rewards_have_advantages_of_exactly_0() -> None:
+    """0.7 * 3 / 3 is not 0.7 in single precision."""
+    rewards, groups = torch.tensor([0.7, 0.7, 0.7, 0.1, 0.1, 0.1, 0.1]), torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    for advantage in (group_centred, group_zscore):
+        assert advantage(rewards, groups).tolist() == [0.0] * 7
 
 
 def test_whitening_leaves_dropped_tokens_out_of_mean_and_deviation() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from posttrain.algorithms.advantages import check_group_size, group_range, group_sums, grouped
@@ -14,10 +13,10 @@ ZSCORE = "group_zscore"
 
 
 def group_centred(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """R_i - mean_group(R) (Dr. GRPO, Liu 2025)."""
+    """R_i - mean_group(R), exactly 0 where the rewards are all equal (Dr. GRPO, Liu 2025)."""
     total_B, count_B = group_sums(reward_B, group_B)
     check_group_size(count_B, "group_centred")
-    return reward_B - total_B / count_B
+    return (reward_B - total_B / count_B).masked_fill(group_range(reward_B, group_B) == 0, 0.0)
 
 
 def group_zscore(reward_B: Tensor, group_B: Tensor, eps: float = EPS) -> Tensor:
@@ -25,8 +24,7 @@ def group_zscore(reward_B: Tensor, group_B: Tensor, eps: float = EPS) -> Tensor:
     centred_B = group_centred(reward_B, group_B)
     squares_B, count_B = group_sums(centred_B.square(), group_B)
     std_B = (squares_B / (count_B - 1)).sqrt()
-    flat_B = group_range(reward_B, group_B) == 0
-    return torch.where(flat_B, torch.zeros_like(reward_B), centred_B / (std_B + eps))
+    return centred_B / (std_B + eps)
 
 
 ADVANTAGES = {
