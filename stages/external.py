@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +13,9 @@ from posttrain.params.params import load
 from posttrain.params.slots import model_slot, needed_model, table_of, table_slot
 from posttrain.processes.own_command import OwnCommand, written_by
 from posttrain.processes.stage import run_named_stage
-from posttrain.tables.curve import Column, read_curve
+from posttrain.tables.curve import Column, read_curve, write_curve
 from posttrain.tables.sources import USER_KINDS
-from posttrain.workspace import atomic_path, metrics_path, model_path, plot_path, write_json, write_text
+from posttrain.workspace import metrics_path, model_path, plot_path, write_json, write_text
 
 
 class ExternalRun(OwnCommand):
@@ -35,7 +34,7 @@ def main(run: str) -> None:
     with written_by(params, section, model_path(name), start, table_of(params.data)) as written:
         columns = _checked_metrics(written / "metrics.csv")
         fetch_model(str(written / "out"), None, model_path(name))
-        _save_metrics(name, written / "metrics.csv", columns, params)
+        _save_metrics(name, columns, params)
     print(f"{name}: what `{params.script}` wrote was checked and saved in {model_path(name)}")
 
 
@@ -49,11 +48,12 @@ def _checked_metrics(written: Path) -> dict[str, Column]:
     return columns
 
 
-def _save_metrics(name: str, written: Path, columns: dict[str, Column], params: ExternalRun) -> None:
+def _save_metrics(name: str, columns: dict[str, Column], params: ExternalRun) -> None:
     """Save the metrics per step, if there are any, and the last value of each."""
     if columns:
-        with atomic_path(plot_path(name)) as file:
-            shutil.copyfile(written, file)
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        known = [{key: value for key, value in row.items() if value is not None} for row in rows]
+        write_curve(plot_path(name), [{**row, "step": int(row["step"])} for row in known])
     else:
         write_text(plot_path(name), "step,loss\n")
     measured = {key: [value for value in column if value is not None] for key, column in columns.items()}

@@ -66,7 +66,10 @@ def parse_query(row: str) -> Query:
     if is_row(row):
         return Query(ids=(row,))
     if place := place_of(row):
-        return Query(texts=texts_of([_source_row(*place)]))
+        texts = texts_of([_source_row(*place)])
+        if not texts:
+            raise DataError(what="the row has no text to search for", where=row, fix="Give its id, or a text of it")
+        return Query(texts=texts)
     if len(row.strip()) < SHORTEST:
         fix = f"Give an id, FILE:LINE, or a text of at least {SHORTEST} characters"
         raise DataError(what="the text is too short", where=f"'{row}'", fix=fix)

@@ -244,7 +244,7 @@ class RolloutLog:
         try:
             return decode(self._file(first))
         except DECODE_ERRORS as error:
-            fix = "Run `posttrain checkpoints restart` for this run, and run it again"
+            fix = f"Remove {self._folder}, and run it again: it then begins at its first step"
             raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(first)), fix=fix) from error
 
     def _parts(self) -> Iterator[list[int]]:

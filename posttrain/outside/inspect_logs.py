@@ -15,11 +15,12 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.outside import inspect_child
 from posttrain.outside.tool import Tool
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.slots import NONE, table_of
 from posttrain.params.stage_table import Settings, curve_runs, group_of, policies
 from posttrain.rollout import FAILED
 from posttrain.tables.columns import digest
 from posttrain.tables.store import read_table
-from posttrain.workspace import read_finite_json, rollouts_path, table_path
+from posttrain.workspace import read_finite_json, rollouts_path
 
 TOOL: Final = Tool("inspect_ai", "Inspect AI", "0.3", "inspect")
 WHERE: Final = "posttrain show inspect"
@@ -73,8 +74,10 @@ def _of_run(name: str, settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield the log of the rows that a run was trained on; a prompt that was drawn again is another epoch."""
     files = sorted(rollouts_path(name).glob("part-?????.parquet"))
     rows = pl.concat([read_table(file, "training_rollouts") for file in files])
-    data = str(curve_runs(settings)[name].get("data", ""))
-    prompts = {row["id"]: row for row in read_table(table_path(data), "prompts").iter_rows(named=True)}
+    data = str(curve_runs(settings)[name].get("data", NONE))
+    table = table_of(data)
+    rows_of = [] if table is None else read_table(table, "prompts").iter_rows(named=True)
+    prompts = {row["id"]: row for row in rows_of}
     drawn: Counter[str] = Counter()
     samples = []
     for row in _with_text(rows, rollouts_path(name)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +14,14 @@ from pydantic import Field, field_validator
 from posttrain.errors import ParamsError
 from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.adapter_files import is_adapter
+from posttrain.models.files.store import load_model, save_model
 from posttrain.outside import lm_eval_child
 from posttrain.outside.tool import Tool
 from posttrain.params.params import PARAMS_FILE, Params, did_you_mean
 from posttrain.params.slots import model_slot
 from posttrain.tables.columns import COLUMNS, with_ids
+from posttrain.text.chat import DATE
 from posttrain.workspace import CUSTOM, is_outside
 
 TOOL: Final = Tool("lm_eval", "lm-eval", "0.4.13", "lm-eval")
@@ -50,19 +55,32 @@ def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float],
     runtime = Runtime(run.device)
     asked = {
         **run.model_dump(exclude={"policy", "device"}),
-        "model": str(model),
+        "date": DATE,
         "device": str(runtime.device),
         "dtype": "bfloat16" if runtime.bf16 else "float32",
         "threads": run.device.threads,
         "deterministic": run.device.deterministic,
     }
     threads = {"OMP_NUM_THREADS": str(run.device.threads), "TOKENIZERS_PARALLELISM": "false"}
-    found = TOOL.answer(lm_eval_child, asked, where, FIX, **threads)
+    with whole(model) as folder:
+        found = TOOL.answer(lm_eval_child, {**asked, "model": str(folder)}, where, FIX, **threads)
     if unknown := found.get("unknown"):
         fix = did_you_mean(unknown[0], found["known"]) if run.include else "Name the folder of your own task: include"
         raise ParamsError(what=f"{where}.tasks: lm-eval has no task '{unknown[0]}'", where=PARAMS_FILE, fix=fix)
     note(**{"lm_eval" if name == "lm_eval" else f"lm_eval_{name}": value for name, value in found["versions"].items()})
     return found["figures"], documents_table(found["documents"])
+
+
+@contextmanager
+def whole(model: Path) -> Iterator[Path]:
+    """Return a folder that transformers reads without its base: of an adapter, for as long as it is needed."""
+    if not is_adapter(model):
+        yield model
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "model")
+        save_model(load_model(model), folder, model, "float32")  # as evaluate has it in memory
+        yield folder
 
 
 def documents_table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

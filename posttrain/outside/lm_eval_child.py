@@ -16,6 +16,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
+    _fix_date(asked["date"])
     torch.set_num_threads(asked["threads"])
     torch.use_deterministic_algorithms(asked["deterministic"])
     manager = TaskManager(include_path=asked["include"])
@@ -36,6 +37,20 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     documents = [row for task, samples in found["samples"].items() for row in _documents(task, samples)]
     versions = {name: version(name) for name in ("lm_eval", "torch", "transformers", "datasets")}
     return {"figures": dict(_figures(found["results"])), "documents": documents, "versions": versions}
+
+
+def _fix_date(date: str) -> None:
+    """Let chat templates write this date, not that of the day."""
+    from datetime import datetime
+
+    from transformers.utils import chat_template_utils
+
+    class Fixed(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Fixed:  # noqa: ARG003
+            return cls.fromisoformat(date)
+
+    chat_template_utils.datetime = Fixed  # type: ignore[attr-defined]
 
 
 def _figures(results: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:

@@ -23,7 +23,7 @@ def process_notes(typed: Mapping[str, Any]) -> list[str]:
 
 def _notes(where: str, params: Any) -> Iterator[str]:
     processes, served = getattr(params, "processes", 1), _served_gpus(params)
-    if (processes == 1 and not served) or LAUNCH in os.environ:  # they run elsewhere
+    if (processes == 1 and not served) or os.environ.get(LAUNCH):  # they run elsewhere
         return
     shown = together = f"processes = {processes}"
     gpus, cores = _gpus(params.device.device), os.cpu_count() or 1

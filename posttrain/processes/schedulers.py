@@ -57,8 +57,11 @@ def is_scheduled() -> bool:
 
 
 def read_slurm() -> None:
-    """Put what srun says under the names that torch knows; a batch script itself is no task of a step."""
-    if RANK in os.environ or "SLURM_STEP_ID" not in os.environ:
+    """Put what srun says under the names that torch knows; a batch script itself is no task of a step.
+
+    Nor is a process that is to start its own by POSTTRAIN_LAUNCH, as in a shell that srun has opened.
+    """
+    if RANK in os.environ or os.environ.get(LAUNCH) or "SLURM_STEP_ID" not in os.environ:
         return
     job, step = (int(os.environ.get(f"SLURM_{name}_ID", "0")) for name in ("JOB", "STEP"))
     os.environ |= {RANK: os.environ["SLURM_PROCID"], SIZE: os.environ["SLURM_NTASKS"]}

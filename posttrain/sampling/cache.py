@@ -148,5 +148,5 @@ def _write(file: Path, completions: Sequence[Completion]) -> None:
         partial = Path(scratch, file.name)
         write_parquet(pl.DataFrame(values, schema=_SCHEMA), partial)
         os.replace(partial, file)
-    write_text(file.with_suffix(".md5"), file_digest(file))
+    write_text(file.with_suffix(".md5"), file_digest(file), shared=True)
     remove_oldest(file, CACHE_BYTES)

@@ -89,6 +89,7 @@ class _Reading:
             given = row.get("split") if isinstance(row, dict) else None
             if not self._within_limit(source, given):
                 if given is None:
+                    file_columns.complete &= not part.place.lower().endswith(".jsonl")  # later rows may have more
                     break
                 continue
             try:

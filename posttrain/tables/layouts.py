@@ -12,7 +12,18 @@ import polars as pl
 
 from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, VARIABLES, Kind, content_ids
 from posttrain.tables.failures import short_repr
-from posttrain.tables.turns import Row, RowError, Turns, conversation, sharegpt, text, turns, type_name, variables
+from posttrain.tables.turns import (
+    Row,
+    RowError,
+    Turns,
+    conversation,
+    sharegpt,
+    text,
+    tool_name,
+    turns,
+    type_name,
+    variables,
+)  # fmt: skip
 
 Layout = tuple[str, ...]
 
@@ -37,6 +48,9 @@ def convert_all(row: Row, kind: Kind) -> list[dict[str, Any]]:
         if all(row.get(name) is not None for name in layout):
             turned = turn(row)
             several = turned if isinstance(turned, list) else [turned]
+            if kind != "corpus":
+                several = [_with_system(row, one) for one in several]
+                _check_no_tools(row, kind)
             if "problem" in COLUMNS[kind]:
                 shared = {"problem": _scalar(row, "problem"), VARIABLES: variables(row)}
                 several = [{**one, **shared} for one in several]
@@ -46,6 +60,30 @@ def convert_all(row: Row, kind: Kind) -> list[dict[str, Any]]:
     fewest = missing[nearest]
     names, verb = " and ".join(f"'{name}'" for name in fewest), "is" if len(fewest) == 1 else "are"
     raise NoLayoutError(f"{names} {verb} missing or null; fill it in or drop the row")
+
+
+def _with_system(row: Row, made: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with its column `system` as the first turn."""
+    system = row.get("system")
+    if system is None or system == "":
+        return made
+    if not isinstance(system, str):
+        raise RowError(f"'system' is {type_name(system)}; give the system turn as a text, or rename the column")
+    name = "messages" if "messages" in made else "prompt"
+    if made[name] and made[name][0][0] == "system":
+        raise RowError(f"'{name}' begins with a system turn, and there is a column 'system' too; remove one")
+    first = {name: [("system", text(system, "'system'")), *made[name]]}
+    fields = {"fields": json.dumps([{}, *json.loads(made["fields"])], ensure_ascii=False)} if made.get("fields") else {}
+    return {**made, **first, **fields}
+
+
+def _check_no_tools(row: Row, kind: Kind) -> None:
+    """Refuse tools where the policy is not shown any, unless a reward gets them."""
+    given = row.get("tools")
+    if kind == "chat" or not isinstance(given, list) or not given or not all(map(tool_name, given)):
+        return
+    if "info" not in row or "tools" not in str(row["info"]):
+        raise RowError(f"'tools' would be lost: {kind} have none; use rows of chat, or rename the column")
 
 
 def layout_names(kind: Kind) -> str:
@@ -127,10 +165,9 @@ def _alpaca(row: Row) -> dict[str, Any]:
 
 
 def _instruction(row: Row) -> list[dict[str, Any]]:
-    """Alpaca's instruction, and its input on the line after it; `system` where there is one."""
+    """Alpaca's instruction, and its input on the line after it."""
     instruction = "\n".join(_plain(row, name) for name in ("instruction", "input") if row.get(name))
-    system = [{"role": "system", "content": _plain(row, "system")}] if row.get("system") else []
-    return [*system, {"role": "user", "content": instruction}]
+    return [{"role": "user", "content": instruction}]
 
 
 def _plain(row: Row, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from posttrain.tables.ngrams import Array, chunks, grams
+from posttrain.tables.ngrams import Array, chunks, grams, spans
 
 SHINGLE: Final = 5
 """Words of a shingle."""
@@ -108,10 +108,9 @@ def _bands(texts: pl.Series, rows: int) -> Array:
 
 def _similarities(texts: pl.Series, left: Array, right: Array) -> Array:
     """Return the Jaccard similarity of each pair's sets of shingles."""
-    parts = [
-        _jaccard(texts, left[start : start + _PAIRS], right[start : start + _PAIRS])
-        for start in range(0, len(left), _PAIRS)
-    ]
+    sizes = texts.str.len_bytes().cast(pl.Int64).to_numpy()
+    cuts = spans(sizes[left] + sizes[right], _PAIRS)
+    parts = [_jaccard(texts, left[start:end], right[start:end]) for start, end in cuts]
     return np.concatenate(parts) if parts else np.empty(0)
 
 

@@ -71,13 +71,18 @@ def texts_without_system(frame: pl.DataFrame, kind: Kind) -> pl.Series:
 
 def chunks(texts: pl.Series) -> Iterator[tuple[int, pl.Series]]:
     """Parts of the texts, each with the number of its first."""
-    ends = texts.str.len_bytes().cum_sum().to_numpy()
-    start = 0
-    while start < len(texts):
+    for start, end in spans(texts.str.len_bytes().cast(pl.Int64).to_numpy(), _TEXTS):
+        yield start, texts.slice(start, end - start)
+
+
+def spans(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end of parts of at most so many items, and _BYTES in all unless one item has more."""
+    ends, start = sizes.cumsum(), 0
+    while start < len(ends):
         before = ends[start - 1] if start else 0
         fitting = int(np.searchsorted(ends, before + _BYTES, side="right"))
-        end = min(max(fitting, start + 1), start + _TEXTS)
-        yield start, texts.slice(start, end - start)
+        end = min(max(fitting, start + 1), start + most)
+        yield start, end
         start = end
 
 

@@ -105,8 +105,7 @@ def sharegpt(row: Row) -> dict[str, Any]:
     if not isinstance(value, list):
         raise RowError(f"'conversations' is {type_name(value)}; give a list of turns with 'from' and 'value'")
     renamed = [_from_value(turn, f"turn {nth} of 'conversations'") for nth, turn in enumerate(value, 1)]
-    system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
-    return conversation({**row, "conversations": [*system, *renamed]}, "conversations")
+    return conversation({**row, "conversations": renamed}, "conversations")
 
 
 def text(value: str, where: str) -> str:

@@ -134,6 +134,8 @@ class ChatText:
         pairs = [(conversation, nth) for conversation, some in zip(conversations, trained, strict=True) for nth in some]
         opened = self._template.write([conversation.request(nth, opened=True) for conversation, nth in pairs])
         closed = self._template.write([conversation.request(nth + 1) for conversation, nth in pairs])
+        for (conversation, nth), ended in zip(pairs, closed, strict=True):
+            self._template.check_thought(conversation, nth, ended.text)
         rendered = iter(list(zip(opened, closed, strict=True)))
         turns_of = [
             (conversation, [next(rendered) for _ in some])

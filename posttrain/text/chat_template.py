@@ -133,6 +133,14 @@ class ChatTemplate:
             self._frame(conversation, _named(_marked(conversation.messages)), _named_tools(conversation.tools))
             self._checked.add(_form(conversation))
 
+    def check_thought(self, conversation: Conversation, nth: int, text: str) -> None:
+        """Refuse a template that leaves a turn's thoughts out of the text that ends with it."""
+        thought = str(conversation.messages[nth].get("reasoning_content") or "").strip()
+        if thought and thought not in text:
+            fix = "Use a template that writes them, or put them into the content"
+            what = f"leaves out the thoughts (reasoning_content) of turn {nth + 1} of"
+            raise self.refusal(what, conversation.messages, fix, name=conversation.name)
+
     def _frame(self, conversation: Conversation, marked: Sequence[Message], tools: Tools) -> tuple[str, dict[int, int]]:
         """Return the text with marks in place of contents and names, and where those of each turn begin."""
         messages = conversation.messages

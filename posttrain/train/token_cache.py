@@ -107,7 +107,7 @@ def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -
         os.utime(file)
         return cached
     _write(file, frame, encode)
-    write_text(file.with_suffix(".md5"), file_digest(file))
+    write_text(file.with_suffix(".md5"), file_digest(file), shared=True)
     remove_oldest(file, CACHE_BYTES)  # processes that mapped one can still read it
     return MappedRows(file)
 

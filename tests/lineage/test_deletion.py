@@ -61,6 +61,7 @@ def test_a_row_is_found_by_its_line_its_id_and_its_text(inside: Path) -> None:
     [
         ("abc", "'abc': the text is too short. Give an id, FILE:LINE, or a text of at least 4 characters"),
         ("my/data/prompts.jsonl:900", "my/data/prompts.jsonl:900: no row has this number"),
+        ("my/empty.jsonl:1", "my/empty.jsonl:1: the row has no text to search for"),
         ("params.yaml:3", "params.yaml: rows of a '.yaml' file cannot be read"),
     ],
 )
@@ -68,6 +69,7 @@ def test_what_cannot_be_looked_for_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, expected: str
 ) -> None:
     write_data(tmp_path / "my/data")
+    (tmp_path / "my/empty.jsonl").write_text('{"text": "", "number": 3}\n')
     (tmp_path / "params.yaml").write_text(PARAMS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=re.escape(expected)):

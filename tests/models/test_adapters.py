@@ -26,6 +26,7 @@ from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.master_weights import frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear, dequantise, quantise, round_model
+from posttrain.outside.lm_eval import whole
 from posttrain.params.params import check
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
@@ -282,6 +283,20 @@ def test_a_reward_model_keeps_its_head(folder: Path, tmp_path: Path) -> None:
     assert again.config.reward_shift == 0.5
     with pytest.raises(ModelError, match="scores text"):
         load_policy(tmp_path / "reward")
+
+
+def test_an_adapter_for_a_tool_of_others_is_a_whole_model(folder: Path, tmp_path: Path) -> None:
+    """Transformers reads no base where the adapter's folder has a config.json."""
+    from transformers import AutoModelForCausalLM
+
+    save_model(adapted(folder).policy, tmp_path / "adapter", folder)
+    expected = load_model(tmp_path / "adapter").state_dict()
+    with whole(tmp_path / "adapter") as place:
+        found = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).state_dict()
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+    assert not place.exists()
+    with whole(folder) as place:
+        assert place == folder
 
 
 def test_another_or_a_missing_base_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ if how == "forgets":
         if name.startswith("tokenizer"):
             os.remove(f"{out}/{name}")
 with open(os.environ["POSTTRAIN_METRICS"], "w") as file:
-    file.write("step,loss\\n0,2.0\\n1,1.5\\n")
+    file.write('"step","loss"\\n0,2.0\\n1,1.5')
 """
 PARAMS = """
 seed: 7

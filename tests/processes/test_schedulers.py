@@ -18,7 +18,7 @@ import pytest
 
 from posttrain.errors import PosttrainError
 from posttrain.processes.agreement import differences
-from posttrain.processes.schedulers import ADDRESS, LOCAL, PORT, RANK, SIZE, check_size, first_node, read_slurm
+from posttrain.processes.schedulers import ADDRESS, LAUNCH, LOCAL, PORT, RANK, SIZE, check_size, first_node, read_slurm
 from tests.processes.test_launch import ENDED_S, LONG, Start, alive, came_true
 from tests.workspace import ROOT, stage
 
@@ -176,6 +176,10 @@ def test_the_variables_of_slurm_are_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert RANK not in os.environ, "a batch script is no task"
     for name, value in {"SLURM_STEP_ID": "2", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv(LAUNCH, "srun -n {processes}")
+    read_slurm()
+    assert RANK not in os.environ, "a shell of srun, from which POSTTRAIN_LAUNCH starts the processes, is no task"
+    monkeypatch.delenv(LAUNCH)
     read_slurm()
     assert [os.environ[one] for one in (RANK, SIZE, LOCAL, ADDRESS, PORT)] == ["5", "8", "1", "gpu07", "15001"]
 

@@ -165,6 +165,43 @@ def test_sharegpt_and_alpaca(row: Row, messages: list[Row]) -> None:
     assert load([row], "chat")["messages"][0].to_list() == messages
 
 
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        ("chat", {"prompt": "1+1?", "completion": "2"}),
+        ("prompts", {"prompt": "1+1?", "answer": "2"}),
+        ("pairs", {"prompt": "1+1?", "chosen": "2", "rejected": "3"}),
+        ("pairs", {"chosen": PLAIN["messages"], "rejected": [*user("1+1?"), *assistant("3")]}),
+        ("feedback", {"prompt": "1+1?", "completion": "2", "label": True}),
+        ("feedback", {"prompt": "1+1?", "completions": ["2"], "labels": [True]}),
+    ],
+)
+def test_a_column_system_is_the_first_turn_of_every_layout(kind: Kind, row: Row) -> None:
+    """As Orca's pairs have it."""
+    column = "messages" if kind == "chat" else "prompt"
+    system = {"role": "system", "content": "Be brief."}
+    plain, made = (load([found], kind)[column][0].to_list() for found in (row, {**row, "system": "Be brief."}))
+    assert made == [system, *plain]
+    assert load([{**row, "system": ""}], kind)[column][0].to_list() == plain
+
+
+def test_a_column_system_keeps_the_fields_of_turns_in_their_place() -> None:
+    calling = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    row = load([{"messages": [*user("a"), calling], "system": "Be brief."}], "chat").row(0, named=True)
+    assert [bool(field) for field in json.loads(row["fields"])] == [False, False, True]
+
+
+def test_what_would_be_lost_of_a_row_is_refused() -> None:
+    twice = [{"role": "system", "content": "a"}, *user("b")]
+    with pytest.raises(TableError, match="begins with a system turn, and there is a column 'system' too"):
+        load([{"prompt": twice, "completion": "c", "system": "d"}], "chat")
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    for kind, row in {"pairs": {"chosen": "b", "rejected": "c"}, "prompts": {"answer": "b"}}.items():
+        with pytest.raises(TableError, match=f"'tools' would be lost: {kind} have none"):
+            load([{"prompt": "a", **row, "tools": tools}], kind)
+    load([{"prompt": "a", "answer": "b", "info": {"tools": tools}, "tools": tools}], "prompts")
+
+
 def test_alpaca_pairs() -> None:
     row = load([{"instruction": "Add.", "input": "1, 1", "chosen": "2", "rejected": "3"}], "pairs").row(0, named=True)
     assert [row[name] for name in ("prompt", "chosen", "rejected")] == [

@@ -312,3 +312,11 @@ def test_a_table_with_tool_use_becomes_rows(folder: Path) -> None:
     assert trained_texts(text, one.rows[0]) == ['[add {"a": 1}]<|end|>', "It is 3.<|end|>"]
     (last,) = demonstrations(text, frame, RowLimit(max_tokens=256), "data/mine/chat.parquet", "last")
     assert trained_texts(text, last.rows[0]) == ["It is 3.<|end|>"]
+
+
+def test_a_thought_that_the_template_does_not_write_is_refused(folder: Path, text: ChatText) -> None:
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": " Hm. "}]
+    with pytest.raises(DataError, match=r"leaves out the thoughts \(reasoning_content\) of turn 2 of"):
+        text.conversations([Conversation(said)], "all")
+    writes = CHATML.replace("{{ m.content }}", "{{ m.reasoning_content | default('') }}{{ m.content }}") + OPENED
+    with_template(folder, writes).conversations([Conversation(said)], "all")

@@ -48,9 +48,16 @@ def scored_policy(name: str, kind: Literal["prompts", ""] = "") -> tuple[str, st
 
 def push(name: str, to: str, access: Literal["public", "private"], does: Literal["upload", "show"]) -> str:
     """Upload a policy's model, or show what would be uploaded."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
     target = _TARGET.fullmatch(to)
     if target is None:
         raise ParamsError(what=f"'{to}' is no repository", where="--to", fix="Write hf:OWNER/NAME")
+    try:
+        validate_repo_id(target[1])
+    except HFValidationError as error:
+        raise ParamsError(what=f"'{to}' is no repository: {error}", where="--to", fix="Write another name") from error
     label, model = scored_policy(name)
     require_current(label)
     folder = Path("models") / model
