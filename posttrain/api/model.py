@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -192,3 +193,10 @@ def our_attention(model: Any) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(own)
+
+
+def frozen_of(model: Any, reference: Any | None, *, moves: bool) -> Any:
+    """Return the reference of a run: the given one, or a copy of the model; a copy of the given one where it moves."""
+    if reference is None:
+        return copy.deepcopy(model)
+    return copy.deepcopy(reference) if moves else reference

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from posttrain.algorithms.padded import entry
-from posttrain.api.model import Messages, check_room, device_of, our_attention, own_model, text_of
+from posttrain.api.model import Messages, check_room, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
@@ -80,10 +80,9 @@ def train_online(
     reward made with `posttrain.rewards.rule`, or a mapping of several: {"correct": 1.0, "brief": (function, 0.2)}, in
     which a reward of posttrain has its settings as in params.yaml. Functions run in this process without a time limit.
 
-    settings: keys of online.runs (`posttrain params online`), without those of pipelines: {"rollout": {"rounds": 20,
-    "group_size": 8}, "kl": "none", "optimizer": {"lr": 1e-5}}. reference: the frozen model of the KL; by default a copy
-    of the model as it is. sampler: what samples the model, by default the built-in decoder
-    (posttrain.sampling.sampler.Sampler).
+    settings: keys of online.runs (`posttrain params online`) but those of pipelines: {"rollout": {"rounds": 20}, "kl":
+    "none", "optimizer": {"lr": 1e-5}}. reference: the frozen model of the KL; by default a copy of the model as it is.
+    sampler: what samples the model, by default the built-in decoder (posttrain.sampling.sampler.Sampler).
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
     arguments resumes a killed one. on_step: is called with the number of each step and its metrics.
@@ -94,9 +93,8 @@ def train_online(
     asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
     rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
     check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
-    start = reference
-    if "ref_logp" in needs and (reference is None or params.renew_reference is not None):  # a copy: it may move
-        start = copy.deepcopy(model if reference is None else reference)
+    moves = params.renew_reference is not None
+    start = frozen_of(model, reference, moves=moves) if "ref_logp" in needs else reference
     frozen = model if start is None else start
     critic = _critic(model, runtime) if "value" in needs else None
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):

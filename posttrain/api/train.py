@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.api.model import Messages, device_of, our_attention, own_model, text_of
+from posttrain.api.model import Messages, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
@@ -88,10 +87,7 @@ def train_model(
     text = text_of(model, tokenizer)
     examples = _examples(text, rows, objective, "rows")
     measured = _examples(text, heldout, objective, "heldout") if heldout else []
-    if "ref_logp" in objective.needs and (reference is None or _parts(objective) > 1):  # a copy: parts move it
-        start = copy.deepcopy(model if reference is None else reference)
-    else:
-        start = reference
+    start = frozen_of(model, reference, moves=_parts(objective) > 1) if "ref_logp" in objective.needs else reference
     runtime, frozen = Runtime(params.device), model if start is None else start
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
         models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)

@@ -188,12 +188,12 @@ def _tables(group: str, name: str, run: Any) -> list[str]:
     elif group == "data.samples":
         wanted = settings.get("tables", DEFAULT_TABLES)
         found = [kind for kind in SAMPLED if kind in wanted] if isinstance(wanted, list | tuple) else []
-    elif group == "data.filters":
-        found = [str(settings.get("data")).partition("/")[2]]
     else:
         found = [kind for kind in USER_KINDS if settings.get(kind)]
         if "pairs" in found and "feedback" not in found:
             found.append("feedback")
+        if not found and "data" in settings:  # a table of the kind that `data` is
+            found = [str(settings.get("data")).partition("/")[2]]
     return [f"{name}/{kind}" for kind in found]
 
 

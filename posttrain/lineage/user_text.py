@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from posttrain.params.stage_table import Settings, group_of
+from posttrain.params.stage_table import STAGES, Settings, group_of
 from posttrain.workspace import format_size, rollouts_path
 
 _GIVEN = ("data.files", "data.hub", "data.commands")
-_DERIVED = ("data.samples", "data.filters")
 LISTED = 6
 
 
 def user_text(settings: Settings) -> list[Path]:
     """The files and folders that hold it, of those that exist: sources under DVC, tables, completions, the report."""
     own = {run for group in _GIVEN for run in group_of(settings, group)}
-    derived = {name: run for group in _DERIVED for name, run in group_of(settings, group).items()}
+    derived = {name: run for stage in STAGES if stage.derives for name, run in group_of(settings, stage.group).items()}
     for _ in derived:  # a table may be made of one that is made of the user's
         own |= {name for name, run in derived.items() if _run_of((run or {}).get("data")) in own}
     added = [Path(str((run or {}).get("path"))) for run in group_of(settings, "data.files").values()]

@@ -28,6 +28,8 @@ class Stage:
     """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
     seeded: bool = False
     """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
+    derives: bool = False
+    """Whether its tables are made of the one that `data` names, and so have its prompts and its text."""
 
     @property
     def shares_settings(self) -> bool:
@@ -55,9 +57,16 @@ STAGES: Final = (
     Stage("base_folders", "base.folders", "model", "stages.base_folders:FolderRun"),
     Stage("base_hub", "base.hub", "model", "stages.base_hub:HubRun"),
     Stage("sft", "sft.runs", "model", "stages.sft:SftRun", seeded=True),
-    Stage("data_samples", "data.samples", "tables", "posttrain.sampling.sample_preferences:SamplesRun", seeded=True),
-    Stage("data_commands", "data.commands", "tables", "stages.data_commands:CommandRun", seeded=True),
-    Stage("data_filters", "data.filters", "tables", "stages.data_filters:ScoredFilterRun"),
+    Stage(
+        "data_samples",
+        "data.samples",
+        "tables",
+        "posttrain.sampling.sample_preferences:SamplesRun",
+        seeded=True,
+        derives=True,
+    ),
+    Stage("data_commands", "data.commands", "tables", "stages.data_commands:CommandRun", seeded=True, derives=True),
+    Stage("data_filters", "data.filters", "tables", "stages.data_filters:ScoredFilterRun", derives=True),
     Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
     Stage("reward_sets", "reward.sets", "model", "stages.reward_sets:SetRun"),
     Stage("preference", "preference.runs", "model", "stages.preference:PREFERENCE", seeded=True),

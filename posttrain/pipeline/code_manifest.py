@@ -28,8 +28,6 @@ CODE: Final = "code"
 """The stage that writes code/."""
 FOLDER: Final = Path("code")
 PROMPTS: Final = "/prompts"
-DERIVED: Final = ("data.samples", "data.filters", "data.commands")
-"""Groups whose tables have the prompts of other tables."""
 UNCOUNTED: Final = (
     "posttrain.__main__",
     "posttrain.commands",
@@ -302,7 +300,8 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
         own = group_of(settings, group).get(run) if group else None
     texts = list(texts_in(own))
     yield from texts
-    made_of = {name: made for group in DERIVED for name, made in group_of(settings, group).items()}
+    derived = [stage.group for stage in STAGES if stage.derives]
+    made_of = {name: made for group in derived for name, made in group_of(settings, group).items()}
     tables, seen = [text for text in texts if text.endswith(PROMPTS)], set[str]()
     while tables:
         name = tables.pop().removesuffix(PROMPTS)

@@ -220,6 +220,8 @@ def _unique(names: Sequence[str]) -> Sequence[str]:
 
 _JSON: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
+BY_LINE: Final = (".jsonl", ".csv")
+"""Files whose rows are counted as an editor counts lines."""
 READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
     ".parquet": _read_parquet,
     ".jsonl": _read_jsonl,

@@ -24,7 +24,7 @@ from posttrain.tables.find_files import FileFinder, Parts
 from posttrain.tables.hub_data import hub_parts
 from posttrain.tables.mixing import mix_by_weight
 from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, numbered_sources
-from posttrain.tables.readers import Columns, Numbered, Part
+from posttrain.tables.readers import BY_LINE, Columns, Numbered, Part
 from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import (
     Log,
@@ -315,4 +315,4 @@ def _two_users(column: str) -> pl.Expr:
 
 
 def _place(file: str, line: int) -> str:
-    return f"{file} {'line' if file.lower().endswith(('.jsonl', '.csv')) else 'row'} {line}"
+    return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from posttrain.commands.reward.inputs import _option
 from posttrain.commands.reward.trial import reward_test
 from posttrain.errors import DataError, ParamsError, PosttrainError, RewardError
 from posttrain.tables.store import write_table
@@ -291,3 +292,8 @@ def test_the_command_exits_with_1_where_a_row_failed() -> None:
         assert done.returncode == status, done.stderr
         assert f"{count} rows: 1 ok" in done.stdout
         assert ("error: reward 'test_rewards_of_rows:has_keys': 1 of 2 rows failed" in done.stderr) == bool(status)
+
+
+@pytest.mark.parametrize("mark", ["!", "?", ",", "-", "####", "#1", ""])
+def test_marks_are_texts_without_quotes(mark: str) -> None:
+    assert _option(f"after={mark}") == ("after", mark or None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,12 @@ def curve(folder: Path) -> list[float]:
     return pl.read_csv(folder / "plots/distill/x.csv")["teacher_kl"].to_list()
 
 
+def completions(folder: Path) -> list[Any]:
+    """The samples of each step."""
+    rows = pl.concat(map(pl.read_parquet, sorted((folder / "rollouts/distill/x").glob("part-*.parquet"))))
+    return rows.group_by("round", maintain_order=True).agg("completion_ids")["completion_ids"].to_list()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_with_all_tokens_is_the_run_with_the_model(
@@ -193,7 +201,7 @@ def test_a_run_with_all_tokens_is_the_run_with_the_model(
 ) -> None:
     size = len(load_tokenizer(models[1]))
     served = {"teacher": "none", "served": {"url": teacher.url, "model": str(models[1]), "key": "TEACHER_KEY"}}
-    found = {}
+    found, said = {}, {}
     for name, run in {
         "here": {"teacher": "base/teacher"},
         "all": {**served, "served": {**served["served"], "top": size - 1}},  # type: ignore[dict-item]
@@ -207,10 +215,11 @@ def test_a_run_with_all_tokens_is_the_run_with_the_model(
         folder = project(tmp_path / name, models, run)
         done = train(folder)
         assert done.returncode == 0, done.stdout
-        found[name] = curve(folder)
+        found[name], said[name] = curve(folder), completions(folder)
         assert KEY not in done.stdout + json.dumps([str(path) for path in folder.rglob("*") if KEY in path.name])
-    assert found["all"] == pytest.approx(found["here"], rel=1e-3)
-    assert found["both"] == pytest.approx(found["here"], rel=1e-3)
+    for name in ("all", "both"):  # until rounding leads to another token in a sample
+        same = sum(1 for _ in takewhile(bool, map(operator.eq, said[name], said["here"])))
+        assert same >= 3 and found[name][:same] == pytest.approx(found["here"][:same], rel=1e-3)
     assert found["some"][0] < found["here"][0]  # tokens that are one class cannot differ
     assert found["some"][-1] < 0.8 * found["some"][0] and found["here"][-1] < 0.8 * found["here"][0]
 

@@ -83,7 +83,7 @@ def _term(name: str, given: Mapping[str, Any], where: str, file: str) -> Weighte
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """`KEY=VALUE`, with the value as in params.yaml, but that a `#` without quotes begins no comment."""
+    """`KEY=VALUE`, with the value as in params.yaml, but that `#` and other marks need no quotes."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -91,7 +91,7 @@ def _option(text: str) -> tuple[str, Any]:
     fix = "Write KEY=VALUE, e.g. after=#### or 'tags=[think, answer]'"
     if not equals:
         raise ParamsError(what=f"'{text:.80}' has no '='", where="--options", fix=fix)
-    if "#" in value and value[0] not in "\"'[{":
+    if ("#" in value or not any(map(str.isalnum, value))) and value[:1] not in ("", '"', "'", "[", "{"):
         return key, value
     try:
         return key, YAML(typ="safe", pure=True).load(value)
