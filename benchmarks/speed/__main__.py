@@ -8,7 +8,6 @@ python -m benchmarks.speed --page                write the page from the results
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import RESULTS
 from benchmarks.speed.cases import COMPARED, SCALING, TINY
-from benchmarks.speed.run import alternate, median, ratios
+from benchmarks.speed.run import alternate, median, median_ratio
 from docs.make.performance import write_page
 
 BF16 = ("posttrain_bf16", "trl_bf16")
@@ -46,7 +45,8 @@ def main(arguments: list[str]) -> int:
             show(options.case, options.sides or sides_of(options.case), options.rounds, Path(folder))
         return 0
     if options.fresh:
-        shutil.rmtree(RESULTS, ignore_errors=True)
+        for case in (*COMPARED, *(case for cases in SCALING.values() for case in cases)):
+            (RESULTS / f"{case.replace('/', '-')}.json").unlink(missing_ok=True)
     if not options.page:
         for turn in range(1, options.rounds + 1):
             for case in COMPARED:
@@ -64,7 +64,7 @@ def show(case: str, sides: Sequence[str], rounds: int, folder: Path) -> None:
     reports = alternate(case, sides, rounds, folder)
     for side in sides:
         rate, peak = (median(reports[side], value) for value in (lambda r: r.rate, lambda r: r.peak_mb))
-        ratio = sorted(ratios(reports, side))[len(reports[side]) // 2]
+        ratio = median_ratio(reports, side)
         print(f"{case} {side}: {rate:.2f}/s, {peak:.0f} MB, posttrain is {ratio:.2f} times as fast")
 
 

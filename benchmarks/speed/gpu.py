@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import RESULTS, ROOT
 from benchmarks.speed.case import Row, Shape, batches
 from benchmarks.speed.cases import GPU
-from benchmarks.speed.run import MACHINE_GPU, Reports, alternate, load, median, ratios
+from benchmarks.speed.run import MACHINE_GPU, Reports, alternate, load, median, median_ratio, ratios
 
 PAGE = ROOT / "docs" / "reports" / "performance-gpu.md"
 EARLIER = (RESULTS / "h100", RESULTS / "torch-2.11")
@@ -169,11 +169,6 @@ def _reached(found: dict[str, Reports], case: str, what: str, peak: float) -> fl
     if "posttrain" not in reports or (what != "peak" and what not in reports):
         return None
     return share_of_peak(case, found[case], peak) if what == "peak" else median_ratio(reports, what)
-
-
-def median_ratio(reports: Reports, side: str) -> float:
-    """Return the middle of posttrain's rate over the side's."""
-    return sorted(ratios(reports, side))[len(reports[side]) // 2]
 
 
 if __name__ == "__main__":

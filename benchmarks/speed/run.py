@@ -111,3 +111,9 @@ def save(case: str, reports: Reports, folder: Path) -> None:
 
 def _file(case: str, folder: Path) -> Path:
     return folder / f"{case.replace('/', '-')}.json"
+
+
+def median_ratio(reports: Reports, side: str) -> float:
+    """Return the middle of posttrain's rate over the side's."""
+    found = sorted(ratios(reports, side))
+    return found[len(found) // 2]

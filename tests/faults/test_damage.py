@@ -21,7 +21,6 @@ def bench(stage_server: Server, smoke_workspace: Path, tmp_path_factory: pytest.
     return Bench(stage_server, smoke_workspace, tmp_path_factory.mktemp("bench"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(QUICK, FAULTS))
 def test_a_fault_is_told_and_the_next_run_ends_with_the_same_bytes(bench: Bench, name: str) -> None:
     fault, _, _ = FAULTS[name]

@@ -50,7 +50,6 @@ def test_a_record_names_the_inputs_that_dvc_records(smoke_workspace: Path) -> No
         assert not unused_inputs(entry, record), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", slow_except(QUICK_EDITS, edits.FAULTS))
 def test_an_input_that_is_edited_during_a_run(disturbed: Edits, fault: str) -> None:
     row = disturbed.trial(seed=0, fault=fault, after="step-00000010")  # a seed that restores the input

@@ -126,7 +126,6 @@ def test_a_folder_of_dvc_that_cannot_be_written_is_one_line(tmp_path: Path, comm
     assert re.search(r"^error: \S*\.dvc/tmp\S*: (File exists|Not a directory)\. Fix", done.stderr, re.M), done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(("grün und é",), ("grün und é", "plain with a space")))
 def test_a_clone_may_have_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import shutil
@@ -39,6 +38,7 @@ from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import make_batch
 from posttrain.workspace import library_environment
+from tests.faults.test_security import found_in
 from tests.models.tiny import tiny_folder, tiny_model
 from tests.serve.served import Served
 from tests.workspace import Finished, environment
@@ -216,7 +216,7 @@ def test_a_run_with_all_tokens_is_the_run_with_the_model(
         done = train(folder)
         assert done.returncode == 0, done.stdout
         found[name], said[name] = curve(folder), completions(folder)
-        assert KEY not in done.stdout + json.dumps([str(path) for path in folder.rglob("*") if KEY in path.name])
+        assert KEY not in done.stdout and not found_in(folder, KEY)
     for name in ("all", "both"):  # until rounding leads to another token in a sample
         same = sum(1 for _ in takewhile(bool, map(operator.eq, said[name], said["here"])))
         assert same >= 3 and found[name][:same] == pytest.approx(found["here"][:same], rel=1e-3)

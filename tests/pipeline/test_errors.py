@@ -16,7 +16,6 @@ from tests.workspace import stage as run_stage
 STAGES = sorted(file.stem for file in (ROOT / "stages").glob("[a-z]*.py"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", slow_except(["sft"], STAGES))
 def test_every_stage_explains_itself(smoke_workspace: Path, stage: str) -> None:
     done = run_stage(smoke_workspace, stage, "--help")

@@ -156,7 +156,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(["fails"], REFUSED))
 def test_what_fails_or_is_no_model_leaves_nothing(workspace: Path, name: str) -> None:
     done = stage(workspace, "external", name)
@@ -168,7 +167,6 @@ def test_what_fails_or_is_no_model_leaves_nothing(workspace: Path, name: str) ->
     assert not (workspace / f"plots/external/{name}.csv").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", slow_except([signal.SIGKILL], [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
 def test_a_killed_stage_leaves_no_process_and_no_file(workspace: Path, number: signal.Signals) -> None:
     words = [sys.executable, "-m", "stages.external", "waits"]

@@ -40,7 +40,6 @@ STAGES = (*QUICK, "online grpo", "sft main", "evaluate sft")
 OUTPUTS = ("models", "plots", "metrics", "results", "data", "records")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", slow_except(QUICK, STAGES))
 def test_a_stage_imports_what_it_needs(own_workspace: Path, tmp_path: Path, stage: str) -> None:
     file = tmp_path / "modules"

@@ -82,7 +82,6 @@ def stale(workspace: Path) -> set[str]:
     return set(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(QUICK, EDITS))
 def test_an_edit_makes_only_the_runs_stale_that_can_run_it(workspace: Path, name: str) -> None:
     file, before, text, expected = EDITS[name]
@@ -189,7 +188,6 @@ accept(["report"], "a constant that nothing reads")
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("between", slow_except(("repair",), ("", "repair")))
 def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> None:
     insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)

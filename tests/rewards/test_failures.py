@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from posttrain.tables.columns import with_ids
 from posttrain.tables.store import check_table
 from posttrain.workspace import read_finite_json
 from tests.models.tiny import rollout_of
+from tests.workspace import ROOT
 
 FAILED = Score(1.0, "infrastructure", "no server")
 
@@ -181,3 +183,25 @@ def test_a_group_without_its_failures_has_the_advantage_of_a_smaller_group() -> 
     for advantage in (group_centred, group_zscore, leave_one_out):
         alone = torch.cat([advantage(rewards[:3], group[:3]), advantage(rewards[3:], group[3:])])
         assert torch.equal(advantage(rewards, group), alone)
+
+
+def test_every_stage_that_may_wait_for_a_server_hands_it_on() -> None:
+    """`on_failures: wait` of a run's settings reaches its rewards wherever they are made."""
+    calls = {
+        f"{file.relative_to(ROOT)}": [len(call.args) for call in ast.walk(ast.parse(file.read_text())) if made(call)]
+        for folder in ("posttrain", "stages")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+    }
+    assert {name: sizes for name, sizes in calls.items() if sizes} == {
+        "posttrain/commands/reward/inputs.py": [2],
+        "posttrain/evaluate/sampled.py": [3],
+        "posttrain/online/heldout.py": [3, 2],  # the second is of demonstrations, whose runs have no such setting
+        "posttrain/online/run.py": [3],
+        "posttrain/rewards/composition.py": [2],
+        "stages/data_filters.py": [2],
+        "stages/data_samples.py": [3],
+    }
+
+
+def made(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "RewardSum"

@@ -54,11 +54,12 @@ from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example
 from posttrain.train.checkpoint import CheckpointData, Checkpoints, fingerprint, run_key
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, TrainingRun
+from posttrain.train.loop import TrainingParams, TrainingRun, checkpoint_settings
 from posttrain.train.loop import train as train_with
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
+from posttrain.train.run_config import typed_run
 from posttrain.train.step import Batch, StepClosure
 from posttrain.train.tokenize_tables import rankings
 from stages import base_scratch
@@ -656,6 +657,32 @@ def test_a_checkpoint_that_cannot_be_completed_ends_the_run(tmp_path: Path, monk
     with pytest.raises(CheckpointError, match="step-00000002: cannot be written"):
         checkpoints.save(CheckpointData(3, {"weight": torch.ones(3)}, {}))
     assert not [*checkpoints.folder.glob(".step-*")] and (checkpoints.folder / "step-00000001").is_dir()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"checkpoint_every": 7},
+        {"save_dtype": "bfloat16"},
+        {"activations": "recompute"},
+        {"on_failures": "wait"},
+        {"limits": {"kl": 9.0}},
+        {"processes": 2},
+        {"rollout": {"sampling": {"kv_gb": 1.5}}},
+    ],
+    ids=str,
+)
+def test_a_run_resumes_with_other_settings_that_change_no_result(changed: dict[str, Any]) -> None:
+    """As docs/reproducibility.md says; another learning rate or number of samples begins anew."""
+    given = {"algorithm": "grpo", "start": "base/a", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
+    kept, other = (checkpoint_settings(typed_run({**given, **more}, "online.runs.a", ONLINE)) for more in ({}, changed))
+    assert kept == other
+    for moving in (
+        {"optimizer": {"lr": 0.5}},
+        {"rollout": {"group_size": 5}},
+        {"rollout": {"sampling": {"top_p": 0.5}}},
+    ):
+        assert kept != checkpoint_settings(typed_run({**given, **moving}, "online.runs.a", ONLINE))
 
 
 def test_the_fingerprint_follows_parameters_and_inputs(tmp_path: Path) -> None:
