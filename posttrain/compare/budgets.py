@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from posttrain.compare.evaluated import EvaluatedPolicy
-from posttrain.compare.settings import Setting
+from posttrain.compare.settings import Setting, differing
 from posttrain.compare.statistics import Difference, Floats, difference
 from posttrain.params.params import check
 
@@ -43,6 +43,9 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     metric = next((name for name in METRICS if all(name in policy.curve for policy in trained)), None)
     if metric is None:
         return AtEqual(budget, 0.0, [], why_not=f"their curves share no {' or '.join(METRICS)}")
+    if unlike := _learned_otherwise(trained, metric):
+        why = f"their {metric} has another meaning ({', '.join(unlike[:3])})"
+        return AtEqual(budget, 0.0, [], metric, why)
     spent = {id(policy): used(policy, budget) for policy in trained}
     lacking = [policy.name for policy in trained if spent[id(policy)] is None]
     if lacking:
@@ -55,24 +58,35 @@ def at_equal(settings: Sequence[Setting], budget: Budget) -> AtEqual:
     return AtEqual(budget, amount, values, metric)
 
 
+def _learned_otherwise(trained: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
+    """Return the keys that decide what a training's metric says, in which the trainings differ."""
+    decide = ("reward", "reward_model", "data", "rollout.sampling") if metric == "reward" else ("data",)
+    heads = tuple(f"{key}." for key in decide)
+    own = ({key: value for key, value in policy.own.items() if f"{key}.".startswith(heads)} for policy in trained)
+    return differing(list(own))
+
+
 def _few(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])}{' ...' * (len(names) > 3)}"
 
 
 def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
     """Return what a training had used of a budget after each step; None if that is not known."""
-    steps = len(policy.curve.get("step", ()))
+    rows = len(policy.curve.get("step", ()))
+    # the last row may be an evaluation after the last step
+    steps = sum(loss is not None for loss in policy.curve["loss"]) if "loss" in policy.curve else rows
     if not steps:
         return None
+    done = np.minimum(np.arange(1.0, rows + 1), steps)
     if budget in policy.curve and budget != "steps":
         return np.cumsum([value or 0.0 for value in policy.curve[budget]])
     if budget == "steps":
-        return np.arange(1.0, steps + 1)
+        return done
     if budget == "seconds":
         # Only the total is known; the steps of one training take about the same time.
-        return None if policy.seconds is None else np.linspace(policy.seconds / steps, policy.seconds, steps)
-    rows = _rows_per_step(policy)
-    return None if rows is None else np.cumsum([rows * (value or 0.0) for value in policy.curve["length"]])
+        return None if policy.seconds is None else policy.seconds * done / steps
+    sampled = _rows_per_step(policy)
+    return None if sampled is None else np.cumsum([sampled * (value or 0.0) for value in policy.curve["length"]])
 
 
 def _rows_per_step(policy: EvaluatedPolicy) -> float | None:

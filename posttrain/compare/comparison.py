@@ -11,7 +11,7 @@ import numpy as np
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.paired import tested
-from posttrain.compare.settings import Setting, grouped, mean_score
+from posttrain.compare.settings import Setting, differing, grouped, mean_score, meaning
 from posttrain.compare.statistics import Finding, findings
 from posttrain.errors import PipelineError
 from posttrain.params.params import did_you_mean
@@ -79,6 +79,8 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
         for setting in unread
     ]
     notes += [note for setting in settings for note in _without_score(setting)]
+    if unlike := differing([meaning(policy) for policy in found]):
+        notes.append(f"evaluated with different {', '.join(unlike)}: the scores mean different things")
     means = [_mean(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]

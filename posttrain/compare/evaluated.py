@@ -112,9 +112,9 @@ def evaluated_policy(
 def as_rollouts(documents: pl.DataFrame) -> pl.DataFrame:
     """Return the documents of lm-eval with the columns that a comparison reads; the reward is the task's first metric.
 
-    Where a task reads answers in several ways, each is a prompt of its own.
+    Where a task reads answers in several ways, a document has their mean.
     """
-    prompt = pl.concat_str("task", "filter", pl.col("doc").cast(pl.String), separator="/").alias("prompt_id")
+    prompt = pl.concat_str("task", pl.col("doc").cast(pl.String), separator="/").alias("prompt_id")
     reward = pl.col("scores").list.first().struct.field("value").alias("reward")
     rows = documents.select("task", prompt, reward, status=pl.lit("ok"))
     return pl.concat([rows.with_columns(greedy=pl.lit(value)) for value in (False, True)]).sort("prompt_id")

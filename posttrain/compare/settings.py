@@ -97,7 +97,7 @@ def mean_score(setting: Setting) -> tuple[float, float, float]:
     (scored,) = with_scores(scores(setting.trained))
     if len(scored) == 1:
         seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
-        return float(scored.mean()), *interval(scored[0], seed)
+        return float(scored.mean()), *interval(scored[0], seed, shares=are_shares([scored]))
     least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
     own = difference(scored, np.zeros_like(scored))
     half = own.half(ALPHA)
@@ -171,11 +171,12 @@ def _varied(keys: Sequence[str], values: Sequence[str | None], trained: Sequence
 
 
 def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
-    """Return the trainings without repetitions: one with all scores equal to an earlier one's is not another seed."""
+    """Return the trainings without repetitions: an equal curve is no other seed, whatever seed evaluated it."""
     distinct: list[EvaluatedPolicy] = []
     for policy in trained:
         if not any(
-            np.array_equal(policy.scores_P, other.scores_P, equal_nan=True) and policy.curve == other.curve
+            policy.curve == other.curve
+            and (policy.curve or np.array_equal(policy.scores_P, other.scores_P, equal_nan=True))
             for other in distinct
         ):
             distinct.append(policy)

@@ -12,6 +12,8 @@ Floats = NDArray[np.float64]
 
 DRAWS = 20_000
 ALPHA = 0.05
+TIE = 1e-12
+"""Scores of a prompt that differ by less are equal."""
 _CHUNK = 2_000_000
 
 
@@ -25,7 +27,7 @@ class Difference:
     over_seeds: bool
     """False if one side has a single seed: then the errors are over prompts only."""
     least_p: float = 0.0
-    """The least p that so few prompts can show: all on one side, by the sign test."""
+    """The least p that so few prompts that differ can show: all on one side, by the sign test."""
 
     def half(self, alpha: float) -> float:
         """Half the width of the interval at level 1 - alpha; up to 0 where the prompts are too few for it."""
@@ -83,7 +85,8 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
                 variance**2 / (len(side) - 1) for variance, side in zip(spread, (left_SP, right_SP), strict=True)
             )
             errors += np.sqrt(sum(spread)) * rng.standard_t(freedom, DRAWS)
-    return Difference(mean, np.sort(np.abs(errors)), over_seeds, 0.0 if over_seeds else min(1.0, 2 * 0.5**prompts))
+    differ = np.count_nonzero(np.abs(apart_P) > TIE)
+    return Difference(mean, np.sort(np.abs(errors)), over_seeds, 0.0 if over_seeds else min(1.0, 2 * 0.5**differ))
 
 
 def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import combinations
 from typing import Any
 
 from posttrain.compare.budgets import BUDGETS
@@ -33,26 +34,33 @@ def conclusion(found: Comparison) -> str:
     labels = [mean.label for mean in found.means]
     if len(labels) == 1:
         return "There is only one setting: nothing to compare."
-    significant = [pair for pair in found.held_out if pair.finding.significant and pair.finding.over_seeds]
-    beaten = {pair.right if pair.finding.mean > 0 else pair.left for pair in significant}
-    if not significant:
+    clear = [pair for pair in found.held_out if pair.finding.significant]
+    beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
+    if not beaten:
         seeds = min(mean.seeds for mean in found.means)
         fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
         return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
-    one_training = {
-        pair.right if pair.finding.mean > 0 else pair.left
-        for pair in found.held_out
-        if pair.finding.significant and not pair.finding.over_seeds
-    } - beaten
-    rest = [label for nth, label in enumerate(labels) if nth not in beaten | one_training]
-    unknown = "; ".join(labels[nth] for nth in sorted(one_training))
+    one_training = {_loser(pair) for pair in clear if not pair.finding.over_seeds} - beaten
+    rest = [nth for nth in range(len(labels)) if nth not in beaten]
+    unknown, worse = (_listed(labels, some) for some in (one_training, beaten))
     also = f" Worse in one training, which says nothing of the setting: {unknown}." if unknown else ""
     if len(rest) == 1:
-        weights = next(mean.weights for mean in found.means if mean.label == rest[0])
+        weights = found.means[rest[0]].weights
         brought = f" Its weights, of the best seed: `{weights}`." if weights else ""
-        return f"Best on the held-out prompts: {rest[0]}.{brought}{also}"
-    worse = "; ".join(labels[nth] for nth in sorted(beaten))
-    return f"Among the best, with no clear difference: {'; '.join(rest)}. Worse than another one: {worse}.{also}"
+        return f"Best on the held-out prompts: {labels[rest[0]]}.{brought}{also}"
+    met = {frozenset((pair.left, pair.right)) for pair in found.held_out}
+    apart = any(frozenset(pair) not in met for pair in combinations(rest, 2))
+    head = "Not worse than another one, and not all compared with each other" if apart else "Among the best"
+    clearly = "" if apart else ", with no clear difference"
+    return f"{head}{clearly}: {_listed(labels, rest)}. Worse than another one: {worse}.{also}"
+
+
+def _loser(pair: Pair) -> int:
+    return pair.right if pair.finding.mean > 0 else pair.left
+
+
+def _listed(labels: Sequence[str], places: Iterable[int]) -> str:
+    return "; ".join(labels[nth] for nth in sorted(places))
 
 
 def as_data(found: Comparison) -> dict[str, Any]:

@@ -18,9 +18,17 @@ _PICKED = 2**24
 Floats = NDArray[np.float64]
 
 
-def interval(per_prompt: Floats, seed: int, level: float = 0.95, *, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over prompts (Efron 1979)."""
+def interval(
+    per_prompt: Floats, seed: int, level: float = 0.95, *, resamples: int = RESAMPLES, shares: bool = False
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean over prompts (Efron 1979).
+
+    `shares`: where all are 0, or all 1, no resample differs: then the bound of Clopper and Pearson (1934).
+    """
     rng, count = np.random.default_rng(seed), len(per_prompt)
+    if shares and (bool((per_prompt == 0).all()) or bool((per_prompt == 1).all())):
+        least = ((1 - level) / 2) ** (1 / count)
+        return (0.0, 1 - least) if per_prompt[0] == 0 else (least, 1.0)
     each = max(1, _PICKED // count)
     parts = [min(each, resamples - start) for start in range(0, resamples, each)]
     means = np.concatenate([per_prompt[rng.integers(0, count, size=(part, count))].mean(axis=1) for part in parts])

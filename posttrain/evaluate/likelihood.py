@@ -31,6 +31,8 @@ from posttrain.text.chat_template import Conversation, row_variables
 from posttrain.text.packing import micro_batches, pack
 
 MICRO_TOKENS = 16_384
+TIE = 1e-6
+"""Log-probs that differ by less are equal."""
 LIKELIHOOD = "likelihood"
 """The name of the score."""
 WITHOUT_PROMPT = [{"role": "user", "content": "(the likelihood of a text; it has no prompt)"}]
@@ -69,14 +71,20 @@ def measure_options(model: Any, text: ChatText, prompts: Sequence[Prompt], runti
         shares = np.exp(sums - sums.max()) / np.exp(sums - sums.max()).sum()
         best = int(sums.argmax())
         per_byte = sums / [max(len(option.encode()), 1) for option in options]
-        right.append(float(best == gold))
-        by_byte.append(float(int(per_byte.argmax()) == gold))
+        right.append(_chosen(sums, gold))
+        by_byte.append(_chosen(per_byte, gold))
         probability.append(float(shares[gold]))
         sure.append(float(shares[best]))
         chosen.append(_scored(of_mine[best], right[-1], mine[best]))
     figures = {"by_byte": _mean(by_byte), "probability": _mean(probability)}
     figures["calibration_error"] = calibration_error(np.array(sure), np.array(right))
     return Measured(chosen, _metrics(chosen, seed) | figures)
+
+
+def _chosen(values: np.ndarray[Any, Any], gold: int) -> float:
+    """Return whether the largest value is that of the right option; its share of those that are as large."""
+    best = np.flatnonzero(values >= values.max() - TIE)
+    return float(gold in best) / len(best)
 
 
 def measure_pairs(

@@ -44,12 +44,13 @@ def evaluation_metrics(
     greedy = [rollout for rollout in greedy if not reward.failure(rollout)]
     scores = [score for mine in known for score in mine]
     per_prompt: Floats = np.array([np.mean(mine) for mine in known if mine])
-    low, high = interval(per_prompt, seed=seed)
+    outcomes, fewest = set(scores) <= {0.0, 1.0}, min(len(mine) for mine in known if mine)
+    low, high = interval(per_prompt, seed=seed, shares=outcomes)
     metrics = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
-    if set(scores) <= {0.0, 1.0}:
-        for k in sizes(samples):
-            rates = [pass_at_k(len(mine), np.array([sum(mine)]), k) for mine in known if len(mine) >= k]
-            metrics[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
+    if outcomes:  # of as many samples as every prompt has: those with failed ones may be the hard ones
+        for k in (k for k in sizes(samples) if k <= fewest):
+            rates = [pass_at_k(len(mine), np.array([sum(mine)]), k) for mine in known if mine]
+            metrics[f"pass_at_{k}"] = float(np.concatenate(rates).mean())
     metrics |= _majority(reward, by_prompt, samples) | _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count

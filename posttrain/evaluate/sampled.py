@@ -75,6 +75,9 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
         metrics |= sampler_gap(model, drawn[0], params.sampling.temperature, runtime, name)
     if reference == model_folder and not turns:
         metrics |= {"kl_k1": 0.0, "kl_k3": 0.0}
+    elif reference is not None and params.sampling.truncates:
+        what = "no KL to the reference: top_p or top_k leave out tokens, which the log-probs are over"
+        print(f"{name}: {what}", file=sys.stderr)
     elif reference is not None and _comparable(text, reference, name):
         few = params.kl_samples or params.samples
         rows = [(seen.row, alone.row) for seen, alone in zip(drawn[0], sampled, strict=True) if seen.sample < few]

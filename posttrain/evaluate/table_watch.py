@@ -126,9 +126,14 @@ class HeldoutLoss:
         self._said = False
 
     def __call__(self) -> Measured:
-        """Return the loss of each item, larger is better, so that their mean is the mean by weight."""
+        """Return the loss of each item, larger is better, so that their mean is the mean by weight.
+
+        Each is that mean and what the item adds to it, so that resampled ones spread as the mean by weight does.
+        """
         items = self._measured()
-        values_I = -items.loss_I * items.weight_I * len(items.weight_I) / items.weight_I.sum()
+        share_I = items.weight_I / items.weight_I.sum()
+        mean = (items.loss_I * share_I).sum()
+        values_I = -(mean + (items.loss_I - mean) * share_I * len(share_I))
         figures = {f"heldout_{name}": float(value_I.mean()) for name, value_I in items.figures.items()}
         if items.logps_IK is not None and self._start_IK is not None:
             fell = float((items.logps_IK < self._start_IK).all(dim=1).double().mean())

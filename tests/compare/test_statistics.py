@@ -135,3 +135,15 @@ def test_so_few_prompts_cannot_tell_as_the_sign_test_cannot(count: int, *, clear
     assert found.significant is clear and found.mean == 0.25
     assert found.p_value >= (2 * 0.5**count if count > 1 else 1.0)
     assert found.p_value < ALPHA if clear else found.low == 0
+
+
+@pytest.mark.parametrize(
+    ("prompts", "better", "clear"), [(10, 5, False), (20, 4, False), (500, 5, False), (20, 6, True)]
+)
+def test_prompts_that_do_not_differ_show_nothing(prompts: int, better: int, *, clear: bool) -> None:
+    """As by the sign test, for which ties do not count."""
+    right = np.zeros((1, prompts))
+    left = right.copy()
+    left[0, :better] = 1.0
+    (found,) = findings([difference(left, right)])
+    assert found.p_value >= 2 * 0.5**better and found.significant is clear

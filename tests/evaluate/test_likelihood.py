@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.intervals import best_of_k, calibration_error, sizes
 from posttrain.evaluate.likelihood import (
+    _chosen,
     _options,
     measure_options,
     measure_pairs,
@@ -210,3 +211,7 @@ def test_the_table_decides_the_split_and_how_it_is_measured() -> None:
     ):
         params = check(EvaluateRun, {**INPUTS, "data": data}, where="evaluate.runs.a")
         assert (params.split, params.by) == (split, by)
+
+
+def test_options_that_are_as_likely_share_the_point() -> None:
+    assert [_chosen(np.array([-2.0, -1.0, -1.0]), gold) for gold in range(3)] == [0.0, 0.5, 0.5]

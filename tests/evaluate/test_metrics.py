@@ -67,6 +67,29 @@ def test_votes_of_samples_that_all_failed_are_left_out() -> None:
     assert found["maj_at_2"] == pytest.approx(2 / 3)
 
 
+def test_pass_at_k_is_of_all_prompts() -> None:
+    """Prompts with a failed sample may be the hard ones: without them pass@2 would be 1."""
+    down = Score(0.0, "infrastructure", "no sandbox")
+    scores = [Score(1.0), Score(1.0), Score(0.0), down]
+    sampled = [
+        Rollout(
+            Prompt(f"p{nth // 2}", [], (), "5"), nth % 2, TokenRow([1], [2]), [-1.0], "", "stop", scores={"one": score}
+        )
+        for nth, score in enumerate(scores)
+    ]
+    counted = WeightedReward(reward=Reward(lambda options, context: lambda rollouts: []))
+    found = evaluation_metrics(RewardSum({"one": counted}, Context(None, "t")), sampled, sampled[::2], 0)
+    assert found["pass_at_1"] == 0.5 and "pass_at_2" not in found
+
+
+def test_where_all_are_right_the_interval_is_not_empty() -> None:
+    found = scored([["5", "5"]] * 3, {"correct": 1.0})
+    assert (found["score"], found["score_high"]) == (1.0, 1.0)
+    assert found["score_low"] == pytest.approx(0.025 ** (1 / 3))
+    wrong = scored([["6", "6"]] * 3, {"correct": 1.0})
+    assert (wrong["score_low"], wrong["score_high"]) == (0.0, pytest.approx(1 - 0.025 ** (1 / 3)))
+
+
 def test_where_several_rewards_judge_there_is_no_vote() -> None:
     assert not [key for key in scored([["5", "5"]], {"regex": {"pattern": "5"}}) if key.startswith("maj")]
 

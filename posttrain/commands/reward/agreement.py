@@ -30,9 +30,8 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
         what, fix = "no row has a text and a label", f"Give feedback, or rollouts scored by the reward '{reward}'"
         raise DataError(what=what, where=table, fix=fix)
     scores = asked([rollout for rollout, _ in labelled])
-    known = [
-        (label, score.value >= threshold) for (_, label), score in zip(labelled, scores, strict=True) if _ok(score)
-    ]
+    scored = [(*pair, score) for pair, score in zip(labelled, scores, strict=True) if _ok(score)]
+    known = [(label, score.value >= threshold) for _, label, score in scored]
     lost = Counter(f"{score.status}: {score.reason}" for score in scores if not _ok(score))
     if not known:
         reasons = "; ".join(f"{times} times {why}" for why, times in lost.most_common(3))
@@ -40,7 +39,7 @@ def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: f
         raise DataError(what=f"no verdict ({reasons})", where=judge, fix=fix)
     labels, verdicts = [label for label, _ in known], [verdict for _, verdict in known]
     try:
-        value, low, high = kappa(labels, verdicts)
+        value, low, high = kappa(labels, verdicts, [rollout.prompt.problem for rollout, _, _ in scored])
         found = f"kappa {value:.3f} [{low:.3f}, {high:.3f}]"
     except ValueError as error:
         found = f"no kappa ({error})"
@@ -76,7 +75,7 @@ def _labelled(table: str, reward: str, rows: int) -> list[tuple[Rollout, bool]]:
 def _of_feedback(rows: Iterator[dict[str, Any]]) -> Iterator[tuple[Rollout, bool]]:
     for row in rows:
         text = row["completion"][-1]["content"]
-        prompt = Prompt(row["id"], row["prompt"], ())
+        prompt = Prompt(row["id"], row["prompt"], (), problem=row["problem"])
         yield _rollout(prompt, text, row["completion"]), row["label"]
 
 
@@ -87,7 +86,7 @@ def _of_rollouts(
         scores = {score["name"]: score for score in row["scores"]}
         if row["completion"] is not None and reward in scores and scores[reward]["status"] not in FAILED:
             name = row["prompt_id"]
-            prompt = Prompt(name, row["prompt"], (), row["answer"], infos.get(name, {}), row["task"])
+            prompt = Prompt(name, row["prompt"], (), row["answer"], infos.get(name, {}), row["task"], row["problem"])
             yield _rollout(prompt, row["completion"], ()), scores[reward]["value"] >= 0.5
 
 

@@ -12,11 +12,16 @@ _CHUNK = 4_000_000
 
 
 def kappa(
-    labels: Sequence[Hashable], verdicts: Sequence[Hashable], seed: int = 0, level: float = 0.95
+    labels: Sequence[Hashable],
+    verdicts: Sequence[Hashable],
+    problems: Sequence[Hashable] | None = None,
+    seed: int = 0,
+    level: float = 0.95,
 ) -> tuple[float, float, float]:
-    """Cohen's kappa (1960), (p_o - p_e) / (1 - p_e), and its percentile bootstrap interval over rows (Efron 1979).
+    """Cohen's kappa (1960), (p_o - p_e) / (1 - p_e), and its percentile bootstrap interval (Efron 1979).
 
-    A resample in which both raters name one category alone says nothing and is left out.
+    Rows of one problem are drawn together; without `problems` each row is one. A resample in which both raters name one
+    category alone says nothing and is left out.
     """
     if len(labels) != len(verdicts) or not labels:
         raise ValueError(f"{len(labels)} labels and {len(verdicts)} verdicts: give one verdict for each label")
@@ -26,13 +31,14 @@ def kappa(
     value = float(_kappas(np.bincount(cell, minlength=size * size)[None], size)[0])
     if not np.isfinite(value):
         raise ValueError(f"every label and every verdict is {labels[0]!r}: kappa needs two categories")
+    place = {problem: nth for nth, problem in enumerate(dict.fromkeys(problems or range(len(cell))))}
+    tables = np.zeros((len(place), size * size), dtype=np.int64)
+    np.add.at(tables, ([place[problem] for problem in problems or range(len(cell))], cell), 1)
     rng, found = np.random.default_rng(seed), []
-    each = max(1, _CHUNK // len(cell))
+    each = max(1, _CHUNK // len(place))
     for start in range(0, RESAMPLES, each):
-        rows = min(each, RESAMPLES - start)
-        picked = cell[rng.integers(0, len(cell), size=(rows, len(cell)))] + size * size * np.arange(rows)[:, None]
-        counts = np.bincount(picked.ravel(), minlength=rows * size * size).reshape(rows, size * size)
-        found.append(_kappas(counts, size))
+        drawn = rng.multinomial(len(place), np.full(len(place), 1 / len(place)), size=min(each, RESAMPLES - start))
+        found.append(_kappas(drawn @ tables, size))
     kappas = np.concatenate(found)
     low, high = np.quantile(kappas[np.isfinite(kappas)], [(1 - level) / 2, (1 + level) / 2])
     return value, float(low), float(high)

@@ -59,6 +59,23 @@ def test_the_interval_covers_the_truth() -> None:
     assert 88 <= covered <= 100
 
 
+def test_the_interval_covers_the_truth_where_the_rows_of_a_problem_are_alike() -> None:
+    rng = random.Random(2)
+    truth, covered, alone = 0.5, 0, 0
+    for _ in range(100):
+        each = [
+            (label, label if rng.random() < 0.5 else rng.random() < 0.5)
+            for label in (rng.random() < 0.5 for _ in range(40))
+        ]
+        rows = [(nth, *pair) for nth, pair in enumerate(each) for _ in range(8)]
+        problems, labels, verdicts = zip(*rows, strict=True)
+        _, low, high = kappa(labels, verdicts, problems)
+        covered += low <= truth <= high
+        _, low, high = kappa(labels, verdicts)
+        alone += low <= truth <= high
+    assert 86 <= covered <= 100 and alone < 75
+
+
 PARAMS = """
 online:
   runs:
@@ -131,7 +148,7 @@ def test_what_is_no_judge_and_no_table_of_labels(project: Path) -> None:
 
 
 def test_rollouts_are_judged_with_the_info_of_their_prompts() -> None:
-    row = {"prompt_id": "p", "prompt": [], "answer": "", "task": "", "completion": "Please."}
+    row = {"prompt_id": "p", "problem": "p", "prompt": [], "answer": "", "task": "", "completion": "Please."}
     row["scores"] = [{"name": "correct", "value": 1.0, "status": "ok"}]
     info = {"rubric": {"Is it polite?": 1}}
     ((rollout, label),) = _of_rollouts(iter([row]), "correct", {"p": info})

@@ -1,0 +1,47 @@
+"""What a comparison says in one line, of findings that are written out."""
+
+from __future__ import annotations
+
+from posttrain.compare.comparison import Comparison, Mean, Pair
+from posttrain.compare.statistics import Finding
+from posttrain.compare.text import conclusion
+
+
+def said(seeds: dict[str, int], *clear: tuple[str, str], equal: tuple[tuple[str, str], ...] = ()) -> str:
+    """The conclusion where the first of each clear pair is better, and the others do not differ."""
+    names = [*seeds]
+    means = [
+        Mean(name, count, 0.5, 0.4, 0.6, {"steps": 1.0, "tokens": 1.0, "seconds": 1.0}) for name, count in seeds.items()
+    ]
+    pairs = [
+        Pair(
+            names.index(one), names.index(other),
+            Finding(gain, gain - 0.1, gain + 0.1, 0.01, over_seeds=min(seeds[one], seeds[other]) > 1),
+        )
+        for gain, some in ((0.3, clear), (0.0, equal)) for one, other in some
+    ]  # fmt: skip
+    return conclusion(Comparison(10, means, pairs, [], []))
+
+
+def test_one_that_beats_all_others_over_seeds_is_the_best() -> None:
+    found = said({"a": 3, "b": 3, "c": 3}, ("a", "b"), ("a", "c"), equal=(("b", "c"),))
+    assert found == "Best on the held-out prompts: a."
+
+
+def test_a_setting_of_one_training_is_not_named_best() -> None:
+    found = said({"c": 1, "a": 3, "b": 3}, ("c", "a"), ("a", "b"), ("c", "b"))
+    assert found.startswith("Among the best, with no clear difference: c; a. Worse than another one: b.")
+    assert found.endswith("Worse in one training, which says nothing of the setting: a.")
+
+
+def test_settings_that_did_not_meet_are_not_called_alike() -> None:
+    found = said({"a": 3, "b": 3, "base": 3}, ("a", "base"), ("b", "base"))
+    assert (
+        found == "Not worse than another one, and not all compared with each other: a; b. Worse than another one: base."
+    )
+
+
+def test_nothing_clear_says_so() -> None:
+    assert said({"a": 3, "b": 3}, equal=(("a", "b"),)).startswith(
+        "Cannot tell which setting is better: there are 3 seeds"
+    )
