@@ -150,7 +150,7 @@ def _call_reward(named: _Named, rows: FirstRows | None) -> tuple[str, bool] | No
     where, reward = f"{named.where}: reward '{named.name}'", named.term.reward
     if reward.isolated is not True:
         return f"note: {where} was not called: it runs in the stage's own process", False
-    prompt = _prompt(rows.first) if rows and "answer" in (rows.first or {}) else EXAMPLE
+    prompt = _prompt(rows.first) if rows and rows.first and "answer" in rows.first else EXAMPLE
     if (why := reward.cannot_score(prompt, named.term.options)) is not None:
         return f"note: {where} was not called: it does not judge the example ({why})", False
     turn = {"role": "assistant", "content": prompt.answer or "5"}

@@ -77,7 +77,7 @@ def used(policy: EvaluatedPolicy, budget: Budget) -> Floats | None:
     steps = sum(loss is not None for loss in policy.curve["loss"]) if "loss" in policy.curve else rows
     if not steps:
         return None
-    done = np.minimum(np.arange(1.0, rows + 1), steps)
+    done: Floats = np.minimum(np.arange(1.0, rows + 1), steps)
     if budget in policy.curve and budget != "steps":
         return np.cumsum([value or 0.0 for value in policy.curve[budget]])
     if budget == "steps":

@@ -33,7 +33,7 @@ def kappa(
         raise ValueError(f"every label and every verdict is {labels[0]!r}: kappa needs two categories")
     place = {problem: nth for nth, problem in enumerate(dict.fromkeys(problems or range(len(cell))))}
     tables = np.zeros((len(place), size * size), dtype=np.int64)
-    np.add.at(tables, ([place[problem] for problem in problems or range(len(cell))], cell), 1)
+    np.add.at(tables, (np.array([place[problem] for problem in problems or range(len(cell))]), cell), 1)
     rng, found = np.random.default_rng(seed), []
     each = max(1, _CHUNK // len(place))
     for start in range(0, RESAMPLES, each):
