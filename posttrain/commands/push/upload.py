@@ -49,7 +49,7 @@ def scored_policy(name: str, kind: Literal["prompts", ""] = "") -> tuple[str, st
 def push(name: str, to: str, access: Literal["public", "private"], does: Literal["upload", "show"]) -> str:
     """Upload a policy's model, or show what would be uploaded."""
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     target = _TARGET.fullmatch(to)
     if target is None:
