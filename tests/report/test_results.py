@@ -98,6 +98,29 @@ def test_evaluations_of_one_model_are_told_apart(finished: Path, runs: dict[str,
     assert ([row[0] for row in rows], titles[2], errors) == (names, f"difference to {names[0]}", {})
 
 
+def test_evaluations_whose_scores_mean_something_else_are_tables_of_their_own(finished: Path) -> None:
+    others: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "shots": {"context": [{"role": "system", "content": "Think."}], "split": "test", "samples": 4},
+        "cold": {"sampling": {"temperature": 0.5}},
+        "short": {"reward": {"correct": 1.0, "brief": 0.5}},
+        "held": {"split": "heldout"},
+    }
+    for run in others:
+        shutil.copytree(finished / "results/sft", finished / "results" / run)
+    listed = {run: {"policy": "sft/main", "data": "facts/prompts", **other} for run, other in others.items()}
+    tables, errors = other_tables(merge(read(), {"evaluate": {"runs": listed}}), {})
+    settings = ("test", "test, sampling.temperature=0.5", "test, reward.correct=1.0, reward.brief=0.5", "heldout")
+    assert [table.name for table in tables] == [f"facts/prompts, split={text}" for text in settings] and not errors
+    assert [[row["run"] for row in table.rows] for table in tables] == [
+        ["plain", "shots"],
+        ["cold"],
+        ["short"],
+        ["held"],
+    ]
+    assert [row["run"] for table in tables for row in table.rows if "gain" in row] == ["shots"]
+
+
 @pytest.mark.slow
 def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
     assert "ratings" not in results_table({})
