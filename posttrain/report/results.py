@@ -19,7 +19,6 @@ from posttrain.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_policies
 from posttrain.report.ratings import rating_lines, read_ratings
-from posttrain.report.stale_results import stale_ratings
 from posttrain.report.summary import (
     SCORES,
     Figures,
@@ -57,18 +56,14 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     about = (_INTERVALS, reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
-    blocks = ["\n".join(lines), *_rated(read()), *notes, *as_lines(others), theirs, follow]
+    blocks = ["\n".join(lines), *_rated(read(), not_current), *notes, *as_lines(others), theirs, follow]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _rated(settings: Settings) -> Iterator[str]:
-    """Yield the ratings of policies against each other, each as lines, and why some are not current."""
-    if not (names := group_of(settings, "evaluate.ratings")):
-        return
-    found, reasons = read_ratings(settings), stale_ratings(names)
-    for name in names:
-        lines = rating_lines(name, found[name]) if name in found else []
-        yield "\n".join([*lines, *([f"ratings {name}: {reasons[name]}"] if reasons[name] else [])])
+def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:
+    """Yield the ratings of policies against each other, each as lines."""
+    for name, found in read_ratings(settings, not_current).items():
+        yield "\n".join(rating_lines(name, found))
 
 
 def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:
@@ -87,7 +82,7 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
     rows += [{"table": table.name, **row} for table in others for row in table.rows]
     errors |= missing
     rows += lm_eval_rows(read(), not_current)
-    rows += [{"ratings": name, **found} for name, found in read_ratings(read()).items()]
+    rows += [{"ratings": name, **found} for name, found in read_ratings(read(), not_current).items()]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 
@@ -113,7 +108,7 @@ def current_summary(
     settings = read()
     found, errors = read_policies(settings, not_current)
     table = decide(found, settings)
-    rewards = reward_figures(summarize((), reward_metrics(settings) if found else {}))
+    rewards = reward_figures(summarize((), reward_metrics(settings, not_current) if found else {}))
     return {**table.figures(against), **rewards}, table.tasks(tasks_of(found)), errors
 
 

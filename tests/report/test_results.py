@@ -16,9 +16,10 @@ from docs.make.readme import BEGIN, END, FIGURE, read_summary, readme_is_current
 from posttrain.errors import DataError, PipelineError
 from posttrain.params.formats import merge
 from posttrain.params.params import read
-from posttrain.report.build import build_report
+from posttrain.report.build import build_report, read_report
 from posttrain.report.other_tables import as_cells, other_tables
 from posttrain.report.results import _judge_note, results_json, results_table
+from posttrain.report.stale_results import staleness
 from posttrain.report.summary import extra_columns
 from posttrain.tables.columns import from_rows
 from posttrain.tables.store import write_table
@@ -122,16 +123,33 @@ def test_evaluations_whose_scores_mean_something_else_are_tables_of_their_own(fi
 
 
 @pytest.mark.slow
-def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
+def test_ratings_are_shown(reported: Path) -> None:
     assert "ratings" not in results_table({})
     workspace.rate(reported)
-    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
     lines = results_table({}).splitlines()
     first = lines.index("ratings main, by score")
     assert [line.split()[0] for line in lines[first + 2 : first + 6]] == ["grpo", "dpo", "sft", "base"]
     assert lines[first + 2].split() == ["grpo", "+91", "[+75,", "+107]", "1"]
     assert lines[first + 3].endswith("2 to 3")
-    assert lines[first + 6].startswith("ratings main: out of date"), "no stage has written it here"
+
+
+def test_ratings_and_reward_models_that_are_not_current_are_left_out_with_the_reason(finished: Path) -> None:
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    Path("params.yaml").write_text(f"{workspace.PARAMS}  ratings: {{main: {{}}}}\n", encoding="utf-8")
+    rated = {"policy": "sft", "rating": 0.0, "rating_low": -1.0, "rating_high": 1.0, "rank_low": 1, "rank_high": 1}
+    workspace.put_json(Path("metrics/ratings/main.json"), {"decided_by": "score", "policies": [rated]})
+    reasons = staleness().reasons
+    stale = {name: reasons[name] for name in ("ratings/main", "reward/main")}
+    assert all(reason.startswith("out of date: ") for reason in stale.values()), "no stage has written them here"
+    nothing: dict[str, str] = {}
+    for left_out in (nothing, stale):
+        rows, data, text = json.loads(results_json(left_out)), read_report(left_out).data, results_table(left_out)
+        assert {row["policy"]: row["error"] for row in rows if "error" in row} == left_out
+        assert {one["label"]: one["error"] for one in data["errors"]} == left_out
+        shown = ["ratings" in row for row in rows].count(True), len(data["ratings"]), len(data["rewards"])
+        assert shown == ((1, 1, 1) if not left_out else (0, 0, 0))
+        assert ("ratings main, by score" in text, "reward/main 0.875" in text) == (not left_out, not left_out)
+        assert all(re.search(rf"\n{name} +{re.escape(reason)}\n", text) for name, reason in left_out.items())
 
 
 @pytest.mark.slow
