@@ -202,7 +202,13 @@ def _decision(decision: Decision) -> dict[str, Any]:
     return {
         "base": decision.base,
         "rows": [
-            {"setting": row.setting, "policies": row.policies, "path": row.model, "metrics": dict(row.figures)}
+            {
+                "setting": row.setting,
+                "policies": row.policies,
+                "trained": row.trained,
+                "path": row.model,
+                "metrics": dict(row.figures),
+            }
             for row in decision.rows
         ],
         "against": {

@@ -17,7 +17,9 @@ from posttrain.errors import DataError, PipelineError
 from posttrain.params.formats import merge
 from posttrain.params.params import read
 from posttrain.report.build import build_report, read_report
+from posttrain.report.decision import decide
 from posttrain.report.other_tables import as_cells, other_tables
+from posttrain.report.policies import read_policies
 from posttrain.report.results import _judge_note, results_json, results_table
 from posttrain.report.stale_results import staleness
 from posttrain.report.summary import extra_columns
@@ -80,6 +82,25 @@ def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> No
     assert re.split("  +", row)[:2] == ["grpo", "2"] and " 13.0 " in row
     kept = {row["setting"]: row for row in json.loads(Path("report/summary.json").read_text())["settings"]}
     assert kept["grpo"]["policies"] == "grpo, grpo_2" and kept["grpo"]["over_seeds"] == 0.0
+
+
+def test_equal_trainings_of_a_setting_count_once_in_all_its_figures(finished: Path) -> None:
+    seeds = "".join(f"    grpo_{n}: {{algorithm: grpo, start: sft/main, seed: {n}}}\n" for n in (1, 2, 3))
+    settings = re.sub("    grpo: .*\n", seeds, workspace.PARAMS)
+    settings = settings.replace("grpo: online/grpo}", ", ".join(f"grpo_{n}: online/grpo_{n}" for n in (1, 2, 3)) + "}")
+    Path("params.yaml").write_text(settings, encoding="utf-8")
+    for n in (1, 2, 3):
+        workspace.put_json(
+            Path(f"results/grpo_{n}/metrics.json"), workspace.metrics("grpo") | {"length": 10.0 + n // 3}
+        )
+        rows = workspace.rollouts("dpo" if n == 3 else "grpo")
+        write_table(from_rows(rows, "rollouts"), Path(f"results/grpo_{n}/rollouts.parquet"), "rollouts")
+    policies, errors = read_policies(read(), {})
+    (row,) = [row for row in decide(policies, read()).rows if row.setting == "grpo"]
+    assert not errors and row.policies == ("grpo_1", "grpo_2", "grpo_3") and row.trained == ("grpo_1", "grpo_3")
+    assert (row.figures["seeds"], row.figures["length"]) == (2, 10.5)
+    (shown,) = [row for row in read_report({}).data["decision"]["rows"] if row["setting"] == "grpo"]
+    assert shown["trained"] == ("grpo_1", "grpo_3"), "the page's other columns are of these as well"
 
 
 @pytest.mark.parametrize(
