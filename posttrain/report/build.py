@@ -44,6 +44,7 @@ from posttrain.report.summary import (
     summarize,
     tasks_of,
     to_json,
+    trainings,
     verdict,
 )
 from posttrain.report.tables import (
@@ -159,13 +160,13 @@ def page_data(
     errors: dict[str, str],
 ) -> dict[str, Any]:
     """Return everything that the page shows, as plain data."""
-    drawn = curves(labels(settings).items(), CURVE_POINTS)
+    drawn, trained = curves(labels(settings).items(), CURVE_POINTS), trainings(summary, decision.members)
     return {
         "title": TITLE,
         "reference": reference(policies),
         "rewards": [{"run": name, **figures} for name, figures in reward_figures(summary).items()],
         "errors": [{"label": label, "error": error} for label, error in errors.items()],
-        "gain": gain_parts(decision.figures(), decision.tasks(tasks_of(policies))),
+        "gain": gain_parts(decision.figures(), decision.tasks(tasks_of(policies)), trained),
         "decision": _decision(decision),
         "score": score_name(summary),
         "extra": extra_columns(summary),

@@ -30,6 +30,7 @@ from posttrain.report.summary import (
     reward_figures,
     summarize,
     tasks_of,
+    trainings,
     verdict,
 )
 
@@ -41,7 +42,7 @@ _INTERVALS = (
 
 def results_table(not_current: Mapping[str, str], against: str | None = None) -> str:
     """Return every setting with its figures, or with the reason why there are none; the gains; what to look at next."""
-    summary, tasks, errors = current_summary(not_current, against)
+    summary, tasks, trained, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     errors |= missing
     theirs = lm_eval_lines(read(), not_current)
@@ -52,8 +53,8 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     left = (0, rows[0].index("verdict")) if rows else ()
     lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], left=left, ruled=True)
     lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
-    judged = map(_judge_note, summary.items())
-    about = (_INTERVALS, reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
+    judged, explained = map(_judge_note, summary.items()), gains(summary, tasks, trained)
+    about = (_INTERVALS, reward_note(summary), *judged, explained) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
     blocks = ["\n".join(lines), *_rated(read(), not_current), *notes, *as_lines(others), theirs, follow]
@@ -68,7 +69,7 @@ def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:
 
 def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:
     """Return the same as plain data: one row per setting, the best first."""
-    summary, _, errors = current_summary(not_current, against)
+    summary, _, _, errors = current_summary(not_current, against)
     rows = [
         {
             "policy": name,
@@ -101,15 +102,16 @@ def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
 
 def current_summary(
     not_current: Mapping[str, str], against: str | None = None
-) -> tuple[dict[str, Figures], dict[str, str], dict[str, str]]:
-    """Return the rows of settings whose results are current, their tasks, and label -> reason of the others."""
+) -> tuple[dict[str, Figures], dict[str, str], dict[str, list[Figures]], dict[str, str]]:
+    """Return rows of settings whose results are current, their tasks, their trainings; label -> reason of others."""
     from posttrain.report.build import reward_metrics
 
     settings = read()
     found, errors = read_policies(settings, not_current)
     table = decide(found, settings)
-    rewards = reward_figures(summarize((), reward_metrics(settings, not_current) if found else {}))
-    return {**table.figures(against), **rewards}, table.tasks(tasks_of(found)), errors
+    each = summarize(found, reward_metrics(settings, not_current) if found else {})
+    summary = {**table.figures(against), **reward_figures(each)}
+    return summary, table.tasks(tasks_of(found)), trainings(each, table.members), errors
 
 
 def reward_note(summary: Mapping[str, Figures]) -> str:
