@@ -27,6 +27,7 @@ from posttrain.report.summary import (
     result_titles,
     score_name,
     settings_in,
+    trainings_in,
 )
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import plot_path, write_text
@@ -80,7 +81,8 @@ def _block(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
     titles, rows = result_titles(summary), result_rows(summary)
     ruler = ["---", *["---:"] * (len(titles) - 1)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [titles, ruler, *rows])
-    notes = [note for note in (reward_note(summary), gains(summary, tasks)) if note]
+    explained = gains(summary, tasks, trainings_in(read_json(Path(SUMMARY))))
+    notes = [note for note in (reward_note(summary), explained) if note]
     return "\n\n".join([f"{BEGIN}\n{WRITTEN_BY}", table, *notes, END])
 
 

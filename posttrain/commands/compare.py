@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection
 from dataclasses import replace
@@ -47,8 +48,16 @@ def run(arguments: Namespace) -> str:
         from posttrain.report.comparison_page import comparison_page
         from posttrain.workspace import write_text
 
-        write_text(Path(arguments.to), comparison_page(found, arguments.names, arguments.against))
+        write_text(Path(arguments.to), comparison_page(found, _typed(arguments), score, arguments.against))
     return Document(as_json(as_data(found))) if arguments.json else as_text(found, score)
+
+
+def _typed(arguments: Namespace) -> str:
+    """Return the command line again, as far as it says what is compared."""
+    options = {"policy": arguments.policy, "against": arguments.against, "table": arguments.table}
+    pairs = [*((name, given) for name, given in options.items() if given), *(("task", one) for one in arguments.task)]
+    words = [word for name, given in pairs for word in (f"--{name}", given)]
+    return shlex.join(["compare", *arguments.names, *words, *["--greedy"] * arguments.greedy])
 
 
 def _not_current(labels: Collection[str]) -> list[str]:

@@ -51,10 +51,15 @@ def differing(found: Sequence[Flat]) -> list[str]:
 
 def meaning(policy: EvaluatedPolicy) -> Flat:
     """Return the settings of a policy's evaluation that change what its score means: all but a few, named in HOW."""
-    group, _, name = policy.policy.rpartition("/")
-    shared = f"evaluate.policies.{policy.policy}" in policy.settings
+    return meaning_of(policy.policy, policy.settings)
+
+
+def meaning_of(label: str, settings: Flat) -> Flat:
+    """Return the same of a folder under results/; `settings`: all of params.yaml."""
+    group, _, name = label.rpartition("/")
+    shared = f"evaluate.policies.{label}" in settings
     head = "evaluate.settings." if shared else f"evaluate.{group or 'runs'}.{name}."
-    own = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
+    own = {key.removeprefix(head): value for key, value in settings.items() if key.startswith(head)}
     only_seen = tuple(
         f"{key.removesuffix('.weight')}."
         for key, value in own.items()

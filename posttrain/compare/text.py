@@ -18,7 +18,7 @@ UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
 
 def as_text(found: Comparison, score: Score) -> str:
     """Return the whole comparison for the terminal, the conclusion last."""
-    metric = "score" if score == "sampled" else "greedy score"
+    metric = score_title(score)
     parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
     parts += [f"note: {note}" for note in found.notes]
     labels = [mean.label for mean in found.means]
@@ -27,6 +27,11 @@ def as_text(found: Comparison, score: Score) -> str:
     if found.held_out:
         parts += _in_training(found.training, labels)
     return "\n\n".join([*parts, conclusion(found)])
+
+
+def score_title(score: Score) -> str:
+    """Return what a score is called where it is shown."""
+    return "score" if score == "sampled" else "greedy score"
 
 
 def conclusion(found: Comparison) -> str:

@@ -25,6 +25,7 @@ from posttrain.report.summary import (
     policy_figures,
     settings_in,
     subtracted,
+    trainings_in,
 )
 from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import metrics_path
@@ -96,7 +97,7 @@ class Figures:
                 column = "score" if key in (*GAIN, *SEEDS, "low", "high") else key
                 yield Figure(label, key, figures[key], SUMMARY, "report", tuple(f"{name}.{column}" for name in of))
         tasks = {row["setting"]: row["task"] for row in kept.get("settings", ()) if row.get("task")}
-        for sentence in gain_parts(summary, tasks):
+        for sentence in gain_parts(summary, tasks, trainings_in(kept)):
             label, _, rest = sentence.partition(" ")
             used = ["score", *extra_columns(summary)]
             of = tuple(f"{name}.{key}" for name in (*base, *members[label]) for key in used)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from posttrain.report.summary import (
     summarize,
     tasks_of,
     to_json,
+    trainings,
     verdict,
 )
 from posttrain.report.tables import (
@@ -99,7 +100,7 @@ def read_report(not_current: Mapping[str, str]) -> Report:
         policies, errors = read_policies(settings, not_current)
         others, missing = other_tables(settings, not_current)
         errors |= missing
-        rewards = reward_metrics(settings)
+        rewards = reward_metrics(settings, not_current)
     summary, decision = summarize(policies, rewards), decide(policies, settings)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, decision, errors)
@@ -137,9 +138,10 @@ def build_report(not_current: Mapping[str, str], heading: Markup | None = None, 
     return report.errors
 
 
-def reward_metrics(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Folder under models/ -> what the stage `reward` measured of each reward model that is there."""
-    files = {f"reward/{run}": metrics_path(f"reward/{run}") for run in group_of(settings, "reward.runs")}
+def reward_metrics(settings: Settings, left_out: Container[str] = ()) -> dict[str, dict[str, Any]]:
+    """Folder under models/ -> what the stage `reward` measured of each reward model that is there, but for some."""
+    names = [f"reward/{run}" for run in group_of(settings, "reward.runs")]
+    files = {name: metrics_path(name) for name in names if name not in left_out}
     digests = output_digests()
     for file in files.values():
         check_recorded(file, digests)
@@ -158,13 +160,13 @@ def page_data(
     errors: dict[str, str],
 ) -> dict[str, Any]:
     """Return everything that the page shows, as plain data."""
-    drawn = curves(labels(settings).items(), CURVE_POINTS)
+    drawn, trained = curves(labels(settings).items(), CURVE_POINTS), trainings(summary, decision.members)
     return {
         "title": TITLE,
         "reference": reference(policies),
         "rewards": [{"run": name, **figures} for name, figures in reward_figures(summary).items()],
         "errors": [{"label": label, "error": error} for label, error in errors.items()],
-        "gain": gain_parts(decision.figures(), decision.tasks(tasks_of(policies))),
+        "gain": gain_parts(decision.figures(), decision.tasks(tasks_of(policies)), trained),
         "decision": _decision(decision),
         "score": score_name(summary),
         "extra": extra_columns(summary),
@@ -177,7 +179,7 @@ def page_data(
             }
             for policy in policies
         ],
-        "ratings": [{"name": name, **found} for name, found in read_ratings(settings).items()],
+        "ratings": [{"name": name, **found} for name, found in read_ratings(settings, errors).items()],
         "lm_eval": lm_eval_table(settings, errors),
         "curves": drawn,
         "about": {
@@ -201,7 +203,13 @@ def _decision(decision: Decision) -> dict[str, Any]:
     return {
         "base": decision.base,
         "rows": [
-            {"setting": row.setting, "policies": row.policies, "path": row.model, "metrics": dict(row.figures)}
+            {
+                "setting": row.setting,
+                "policies": row.policies,
+                "trained": row.trained,
+                "path": row.model,
+                "metrics": dict(row.figures),
+            }
             for row in decision.rows
         ],
         "against": {

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from posttrain.compare.budgets import BUDGETS
 from posttrain.compare.comparison import Comparison, verdict
-from posttrain.compare.text import conclusion
+from posttrain.compare.paired import Score
+from posttrain.compare.text import conclusion, score_title
 from posttrain.report.markup import Column, element, listed, table
 from posttrain.report.page import plain_page
 
 
-def comparison_page(found: Comparison, names: Sequence[str], against: str | None) -> str:
-    """Return the page; the differences are to `against`, or to the best setting."""
-    labels = [mean.label for mean in found.means]
+def comparison_page(found: Comparison, command: str, score: Score, against: str | None) -> str:
+    """Return the page of what a command line compared; the differences are to `against`, or to the best setting."""
+    labels, metric = [mean.label for mean in found.means], score_title(score)
     base = next((pair.right for pair in found.held_out), 0) if against else 0
     varied = list(dict.fromkeys(key for mean in found.means for key in mean.varied)) or ["setting"]
-    titles = [*varied, "seeds", "score [95 %]", f"minus {labels[base]} [95 %, Holm]", "verdict", *BUDGETS]
+    titles = [*varied, "seeds", f"{metric} [95 %]", f"minus {labels[base]} [95 %, Holm]", "verdict", *BUDGETS]
     rows = [
         [
             *(mean.varied.get(key, mean.label) for key in varied),
@@ -28,12 +29,10 @@ def comparison_page(found: Comparison, names: Sequence[str], against: str | None
         for place, mean in enumerate(found.means)
     ]
     columns = [Column(title, "left wrap" if title in (*varied, "verdict") else "") for title in titles]
-    title = f"compare {' '.join(names)}".strip()
-    about = (
-        f"Scores on the same {found.prompts} held-out prompts, as `posttrain {title}` tests them. {conclusion(found)}"
-    )
-    parts = (element("h1", title), element("p", about), table(title, columns, rows), listed(found.notes))
-    return plain_page(title, element("main", *parts))
+    tests = f"{metric.capitalize()}s on the same {found.prompts} held-out prompts, as `posttrain {command}` tests them."
+    about = element("p", f"{tests} {conclusion(found)}")
+    parts = (element("h1", command), about, table(command, columns, rows), listed(found.notes))
+    return plain_page(command, element("main", *parts))
 
 
 def _difference(found: Comparison, labels: Sequence[str], place: int, base: int) -> tuple[str, str]:

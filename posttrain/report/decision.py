@@ -28,6 +28,8 @@ class Row:
     policies: tuple[str, ...]
     model: str
     """Of the first of them."""
+    trained: tuple[str, ...]
+    """Those with other scores or curves than the ones before; the means are of these."""
     figures: Figures
 
 
@@ -93,12 +95,12 @@ def _gain(finding: Finding | None) -> dict[str, float]:
 
 
 def _row(setting: Setting, policies: Mapping[str, Policy]) -> Row:
-    """Return a setting with the means of its policies' figures; of several seeds the interval is over seeds too."""
-    mine = [policies[name] for name in setting.names]
+    """Return a setting with the means of its trainings' figures; of several seeds the interval is over seeds too."""
+    mine = [policies[policy.name] for policy in setting.trained]
     figures = [figures_of(policy.metrics) for policy in mine]
     shared = [key for key in figures[0] if all(key in other for other in figures)]
     means = {key: sum(each[key] for each in figures) / len(figures) for key in shared}
     means["seeds"] = len(setting.trained)
     if len(setting.trained) > 1:
         means |= dict(zip(("score", "low", "high"), mean_score(setting), strict=True))
-    return Row(setting.label, setting.names, mine[0].model, means)
+    return Row(setting.label, setting.names, mine[0].model, tuple(policy.label for policy in mine), means)

@@ -8,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.compare.paired import against
+from posttrain.compare.settings import Flat, differing, meaning_of
 from posttrain.errors import PosttrainError
 from posttrain.measure.text_table import text_table
+from posttrain.params.formats import flattened
 from posttrain.params.stage_table import Settings, group_of, policies, runs_of
 from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
 from posttrain.report.summary import GAIN
 
 LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated")
 """Figures that have a column of their own, or say nothing beside the score."""
+BESIDE = ("by", "context", "reference")
+"""Settings that may differ within a table: `by` is in its name, the others are ways to answer with the same score."""
 
 
 @dataclass(frozen=True)
 class OtherTable:
-    """The policies that were evaluated on one table, beside a reference."""
+    """The policies that were evaluated on one table with scores of one meaning, beside a reference."""
 
     name: str
     reference: str
@@ -33,8 +37,8 @@ class OtherTable:
 def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[list[OtherTable], dict[str, str]]:
     """Return the evaluations of `evaluate.runs` by their table, and name of a run -> why it has no results."""
     errors: dict[str, str] = {}
-    groups: dict[str, list[Policy]] = {}
-    digests = output_digests()
+    groups: dict[str, list[tuple[Flat, Policy]]] = {}
+    digests, flat = output_digests(), flattened(settings)
     for name, run in runs_of(settings, "evaluate.runs").items():
         try:
             if name in not_current:
@@ -42,13 +46,18 @@ def other_tables(settings: Settings, not_current: Mapping[str, str]) -> tuple[li
                 continue
             check_recorded(Path("results") / name / "metrics.json", digests)
             way = " by likelihood" if run.get("by") == "likelihood" else ""
-            groups.setdefault(f"{run.get('data', '')}{way}", []).append(read_policy(name, str(run.get("policy", ""))))
+            found = _meaning(name, run, flat), read_policy(name, str(run.get("policy", "")))
+            groups.setdefault(f"{run.get('data', '')}{way}", []).append(found)
         except PosttrainError as error:
             errors[name] = str(error)
     shown = {model: label for label, model in reversed(policies(settings).items())}
     measured = group_of(settings, "evaluate.settings")
     base, data = (str(measured.get(key, "")) for key in ("reference", "data"))
-    return [_table(name, found, base, shown, data) for name, found in groups.items()], errors
+    return [
+        _table(title, same, base, shown, on_main=name == data)
+        for name, found in groups.items()
+        for title, same in _alike(name, found).items()
+    ], errors
 
 
 def as_lines(tables: Sequence[OtherTable]) -> list[str]:
@@ -56,8 +65,25 @@ def as_lines(tables: Sequence[OtherTable]) -> list[str]:
     return ["\n".join([table.name, *text_table(as_cells(table))]) for table in tables]
 
 
-def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str], main: str) -> OtherTable:
-    """Return one table; `main`: that of `evaluate.settings`, on which the policies have other scores."""
+def _meaning(name: str, run: Settings, flat: Flat) -> Flat:
+    """Return the settings of a run without which its scores mean something else, and the split that it reads."""
+    split = "test" if str(run.get("data", "")).endswith("/prompts") else "heldout"
+    own = {key: value for key, value in meaning_of(name, flat).items() if key not in BESIDE}
+    return {**own, "split": str(run.get("split", split))}
+
+
+def _alike(name: str, found: Sequence[tuple[Flat, Policy]]) -> dict[str, list[Policy]]:
+    """Return the policies whose scores mean the same; where there are several meanings, the titles tell them apart."""
+    keys = differing([own for own, _ in found])
+    groups: dict[str, list[Policy]] = {}
+    for own, policy in found:
+        title = ", ".join([name, *(f"{key}={own[key]}" for key in keys if key in own)])
+        groups.setdefault(title, []).append(policy)
+    return groups
+
+
+def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, str], *, on_main: bool) -> OtherTable:
+    """Return one table; `on_main`: it is that of `evaluate.settings`, on which the policies have other scores."""
     reference = next((policy for policy in found if policy.model == base), found[0])
     others = {policy.label: policy.rollouts for policy in found if policy is not reference}
     gains = against(reference.rollouts, others)
@@ -69,7 +95,7 @@ def _table(name: str, found: Sequence[Policy], base: str, shown: Mapping[str, st
         row |= dict(zip(GAIN, (gain.mean, gain.low, gain.high), strict=True)) if gain else {}
         rows.append(row | {key: value for key, value in metrics.items() if key not in LEFT_OUT})
     models = [policy.model for policy in found]
-    alone = {policy.label for policy in found if models.count(policy.model) == 1 and name != main}
+    alone = {policy.label for policy in found if models.count(policy.model) == 1 and not on_main}
     names = {row["run"]: row["policy"] + ("" if row["run"] in alone else f" ({row['run']})") for row in rows}
     return OtherTable(name, names[reference.label], names, rows)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from posttrain.measure.text_table import text_table
@@ -11,9 +11,10 @@ from posttrain.report.policies import check_recorded, output_digests, read_json
 from posttrain.workspace import metrics_path
 
 
-def read_ratings(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return name -> what metrics/ratings/NAME.json holds, of those that have run."""
-    files = {name: metrics_path(f"ratings/{name}") for name in group_of(settings, "evaluate.ratings")}
+def read_ratings(settings: Settings, left_out: Container[str]) -> dict[str, dict[str, Any]]:
+    """Return name -> what metrics/ratings/NAME.json holds, of those that have run; `left_out`: ratings/NAME."""
+    names = [name for name in group_of(settings, "evaluate.ratings") if f"ratings/{name}" not in left_out]
+    files = {name: metrics_path(f"ratings/{name}") for name in names}
     digests = output_digests() if files else {}
     for file in files.values():
         check_recorded(file, digests)

@@ -26,11 +26,11 @@ function resultColumns(rows, against) {
   ];
 }
 
-// The rows of the table with all figures of their policies, of several seeds the means.
+// The rows of the table with all figures of their trainings, of several seeds the means.
 function settings() {
   const policies = new Map(DATA.policies.map((one) => [one.label, one.metrics]));
   return DATA.decision.rows.map((row) => {
-    const mine = row.policies.map((label) => policies.get(label)), keys = Object.keys(mine[0]).filter((key) => mine.every((one) => key in one));
+    const mine = row.trained.map((label) => policies.get(label)), keys = Object.keys(mine[0]).filter((key) => mine.every((one) => key in one));
     const means = Object.fromEntries(keys.map((key) => [key, mine.reduce((sum, one) => sum + one[key], 0) / mine.length]));
     return { ...row, look: lookOf(row.policies[0]), metrics: { ...means, ...row.metrics } };
   });

@@ -19,7 +19,6 @@ from posttrain.report.lm_eval import lm_eval_lines, lm_eval_rows
 from posttrain.report.other_tables import as_lines, other_tables
 from posttrain.report.policies import read_policies
 from posttrain.report.ratings import rating_lines, read_ratings
-from posttrain.report.stale_results import stale_ratings
 from posttrain.report.summary import (
     SCORES,
     Figures,
@@ -31,6 +30,7 @@ from posttrain.report.summary import (
     reward_figures,
     summarize,
     tasks_of,
+    trainings,
     verdict,
 )
 
@@ -42,7 +42,7 @@ _INTERVALS = (
 
 def results_table(not_current: Mapping[str, str], against: str | None = None) -> str:
     """Return every setting with its figures, or with the reason why there are none; the gains; what to look at next."""
-    summary, tasks, errors = current_summary(not_current, against)
+    summary, tasks, trained, errors = current_summary(not_current, against)
     others, missing = other_tables(read(), not_current)
     errors |= missing
     theirs = lm_eval_lines(read(), not_current)
@@ -53,27 +53,23 @@ def results_table(not_current: Mapping[str, str], against: str | None = None) ->
     left = (0, rows[0].index("verdict")) if rows else ()
     lines = text_table([[row[0].ljust(first), *row[1:]] for row in rows], left=left, ruled=True)
     lines += [f"{label.ljust(first)}  {' '.join(error.split())}" for label, error in errors.items()]
-    judged = map(_judge_note, summary.items())
-    about = (_INTERVALS, reward_note(summary), *judged, gains(summary, tasks)) if policy_figures(summary) else ()
+    judged, explained = map(_judge_note, summary.items()), gains(summary, tasks, trained)
+    about = (_INTERVALS, reward_note(summary), *judged, explained) if policy_figures(summary) else ()
     notes = [textwrap.fill(note, WIDTH) for note in (*about, *_fallen(read())) if note]
     follow = _next() if policy_figures(summary) or others else "Run the pipeline: dvc repro"
-    blocks = ["\n".join(lines), *_rated(read()), *notes, *as_lines(others), theirs, follow]
+    blocks = ["\n".join(lines), *_rated(read(), not_current), *notes, *as_lines(others), theirs, follow]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _rated(settings: Settings) -> Iterator[str]:
-    """Yield the ratings of policies against each other, each as lines, and why some are not current."""
-    if not (names := group_of(settings, "evaluate.ratings")):
-        return
-    found, reasons = read_ratings(settings), stale_ratings(names)
-    for name in names:
-        lines = rating_lines(name, found[name]) if name in found else []
-        yield "\n".join([*lines, *([f"ratings {name}: {reasons[name]}"] if reasons[name] else [])])
+def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:
+    """Yield the ratings of policies against each other, each as lines."""
+    for name, found in read_ratings(settings, not_current).items():
+        yield "\n".join(rating_lines(name, found))
 
 
 def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:
     """Return the same as plain data: one row per setting, the best first."""
-    summary, _, errors = current_summary(not_current, against)
+    summary, _, _, errors = current_summary(not_current, against)
     rows = [
         {
             "policy": name,
@@ -87,7 +83,7 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
     rows += [{"table": table.name, **row} for table in others for row in table.rows]
     errors |= missing
     rows += lm_eval_rows(read(), not_current)
-    rows += [{"ratings": name, **found} for name, found in read_ratings(read()).items()]
+    rows += [{"ratings": name, **found} for name, found in read_ratings(read(), not_current).items()]
     return json.dumps([*rows, *({"policy": name, "error": error} for name, error in errors.items())], indent=2)
 
 
@@ -106,15 +102,16 @@ def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
 
 def current_summary(
     not_current: Mapping[str, str], against: str | None = None
-) -> tuple[dict[str, Figures], dict[str, str], dict[str, str]]:
-    """Return the rows of settings whose results are current, their tasks, and label -> reason of the others."""
+) -> tuple[dict[str, Figures], dict[str, str], dict[str, list[Figures]], dict[str, str]]:
+    """Return rows of settings whose results are current, their tasks, their trainings; label -> reason of others."""
     from posttrain.report.build import reward_metrics
 
     settings = read()
     found, errors = read_policies(settings, not_current)
     table = decide(found, settings)
-    rewards = reward_figures(summarize((), reward_metrics(settings) if found else {}))
-    return {**table.figures(against), **rewards}, table.tasks(tasks_of(found)), errors
+    each = summarize(found, reward_metrics(settings, not_current) if found else {})
+    summary = {**table.figures(against), **reward_figures(each)}
+    return summary, table.tasks(tasks_of(found)), trainings(each, table.members), errors
 
 
 def reward_note(summary: Mapping[str, Figures]) -> str:

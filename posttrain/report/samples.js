@@ -5,8 +5,8 @@ const AT_ONCE = 20, MOST_POLICIES = 4;
 const OUTCOMES = DATA.score === "pass@1";
 const KINDS = [...(OUTCOMES ? ["right", "wrong answer"] : []), "no readable answer", "failed", "cut"];
 
-// The share of right samples of a policy among all of a prompt, or their mean score.
-const share = (row, nth) => row.by[nth]?.mean ?? 0;
+// The share of right samples of a policy among all of a prompt, or their mean score; NaN, which no filter takes, if it has none.
+const share = (row, nth) => row.by[nth]?.mean ?? NaN;
 const lower = (sample) => (sample.low ??= sample.text.toLowerCase());
 const option = (value, text) => el("option", { value }, text);
 

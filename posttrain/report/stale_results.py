@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.params.params import PARAMS_FILE, read
-from posttrain.params.stage_table import evaluated
+from posttrain.params.stage_table import Settings, evaluated, group_of
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.reasons import Reasons
 from posttrain.pipeline.running import running_stages
@@ -29,24 +29,24 @@ class Staleness:
 
 def staleness(labels: Collection[str] | None = None) -> Staleness:
     """Return which of the labels, or of all, have a stage that failed, runs, has not run, or has other inputs now."""
-    runs, reasons = evaluated(read()), Reasons()
+    results, reasons = _results(read()), Reasons()
     running = tuple(running_stages(reasons.pipeline))
     found = {
-        label: _reason(run.stage, Path(f"results/{label}/metrics.json"), reasons, running)
-        for label, run in runs.items()
+        label: _reason(stage, file, reasons, running)
+        for label, (stage, file) in results.items()
         if labels is None or label in labels
     }
     reasons.keep()
     return Staleness(running, {label: reason for label, reason in found.items() if reason})
 
 
-def stale_ratings(names: Iterable[str]) -> dict[str, str]:
-    """Return name -> why the ratings are not current; empty where they are."""
-    reasons = Reasons()
-    running = tuple(running_stages(reasons.pipeline))
-    return {
-        name: _reason(f"evaluate_ratings@{name}", metrics_path(f"ratings/{name}"), reasons, running) for name in names
-    }
+def _results(settings: Settings) -> dict[str, tuple[str, Path]]:
+    """Return label -> the stage and its file: of what is evaluated, of ratings, of reward models that have figures."""
+    found = {label: (run.stage, Path(f"results/{label}/metrics.json")) for label, run in evaluated(settings).items()}
+    for name in group_of(settings, "evaluate.ratings"):
+        found[f"ratings/{name}"] = (f"evaluate_ratings@{name}", metrics_path(f"ratings/{name}"))
+    rewards = {name: metrics_path(f"reward/{name}") for name in group_of(settings, "reward.runs")}
+    return found | {f"reward/{name}": (f"reward@{name}", file) for name, file in rewards.items() if file.is_file()}
 
 
 def _reason(name: str, file: Path, reasons: Reasons, running: tuple[str, ...]) -> str:

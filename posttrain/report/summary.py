@@ -107,6 +107,21 @@ def _figures_in(kept: Mapping[str, Any], group: str, title: str) -> dict[str, Fi
     }
 
 
+def trainings(policies: Mapping[str, Figures], members: Mapping[str, Sequence[str]]) -> dict[str, list[Figures]]:
+    """Setting -> the figures of each of its trainings, of which equal ones count once; `members`: its policies."""
+    found: dict[str, list[Figures]] = {}
+    for setting, names in members.items():
+        for figures in (policies[name] for name in names if name in policies):
+            if figures not in found.setdefault(setting, []):
+                found[setting].append(figures)
+    return found
+
+
+def trainings_in(kept: Mapping[str, Any]) -> dict[str, list[Figures]]:
+    """Return the same of what `to_json` returned."""
+    return trainings(from_json(kept), {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())})
+
+
 def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
     """Return the part of a summary that is about policies."""
     return {name: figures for name, figures in summary.items() if "score" in figures}
@@ -188,21 +203,27 @@ def _number(figures: Figures, key: str, digits: int) -> str:
     return f"{figures[key]:z.{digits}f}" if key in figures else "-"
 
 
-def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> str:
+def gains(summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]) -> str:
     """Return one sentence: what each gain over the row that is subtracted consists of, as the task explains it."""
-    parts = gain_parts(summary, tasks)
+    parts = gain_parts(summary, tasks, trained)
     return f"What the gain over {subtracted(summary)} consists of: {'; '.join(parts)}." if parts else ""
 
 
-def gain_parts(summary: Mapping[str, Figures], tasks: Mapping[str, str]) -> list[str]:
-    """Return the same, one part for each row that is better than that one and whose task can explain it."""
+def gain_parts(
+    summary: Mapping[str, Figures], tasks: Mapping[str, str], trained: Mapping[str, Sequence[Figures]]
+) -> list[str]:
+    """Return the same, one part for each row that is better than that one and whose task can explain it.
+
+    `trained`: the figures of each training of a row, where there are several.
+    """
     found = policy_figures(summary)
-    base = found.get(subtracted(summary))
+    other = subtracted(summary)
+    base = found.get(other)
     if base is None or not is_measured(base):
         return []
     explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in found.items())
     return [
-        explain(name, base, figures)
+        explain(name, trained.get(other, [base]), trained.get(name, [figures]))
         for name, figures, explain in explained
         if explain and is_measured(figures) and figures.get("gain_low", 0.0) > 0
     ]

@@ -54,8 +54,8 @@ class Task:
     """reward -> options that differ from its defaults for this task's answers; params.yaml may set others."""
     metrics: Callable[[Sequence[Rollout], Sequence[float]], dict[str, float]] = lambda rollouts, outcomes: {}  # noqa: ARG005
     """Figures of an evaluation in addition to the rewards, from rollouts and whether each was right."""
-    explain: Callable[[str, Figures, Figures], str] | None = None
-    """(label, figures of the reference, figures of a policy) -> a line for the report about what a gain consists of."""
+    explain: Callable[[str, Sequence[Figures], Sequence[Figures]], str] | None = None
+    """(label, figures of each training of the reference, those of a policy) -> a line about what a gain consists of."""
 
     @property
     def has_turns(self) -> bool:

@@ -25,6 +25,7 @@ from tests.marks import slow_except
 from tests.workspace import dvc, environment, run
 
 LABELS = ("base", "sft", "dpo", "grpo")
+STAGES = {**{label: f"evaluate@{label}" for label in LABELS}, "reward/main": "reward@main"}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ EDITS = {
     "code of one run": (replace("posttrain/algorithms/policy/grpo.py", "Shao 2024, ", "New Shao 2024, "), {"grpo"}),
     "an output deleted": (deleted("models/preference/dpo"), {"dpo"}),
     "an output changed": (replace("metrics/online/grpo.json", "{", "{ "), {"grpo"}),
-    "an input deleted": (deleted("data/two_step/chat.parquet"), set(LABELS)),
+    "an input deleted": (deleted("data/two_step/chat.parquet"), set(STAGES)),
     "a run removed": (replace("params.yaml", "    dpo: preference/dpo\n", ""), set()),
     "a stage that never ran": (forgotten("online@grpo"), {"grpo"}),
     "an evaluation that never ran": (forgotten("evaluate@sft"), {"sft"}),
@@ -92,7 +93,7 @@ def test_an_edit_makes_the_same_results_out_of_date_as_for_dvc(
     assert dvc(own_workspace, "repro", "--quiet", "--single-item", "code").returncode == 0
     said = dvc(own_workspace, "status", "--json").stdout
     changed = set(json.loads(said[said.index("{") :]))
-    by_dvc = {row["policy"] for row in rows if changed.intersection(pipeline.above(f"evaluate@{row['policy']}"))}
+    by_dvc = {label for label, stage in STAGES.items() if changed.intersection(pipeline.above(stage))}
     assert found == by_dvc == expected
     lines = [line for line in shown.splitlines() if " stages are done" not in line]
     assert {line.partition(":")[0] for line in lines} - {"nothing is stale"} <= changed

@@ -23,6 +23,7 @@ from posttrain.report.summary import (
     settings_in,
     summarize,
     to_json,
+    trainings_in,
     verdict,
 )
 from posttrain.tables.curve import read_curve
@@ -60,12 +61,27 @@ def test_a_gain_is_explained_and_the_verdict_says_the_rest() -> None:
         "down": figures(0.1, 0.5, 0.2, 0.9),
         "reward/main": {"accuracy": 0.9},
     }
-    text = gains(rows, TASKS)
+    text = gains(rows, TASKS, {})
     assert text.startswith("What the gain over sft consists of: up gained 0.42, of which +0.28 (67 %) by showing")
     assert "0.50 → 0.90 of the completions" in text and "same" not in text and "down" not in text
     said = {name: verdict(row) for name, row in rows.items()}
     assert said["up"] == "this training better" and said["same"] == "cannot tell" and said["reward/main"] == ""
     assert verdict(rows["down"] | {"over_seeds": 1.0}) == "worse"
+
+
+def test_a_gain_of_several_seeds_is_explained_seed_by_seed() -> None:
+    # up_1: .5 * .6 / 2 = .15 of .60; up_2: -.3 * (.6 + .5) / 2 = -.165 of -.20; the copy of up_1 counts once
+    each = {
+        "sft": figures(0.3, 0.5, 0.6, 0.0),
+        "up_1": figures(0.9, 1.0, 0.9, 0.5),
+        "up_2": figures(0.1, 0.2, 0.5, 0.5),
+    }
+    each["up_1_again"] = dict(each["up_1"])
+    rows = {"sft": each["sft"], "up": figures(0.5, 0.6, 0.7, 0.5)}
+    kept = to_json(each, rows, TASKS, {"sft": ["sft"], "up": ["up_1", "up_2", "up_1_again"]})
+    text = gains(rows, TASKS, trainings_in(kept))
+    assert "up gained 0.20, of which -0.01 (-4 %) by showing its working more often (in 0.50 → 0.60 of" in text
+    assert "+0.21 by being right more often (accuracy given working 0.60 → 0.70)" in text
 
 
 def test_the_row_that_is_subtracted_is_named_whatever_its_kl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +92,7 @@ def test_the_row_that_is_subtracted_is_named_whatever_its_kl(tmp_path: Path, mon
     for rows in (pooled, unmeasured):
         titles = result_titles(rows)
         assert any(title.startswith("minus sft ") for title in titles) and "KL to reference" in titles
-        assert gains(rows, TASKS).startswith("What the gain over sft consists of: up gained 0.42")
+        assert gains(rows, TASKS, {}).startswith("What the gain over sft consists of: up gained 0.42")
     monkeypatch.chdir(tmp_path)
     members = {"up": ["up"], "sft": ["sft_s1", "sft_s2"]}
     write_json(Path(SUMMARY), to_json({}, pooled, {}, members))
@@ -88,8 +104,8 @@ def test_the_row_that_is_subtracted_is_named_whatever_its_kl(tmp_path: Path, mon
 
 def test_only_a_task_explains_a_gain() -> None:
     policies = {"sft": figures(0.3, 0.5, 0.6, 0.0), "up": figures(0.72, 0.9, 0.8, 0.5)}
-    assert gains(policies, {"sft": "", "up": ""}) == ""
-    assert gains(policies, {}) == "", "prompts of several tasks"
+    assert gains(policies, {"sft": "", "up": ""}, {}) == ""
+    assert gains(policies, {}, {}) == "", "prompts of several tasks"
 
 
 def test_a_score_is_pass_at_1_where_each_policy_has_it() -> None:
@@ -103,8 +119,8 @@ def test_a_score_is_pass_at_1_where_each_policy_has_it() -> None:
 
 def test_nothing_is_explained_without_readable_answers() -> None:
     sft, mute = {**figures(0.3, 0.5, 0.6, 0.0), "parsed": 0.9}, {**figures(0.0, 0.5, 0.0, 0.5), "parsed": 0.0}
-    assert gains({"sft": sft, "mute": mute}, TASKS) == ""
-    assert gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5, "gain_low": 0.1}}, TASKS) == ""
+    assert gains({"sft": sft, "mute": mute}, TASKS, {}) == ""
+    assert gains({"sft": {**mute, "kl": 0.0}, "up": {**sft, "kl": 0.5, "gain_low": 0.1}}, TASKS, {}) == ""
 
 
 def test_thinned_means_equally_many_steps() -> None:

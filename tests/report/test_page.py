@@ -245,6 +245,23 @@ def test_sorted_by_the_difference_of_two_policies(page: Page) -> None:
     assert page.run(SHOWN) == [0], "only there sft is better"
 
 
+def test_a_prompt_without_a_score_is_neither_wrong_nor_worse(port: int, tmp_path: Path) -> None:
+    folder = workspace.make(tmp_path / "failed")
+    rows = workspace.rollouts("dpo")
+    for row in rows[3:6]:
+        row |= {"reward": None, "status": "infrastructure"}
+    workspace.put_policy(folder, "dpo", rows)
+    with Page(port) as page:
+        page.open(built(folder))
+        page.choose("#of", "dpo")
+        page.choose("#kind", "half")
+        assert page.run(SHOWN) == list(range(3, 30, 2))
+        page.choose("#kind", "")
+        page.choose("#order", "2 3")
+        assert page.run(SHOWN) == list(range(3, 30, 2)), "grpo is right there, and dpo was not scored at 1"
+        assert page.complaints == []
+
+
 @pytest.mark.slow
 def test_all_samples_of_a_prompt_are_stepped_through(page: Page) -> None:
     card = "#prompts > li:first-child article[data-policy=sft]"

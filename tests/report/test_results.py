@@ -16,9 +16,12 @@ from docs.make.readme import BEGIN, END, FIGURE, read_summary, readme_is_current
 from posttrain.errors import DataError, PipelineError
 from posttrain.params.formats import merge
 from posttrain.params.params import read
-from posttrain.report.build import build_report
+from posttrain.report.build import build_report, read_report
+from posttrain.report.decision import decide
 from posttrain.report.other_tables import as_cells, other_tables
+from posttrain.report.policies import read_policies
 from posttrain.report.results import _judge_note, results_json, results_table
+from posttrain.report.stale_results import staleness
 from posttrain.report.summary import extra_columns
 from posttrain.tables.columns import from_rows
 from posttrain.tables.store import write_table
@@ -81,6 +84,25 @@ def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> No
     assert kept["grpo"]["policies"] == "grpo, grpo_2" and kept["grpo"]["over_seeds"] == 0.0
 
 
+def test_equal_trainings_of_a_setting_count_once_in_all_its_figures(finished: Path) -> None:
+    seeds = "".join(f"    grpo_{n}: {{algorithm: grpo, start: sft/main, seed: {n}}}\n" for n in (1, 2, 3))
+    settings = re.sub("    grpo: .*\n", seeds, workspace.PARAMS)
+    settings = settings.replace("grpo: online/grpo}", ", ".join(f"grpo_{n}: online/grpo_{n}" for n in (1, 2, 3)) + "}")
+    Path("params.yaml").write_text(settings, encoding="utf-8")
+    for n in (1, 2, 3):
+        workspace.put_json(
+            Path(f"results/grpo_{n}/metrics.json"), workspace.metrics("grpo") | {"length": 10.0 + n // 3}
+        )
+        rows = workspace.rollouts("dpo" if n == 3 else "grpo")
+        write_table(from_rows(rows, "rollouts"), Path(f"results/grpo_{n}/rollouts.parquet"), "rollouts")
+    policies, errors = read_policies(read(), {})
+    (row,) = [row for row in decide(policies, read()).rows if row.setting == "grpo"]
+    assert not errors and row.policies == ("grpo_1", "grpo_2", "grpo_3") and row.trained == ("grpo_1", "grpo_3")
+    assert (row.figures["seeds"], row.figures["length"]) == (2, 10.5)
+    (shown,) = [row for row in read_report({}).data["decision"]["rows"] if row["setting"] == "grpo"]
+    assert shown["trained"] == ("grpo_1", "grpo_3"), "the page's other columns are of these as well"
+
+
 @pytest.mark.parametrize(
     ("runs", "names"),
     [
@@ -98,17 +120,57 @@ def test_evaluations_of_one_model_are_told_apart(finished: Path, runs: dict[str,
     assert ([row[0] for row in rows], titles[2], errors) == (names, f"difference to {names[0]}", {})
 
 
+def test_evaluations_whose_scores_mean_something_else_are_tables_of_their_own(finished: Path) -> None:
+    others: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "shots": {"context": [{"role": "system", "content": "Think."}], "split": "test", "samples": 4},
+        "cold": {"sampling": {"temperature": 0.5}},
+        "short": {"reward": {"correct": 1.0, "brief": 0.5}},
+        "held": {"split": "heldout"},
+    }
+    for run in others:
+        shutil.copytree(finished / "results/sft", finished / "results" / run)
+    listed = {run: {"policy": "sft/main", "data": "facts/prompts", **other} for run, other in others.items()}
+    tables, errors = other_tables(merge(read(), {"evaluate": {"runs": listed}}), {})
+    settings = ("test", "test, sampling.temperature=0.5", "test, reward.correct=1.0, reward.brief=0.5", "heldout")
+    assert [table.name for table in tables] == [f"facts/prompts, split={text}" for text in settings] and not errors
+    assert [[row["run"] for row in table.rows] for table in tables] == [
+        ["plain", "shots"],
+        ["cold"],
+        ["short"],
+        ["held"],
+    ]
+    assert [row["run"] for table in tables for row in table.rows if "gain" in row] == ["shots"]
+
+
 @pytest.mark.slow
-def test_ratings_are_shown_and_whether_they_are_current(reported: Path) -> None:
+def test_ratings_are_shown(reported: Path) -> None:
     assert "ratings" not in results_table({})
     workspace.rate(reported)
-    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
     lines = results_table({}).splitlines()
     first = lines.index("ratings main, by score")
     assert [line.split()[0] for line in lines[first + 2 : first + 6]] == ["grpo", "dpo", "sft", "base"]
     assert lines[first + 2].split() == ["grpo", "+91", "[+75,", "+107]", "1"]
     assert lines[first + 3].endswith("2 to 3")
-    assert lines[first + 6].startswith("ratings main: out of date"), "no stage has written it here"
+
+
+def test_ratings_and_reward_models_that_are_not_current_are_left_out_with_the_reason(finished: Path) -> None:
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    Path("params.yaml").write_text(f"{workspace.PARAMS}  ratings: {{main: {{}}}}\n", encoding="utf-8")
+    rated = {"policy": "sft", "rating": 0.0, "rating_low": -1.0, "rating_high": 1.0, "rank_low": 1, "rank_high": 1}
+    workspace.put_json(Path("metrics/ratings/main.json"), {"decided_by": "score", "policies": [rated]})
+    reasons = staleness().reasons
+    stale = {name: reasons[name] for name in ("ratings/main", "reward/main")}
+    assert all(reason.startswith("out of date: ") for reason in stale.values()), "no stage has written them here"
+    nothing: dict[str, str] = {}
+    for left_out in (nothing, stale):
+        rows, data, text = json.loads(results_json(left_out)), read_report(left_out).data, results_table(left_out)
+        assert {row["policy"]: row["error"] for row in rows if "error" in row} == left_out
+        assert {one["label"]: one["error"] for one in data["errors"]} == left_out
+        shown = ["ratings" in row for row in rows].count(True), len(data["ratings"]), len(data["rewards"])
+        assert shown == ((1, 1, 1) if not left_out else (0, 0, 0))
+        assert ("ratings main, by score" in text, "reward/main 0.875" in text) == (not left_out, not left_out)
+        assert all(re.search(rf"\n{name} +{re.escape(reason)}\n", text) for name, reason in left_out.items())
 
 
 @pytest.mark.slow

@@ -29,5 +29,19 @@ def test_gain_of_accuracy_alone_has_no_part_from_working() -> None:
 def test_a_gain_is_explained_in_a_line() -> None:
     # without working never right: b = 0, so (.9 - .5) * (.6 + .8) / 2 = .28 of .42
     before = {"score": 0.3, "working": 0.5, "right_given_working": 0.6}
-    line = explain_gain("up", before, {"score": 0.72, "working": 0.9, "right_given_working": 0.8})
+    line = explain_gain("up", [before], [{"score": 0.72, "working": 0.9, "right_given_working": 0.8}])
     assert line.startswith("up gained 0.42, of which +0.28 (67 %) by showing its working more often (in 0.50 → 0.90")
+
+
+def test_a_gain_of_several_trainings_is_the_mean_of_their_parts() -> None:
+    # .5 * .6 / 2 = .15 of .60, and -.3 * (.6 + .5) / 2 = -.165 of -.20; the means .6 and .7 would give .055 of .20
+    before = {"score": 0.3, "working": 0.5, "right_given_working": 0.6}
+    seeds = [
+        {"score": 0.9, "working": 1.0, "right_given_working": 0.9},
+        {"score": 0.1, "working": 0.2, "right_given_working": 0.5},
+    ]
+    line = explain_gain("up", [before], seeds)
+    assert line.startswith("up gained 0.20, of which -0.01 (-4 %) by showing its working more often (in 0.50 → 0.60")
+    assert line.endswith("+0.21 by being right more often (accuracy given working 0.60 → 0.70)")
+    back = explain_gain("down", seeds, [before])
+    assert back.startswith("down gained -0.20, of which +0.01 (-4 %)"), "seeds of the reference are pooled alike"

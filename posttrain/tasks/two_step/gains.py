@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from statistics import fmean
 
 Figures = Mapping[str, float]
 
@@ -32,14 +33,20 @@ def gain(before: Figures, after: Figures) -> Gain:
     return Gain(total, by_working, total - by_working)
 
 
-def explain_gain(name: str, before: Figures, after: Figures) -> str:
-    """Return how much of a policy's gain comes from more working, and how much from better answers."""
-    found = gain(before, after)
+def explain_gain(name: str, before: Sequence[Figures], after: Sequence[Figures]) -> str:
+    """Return how much of a policy's gain comes from more working, and how much from better answers.
+
+    Of several trainings it is the mean over their pairs: means of trainings alone do not make up the mean score.
+    """
+    pairs = [gain(one, other) for one in before for other in after]
+    found = Gain(*(fmean(values) for values in zip(*map(astuple, pairs), strict=True)))
+    working = [fmean(one["working"] for one in side) for side in (before, after)]
+    accuracy = [fmean(one["right_given_working"] for one in side) for side in (before, after)]
     return (
         f"{name} gained {found.total:.2f}, of which {found.by_working:+.2f} ({100 * found.share:.0f} %) by showing its "
-        f"working more often (in {before['working']:.2f} → {after['working']:.2f} of the completions) and "
+        f"working more often (in {working[0]:.2f} → {working[1]:.2f} of the completions) and "
         f"{found.by_accuracy:+.2f} by being right more often (accuracy given working "
-        f"{before['right_given_working']:.2f} → {after['right_given_working']:.2f})"
+        f"{accuracy[0]:.2f} → {accuracy[1]:.2f})"
     )
 
 
