@@ -93,8 +93,7 @@ def train_online(
     asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
     rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
     check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
-    moves = params.renew_reference is not None
-    start = frozen_of(model, reference, moves=moves) if "ref_logp" in needs else reference
+    start = frozen_of(model, reference, moves=bool(params.renew_reference)) if "ref_logp" in needs else reference
     frozen = model if start is None else start
     critic = _critic(model, runtime) if "value" in needs else None
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):

@@ -12,7 +12,8 @@ def test_a_document_that_is_read_in_two_ways_is_one_prompt() -> None:
     rows = [
         {"task": "gsm8k", "doc": doc, "filter": reader, "prompt": "q", "target": "5", "response": "5", "read": "5",
          "scores": {"exact_match": float(right)}}
-        for doc, found in enumerate(((1, 1), (0, 1))) for reader, right in zip(("strict", "flexible"), found, strict=True)
+        for doc, found in enumerate(((1, 1), (0, 1)))
+        for reader, right in zip(("strict", "flexible"), found, strict=True)
     ]  # fmt: skip
     scores = prompt_scores(as_rollouts(documents_table(rows)), "sampled")
     assert dict(scores.rows()) == {"gsm8k/0": 1.0, "gsm8k/1": 0.5}
