@@ -31,11 +31,12 @@ def main() -> int:
 
             follow_move(Path.cwd())
         text = line.run(arguments)
-        print(text if isinstance(text, line.Document) or arguments.json else "\n".join(map(folded, text.split("\n"))))
+        shown = text if isinstance(text, line.Document) or arguments.json else "\n".join(map(folded, text.split("\n")))
+        print(shown, flush=True)
     except PosttrainError as error:
         return _said(_params_error_behind(error))
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader has ended; Python would write what is left once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _said(from_system(error, f"posttrain {sys.argv[1]}"))
     return 0

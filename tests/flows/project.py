@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +147,13 @@ class Project:
                 continue
         return found
 
+    def left_running(self, seconds: float = 10.0) -> list[str]:
+        """The same after some time: Python's tracker of shared resources ends shortly after its process."""
+        end = time.monotonic() + seconds
+        while (found := self.processes()) and time.monotonic() < end:
+            time.sleep(0.1)
+        return found
+
     def task_runs(self, ended: Ended) -> dict[str, dict[str, Any]]:
         """What Prefect's server has recorded of a flow, by task."""
         return {
@@ -174,8 +182,15 @@ def call(url: str, login: str, path: str, body: dict[str, Any]) -> Any:
         "Prefect-Csrf-Token": token,
     }
     request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), headers, method="POST")
-    with urllib.request.urlopen(request, timeout=30) as reply:
-        return json.load(reply)
+    for wait in (0.5, 1.0, 2.0, 0.0):  # SQLite is busy for a moment: Prefect's own client asks again too
+        try:
+            with urllib.request.urlopen(request, timeout=30) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or not wait:
+                raise
+            time.sleep(wait)
+    raise AssertionError("the last try returns or raises")
 
 
 def clean_env() -> dict[str, str]:

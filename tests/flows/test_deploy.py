@@ -91,7 +91,7 @@ def test_a_schedule_fires_new_data_fires_and_a_failure_is_told(
     told = next(body for body in webhook.posted if body["url"].endswith(failed["id"]))
     assert told["flow"] == "pipeline" and told["state"] == "Failed"
     assert "prepare: cannot add apples to pears" in told["text"]
-    assert project.processes() == []
+    assert project.left_running() == []
 
 
 @pytest.mark.slow

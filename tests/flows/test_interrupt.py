@@ -25,7 +25,7 @@ def test_signals_end_everything(project: Project, number: signal.Signals) -> Non
     ended = project.finish(process)
     assert ended.seconds < 20
     assert ended.code == 128 + number
-    assert project.processes() == []
+    assert project.left_running() == []
     assert ended.states["prepare"] == "Completed"
     assert ended.states["branch@left"] == "Cancelled"
     assert ended.states["join"] == "NotRun"
@@ -47,7 +47,7 @@ def test_cancelled_in_the_pages(project: Project) -> None:
     ended = project.finish(process)
     assert ended.seconds < 20
     assert ended.code != 0
-    assert project.processes() == []
+    assert project.left_running() == []
     runs = project.api("flow_runs/filter", flow_runs={"id": {"any_": [run_id]}})
     assert runs[0]["state_type"] == "CANCELLED"
 

@@ -181,7 +181,7 @@ def test_retries_and_timeout(project: Project) -> None:
     assert ended.code == 1
     assert ended.states == {"prepare": "Completed", "branch@left": "Completed", "branch@right": "Failed"}
     assert "stage 'branch@right' failed (timed out after" in ended.err
-    assert project.processes() == []
+    assert project.left_running() == []
 
 
 @pytest.mark.slow
@@ -220,7 +220,7 @@ def test_nothing_configured(bare: Project) -> None:
     assert first.states == {"prepare": "Completed"}
     assert (bare.root / ".prefect" / "prefect.db").exists()
     assert not (bare.root / ".prefect" / "server.json").exists()
-    assert bare.processes() == []
+    assert bare.left_running() == []
     quick = bare.run("prepare")
     assert quick.states == {"prepare": "Cached"}
     assert "Flow run" not in quick.err  # no server is started where there is nothing to tell

@@ -181,7 +181,7 @@ def test_ctrl_c_ends_everything(small: Project) -> None:
     out, _ = begun.communicate(timeout=60)
     assert time.monotonic() - begin < 20, out
     assert begun.returncode == 128 + signal.SIGINT, out
-    assert small.processes() == []
+    assert small.left_running() == []
     assert small.dvc("exp", "list", "--name-only").split() == []
 
 

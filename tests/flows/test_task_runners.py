@@ -39,7 +39,7 @@ def test_branches_overlap_and_dvc_knows_what_is_done(project: Project, engine: s
     project.runs({"timeout": 999}, {})
     again = project.run(f"--{engine}")
     assert again.states["prepare"] == "Cached" and again.states["branch@left"] == "Completed", again.err
-    assert project.processes() == []
+    assert project.left_running() == []
 
 
 def test_a_failure_is_tried_again_and_then_named(project: Project, engine: str) -> None:

@@ -91,7 +91,7 @@ def test_a_host_keeps_to_the_timeout_and_makes_what_is_committed(shared: Project
     end = time.monotonic() + 5  # Python's resource tracker ends a moment after its process
     while host.processes() and time.monotonic() < end:
         time.sleep(0.1)
-    assert host.processes() == []
+    assert host.left_running() == []
 
 
 def test_what_was_handed_to_a_dead_host_goes_to_another(shared: Project, tmp_path: Path) -> None:
