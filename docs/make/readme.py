@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from posttrain.tables.curve import Column, read_curve
 from posttrain.workspace import plot_path, write_text
 
 README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
+PROCESSOR = Path(".ci/processor")
+"""The processors whose bytes the committed dvc.lock and results have: other makers round otherwise."""
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 WRITTEN_BY = "<!-- Written by `python -m docs.make.readme` from report/summary.json; do not edit. -->"
 WIDTH, HEIGHT, REACH = 330, 210, 4
@@ -54,7 +57,21 @@ def write_readme(not_current: Mapping[str, str]) -> str:
     drawn = draw(summary, read(), members).removesuffix("\n").removesuffix("</svg>")
     write_text(FIGURE, f"{drawn}<!-- summary {_digest(summary)} --></svg>\n")
     write_text(README, f"{before}{_block(summary, tasks)}{after}")
+    write_text(PROCESSOR, f"{processor()}\n")
     return f"wrote the results into {README} and the plot into {FIGURE}"
+
+
+def processor() -> str:
+    """Return the maker and the family of this machine's processor."""
+    found = Path("/proc/cpuinfo")
+    lines = found.read_text(encoding="utf-8").splitlines() if found.is_file() else []
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    return f"{facts.get('vendor_id', platform.machine())} family {facts.get('cpu family', '?')}"
+
+
+def is_of_this_processor() -> bool:
+    """Return whether the committed results are those of a processor like this one."""
+    return PROCESSOR.read_text(encoding="utf-8").strip() == processor()
 
 
 def readme_is_current() -> bool:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from docs.make.readme import readme_is_current
+from docs.make.readme import PROCESSOR, SUMMARY, is_of_this_processor, readme_is_current
 from tests.architecture.sources import ROOT
 
 
@@ -16,6 +16,8 @@ def test_the_lock_file_is_that_of_this_code() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dvc", "status", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
     )
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = listed.splitlines()
     made = ("data/", "models/", "results", "metrics", "plots")
     changed = [
         f"{stage}: {what}"
@@ -24,12 +26,15 @@ def test_the_lock_file_is_that_of_this_code() -> None:
         if isinstance(reason, dict)
         for kind in ("changed deps", "changed outs")
         for what, state in reason.get(kind, {}).items()
-        if (isinstance(state, dict) or state in ("modified", "new"))
-        and not what.startswith(made)  # a dict: of settings
+        if isinstance(state, dict) or state in ("modified", "new")  # a dict: of settings
+        if what in tracked or (kind == "changed deps" and not what.startswith(made))
     ]
     assert not changed, "run `dvc repro` and `python -m docs.make.readme`, then commit: " + "; ".join(changed)
 
 
 def test_the_readme_shows_the_committed_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    ran = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", SUMMARY], check=False).returncode
+    if ran and not is_of_this_processor():
+        pytest.skip(f"the pipeline ran here, and another processor made the committed results ({PROCESSOR})")
     assert readme_is_current(), "run `python -m docs.make.readme`"
