@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,27 @@ def interval(
     means = np.concatenate([per_prompt[rng.integers(0, count, size=(part, count))].mean(axis=1) for part in parts])
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def prompt_figures(known: Sequence[Sequence[float]], samples: int, seed: int) -> dict[str, float]:
+    """Return the mean over prompts with its interval; of scores of 0 and 1 also pass@k.
+
+    known: the scores of each prompt, without failed ones. k goes as far as every prompt has samples: prompts with
+    failed ones may be the hard ones.
+    """
+    groups = [np.array(scores, dtype=float) for scores in known if len(scores)]
+    per_prompt, outcomes = np.array([group.mean() for group in groups]), is_outcome(np.concatenate(groups))
+    low, high = interval(per_prompt, seed=seed, shares=outcomes)
+    found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
+    for k in (k for k in sizes(samples) if outcomes and k <= min(map(len, groups))):
+        rates = [pass_at_k(len(group), np.array([group.sum()]), k) for group in groups]
+        found[f"pass_at_{k}"] = float(np.concatenate(rates).mean())
+    return found
+
+
+def is_outcome(scores: Floats) -> bool:
+    """Return whether all scores are 0 or 1."""
+    return bool(np.isin(scores, (0.0, 1.0)).all())
 
 
 def sizes(samples: int) -> list[int]:

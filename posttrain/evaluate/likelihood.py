@@ -20,7 +20,7 @@ import polars as pl
 import torch
 
 from posttrain.errors import DataError, excerpt
-from posttrain.evaluate.intervals import calibration_error, interval
+from posttrain.evaluate.intervals import calibration_error, interval, is_outcome
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.forward.forward import score_tokens
@@ -203,7 +203,7 @@ def _parts(ids: Sequence[int], context: int | None) -> Iterable[TokenRow]:
 def _metrics(rollouts: Sequence[Rollout], seed: int) -> dict[str, float]:
     """Return the figures that every evaluation has, and the score of each of several tasks."""
     scores = np.array([rollout.scores[LIKELIHOOD].value for rollout in rollouts])
-    low, high = interval(scores, seed=seed)
+    low, high = interval(scores, seed=seed, shares=is_outcome(scores))
     tasks = _places(pl.Series([rollout.prompt.task or "other" for rollout in rollouts]))
     by_task = {f"score_{name}": float(scores[mine].mean()) for name, mine in tasks.items()} if len(tasks) > 1 else {}
     length = _mean([len(rollout.row.trained) for rollout in rollouts])

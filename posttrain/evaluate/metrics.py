@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from posttrain.errors import DataError
-from posttrain.evaluate.intervals import Floats, best_of_k, interval, pass_at_k, sizes
+from posttrain.evaluate.intervals import best_of_k, prompt_figures, sizes
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
@@ -43,14 +43,7 @@ def evaluation_metrics(
     sampled = [rollout for rollout in sampled if not reward.failure(rollout)]
     greedy = [rollout for rollout in greedy if not reward.failure(rollout)]
     scores = [score for mine in known for score in mine]
-    per_prompt: Floats = np.array([np.mean(mine) for mine in known if mine])
-    outcomes, fewest = set(scores) <= {0.0, 1.0}, min(len(mine) for mine in known if mine)
-    low, high = interval(per_prompt, seed=seed, shares=outcomes)
-    metrics = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
-    if outcomes:  # of as many samples as every prompt has: those with failed ones may be the hard ones
-        for k in (k for k in sizes(samples) if k <= fewest):
-            rates = [pass_at_k(len(mine), np.array([sum(mine)]), k) for mine in known if mine]
-            metrics[f"pass_at_{k}"] = float(np.concatenate(rates).mean())
+    metrics = prompt_figures(known, samples, seed)
     metrics |= _majority(reward, by_prompt, samples) | _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count

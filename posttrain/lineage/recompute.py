@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from posttrain.evaluate.intervals import interval, pass_at_k, sizes
+from posttrain.evaluate.intervals import prompt_figures
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.tasks.task import load_task
 
@@ -24,16 +23,11 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
     """The figures that results/LABEL/metrics.json has, from results/LABEL/rollouts.parquet; KL needs the weights."""
     rows = frame.filter(~pl.col("greedy"))
     known, greedy = (part.filter(pl.col("reward").is_not_null()) for part in (rows, frame.filter(pl.col("greedy"))))
-    groups = [np.array(part["reward"]) for part in known.partition_by("prompt_id", maintain_order=True)]
-    per_prompt = np.array([float(group.mean()) for group in groups])
-    low, high = interval(per_prompt, seed=seed)
-    found = {"score": float(per_prompt.mean()), "score_low": low, "score_high": high}
+    groups = [part["reward"].to_list() for part in known.partition_by("prompt_id", maintain_order=True)]
+    samples = rows.height // max(rows["prompt_id"].n_unique(), 1)
+    found = prompt_figures(groups, samples, seed)
     if greedy.height:
         found["greedy"] = _mean(greedy["reward"])
-    samples = rows.height // max(rows["prompt_id"].n_unique(), 1)
-    for k in sizes(samples):
-        rates = [pass_at_k(len(group), np.array([group.sum()]), k) for group in groups if len(group) >= k]
-        found[f"pass_at_{k}"] = float(np.concatenate(rates).mean()) if rates else math.nan
     found["failed"] = 1 - known.height / rows.height
     found["parsed"] = _mean((known["status"] == "ok").cast(pl.Float64))
     found["truncated"] = _mean(known["truncated"].cast(pl.Float64))
