@@ -18,13 +18,13 @@ from posttrain.report.summary import GAIN
 
 LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated")
 """Figures that have a column of their own, or say nothing beside the score."""
-BESIDE = ("by", "context", "reference")
+NOT_MEANING = ("by", "context", "reference")
 """Settings that may differ within a table: `by` is in its name, the others are ways to answer with the same score."""
 
 
 @dataclass(frozen=True)
 class OtherTable:
-    """The policies that were evaluated on one table with scores of one meaning, beside a reference."""
+    """The policies that were evaluated on one table with scores of one meaning, and the reference among them."""
 
     name: str
     reference: str
@@ -68,7 +68,7 @@ def as_lines(tables: Sequence[OtherTable]) -> list[str]:
 def _meaning(name: str, run: Settings, flat: Flat) -> Flat:
     """Return the settings of a run without which its scores mean something else, and the split that it reads."""
     split = "test" if str(run.get("data", "")).endswith("/prompts") else "heldout"
-    own = {key: value for key, value in meaning_of(name, flat).items() if key not in BESIDE}
+    own = {key: value for key, value in meaning_of(name, flat).items() if key not in NOT_MEANING}
     return {**own, "split": str(run.get("split", split))}
 
 

@@ -82,7 +82,7 @@ def _check_no_tools(row: Row, kind: Kind) -> None:
     given = row.get("tools")
     if kind == "chat" or not isinstance(given, list) or not given or not all(map(tool_name, given)):
         return
-    if "info" not in row or "tools" not in str(row["info"]):
+    if kind != "prompts" or "tools" not in json.loads(_info(row)):
         raise RowError(f"'tools' would be lost: {kind} have none; use rows of chat, or rename the column")
 
 

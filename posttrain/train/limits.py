@@ -38,7 +38,7 @@ class LimitParams(Params):
 
 
 class TextLimits(LimitParams):
-    """The same of a run that learns given text, which it may know by heart in the end."""
+    """The same of a run that learns given text: in the end it may be certain of every token."""
 
     entropy: float | None = Field(None, gt=0, description="smallest mean entropy per token, in nats")
 

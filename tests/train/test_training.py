@@ -673,7 +673,7 @@ def test_a_checkpoint_that_cannot_be_completed_ends_the_run(tmp_path: Path, monk
     ids=str,
 )
 def test_a_run_resumes_with_other_settings_that_change_no_result(changed: dict[str, Any]) -> None:
-    """As docs/reproducibility.md says; another learning rate or number of samples begins anew."""
+    """As docs/reproducibility.md says; another learning rate or number of samples starts again."""
     given = {"algorithm": "grpo", "start": "base/a", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
     kept, other = (checkpoint_settings(typed_run({**given, **more}, "online.runs.a", ONLINE)) for more in ({}, changed))
     assert kept == other
