@@ -8,6 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
+from posttrain.compare.belonging import unlike
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.paired import tested
@@ -17,6 +18,8 @@ from posttrain.errors import PipelineError
 from posttrain.params.params import did_you_mean
 
 FEW = 2
+MOST = 4
+"""The number of files that a note names."""
 MORE = 1.05
 """Budgets that differ by less than 5 % count as equal."""
 
@@ -79,8 +82,9 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
         for setting in unread
     ]
     notes += [note for setting in settings for note in _without_score(setting)]
-    if unlike := differing([meaning(policy) for policy in found]):
-        notes.append(f"evaluated with different {', '.join(unlike)}: the scores mean different things")
+    if keys := differing([meaning(policy) for policy in found]):
+        notes.append(f"evaluated with different {', '.join(keys)}: the scores mean different things")
+    notes += [*_other_code(found), *_unverified(found)]
     means = [_mean(setting) for setting in settings]
     order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
@@ -142,6 +146,31 @@ def _without_score(setting: Setting) -> list[str]:
     scored = scores(setting.trained)
     lost = int(np.isnan(scored).any(axis=0).sum())
     return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score, and its pairs lack them"] * (lost > 0)
+
+
+def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return notes on code of which the compared policies, or the runs behind them, used other versions."""
+    files = unlike([policy.code for policy in found])
+    measuring = [file for file in files if file.startswith(("evaluate: ", "evaluate_runs: "))]
+    notes = [f"evaluated with different code ({_listed(measuring)}): the scores mean different things"] * bool(
+        measuring
+    )
+    training = [file for file in files if file not in measuring]
+    return [*notes, *[f"trained with different code ({_listed(training)})"] * bool(training)]
+
+
+def _listed(files: Sequence[str]) -> str:
+    return f"{', '.join(files[:MOST])}{f' and {len(files) - MOST} more' * (len(files) > MOST)}"
+
+
+def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return a note for each policy of which a run has no record."""
+    fetch = "`dvc fetch --all-commits` gets the records"
+    return [
+        f"{policy.name}: not verified, as {_listed(policy.unverified)} has no record here ({fetch})"
+        for policy in found
+        if policy.unverified
+    ]
 
 
 def _few(means: Sequence[Mean]) -> list[str]:

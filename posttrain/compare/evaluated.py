@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE, did_you_mean
 from posttrain.params.stage_table import evaluated, section_of, stage_of
 from posttrain.tables.curve import Column, read_curve
-from posttrain.tables.store import read_table
+from posttrain.tables.store import read_results, read_table
 from posttrain.workspace import plot_path
 
 
@@ -46,6 +46,10 @@ class EvaluatedPolicy:
     """Whether any completion has an answer that could be read; if none has, the scores mean nothing."""
     weights: str = ""
     """The command that brings its model into the workspace; empty for a policy of the workspace."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """`online: custom/reward.py` -> digest, of all code and packages of the runs behind it; empty if not asked for."""
+    unverified: tuple[str, ...] = ()
+    """The runs behind it whose record is missing, so that nobody can say whether they ran as dvc.lock has it."""
 
     @property
     def own(self) -> dict[str, str]:
@@ -68,7 +72,7 @@ def read_evaluated(folder: Path, name: str, policy: str, score: Score, tasks: Se
         raise DataError(what=f"evaluate has no '{policy}'", where=f"{name}: {PARAMS_FILE}", fix=fix)
     model, kind = known_labels[policy].model, known_labels[policy].rows
     file = folder / "results" / policy / f"{kind}.parquet"
-    rollouts = as_rollouts(read_table(file, "documents")) if kind == "documents" else read_table(file, "rollouts")
+    rollouts = as_rollouts(read_table(file, "documents")) if kind == "documents" else read_results(file, policy)
     known = rollouts["task"].unique().sort().to_list()
     for task in tasks:
         if task not in known:

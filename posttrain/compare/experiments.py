@@ -38,6 +38,11 @@ class Experiment:
             return f"git checkout {self.name} && dvc checkout"
         return f"dvc exp apply {self.name}"
 
+    @property
+    def checkout(self) -> str:
+        """The command that brings its settings into the workspace."""
+        return f"`git checkout {self.name}`" if self.baseline == self.commit else f"`dvc exp apply {self.name}`"
+
 
 def experiments() -> list[Experiment]:
     """Return all experiments of this repository, the oldest first."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from posttrain.compare.belonging import of_experiment, of_workspace
 from posttrain.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
 from posttrain.compare.experiments import Experiment, commit, experiments, fetch, named, settings_of
 from posttrain.compare.paired import Score
 from posttrain.compare.settings import Flat, differing
-from posttrain.errors import PipelineError
+from posttrain.errors import DataError, PipelineError
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import STAGES, Evaluated, Settings, evaluated, group_of, section_of
+from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.graph import value_at
 
 WORKSPACE = "workspace"
@@ -36,20 +38,17 @@ def select(
     here = [name for name in names if name in labels] or ([] if names else _of_table(runs, table))
     others = [name for name in names if name not in labels]
     known = experiments() if [name for name in others if name != WORKSPACE] else []
-    by_name = {
-        experiment.name: experiment
-        for name in others
-        if name != WORKSPACE
-        for experiment in _found(name, known, list(labels))
-    }
-    measured = [read_evaluated(Path(), label, label, score, tasks) for label in dict.fromkeys(here)]
+    named_by = {name: _found(name, known, list(labels)) for name in others if name != WORKSPACE}
+    by_name = {experiment.name: experiment for found in named_by.values() for experiment in found}
+    sweeps = {one.name for name, found in named_by.items() for one in found if one.name != name}
+    measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
     if others:
         own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
         flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
         chosen = policy or _policy(flat_settings, here, settings)
         if WORKSPACE in others:
-            measured.append(read_evaluated(Path(), WORKSPACE, chosen, score, tasks))
-        measured += [_read(experiment, chosen, score, tasks) for experiment in by_name.values()]
+            measured.append(_here(WORKSPACE, chosen, score, tasks, runs))
+        measured += _those_that_belong(by_name.values(), sweeps, chosen, score, tasks)
     if not measured:
         fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
         raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
@@ -120,7 +119,36 @@ def _behind(settings: Settings, section: str) -> set[str]:
     return found
 
 
+def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapping[str, Evaluated]) -> EvaluatedPolicy:
+    """Return a policy of the workspace."""
+    found = read_evaluated(Path(), name, policy, score, tasks)
+    if policy not in runs or not Path(LOCK).is_file():
+        return found
+    (known,) = of_workspace([runs[policy].stage])
+    return replace(found, code=known.code, unverified=known.unverified)
+
+
+def _those_that_belong(
+    experiments: Iterable[Experiment], sweeps: Collection[str], policy: str, score: Score, tasks: Sequence[str]
+) -> list[EvaluatedPolicy]:
+    """Return the policy of each experiment; one of a sweep whose results are not its own is left out, with a line."""
+    found, errors = list[EvaluatedPolicy](), list[DataError]()
+    for experiment in experiments:
+        try:
+            found.append(_read(experiment, policy, score, tasks))
+        except DataError as error:
+            if experiment.name not in sweeps:
+                raise
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    for left_out in errors:
+        print(f"left out: {left_out}", file=sys.stderr)
+    return found
+
+
 def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> EvaluatedPolicy:
+    known = of_experiment(experiment, policy)
     with tempfile.TemporaryDirectory() as folder:
         found = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
-    return replace(found, weights=experiment.weights)
+    return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified)

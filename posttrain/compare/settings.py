@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from posttrain.compare.belonging import unlike
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.paired import are_shares, with_scores
 from posttrain.compare.statistics import ALPHA, difference
@@ -86,8 +87,8 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
         alike.setdefault(tuple(flat.get(key) for key in keys), []).append(evaluated)
     notes: list[str] = []
     settings: list[Setting] = []
-    for values, trained in alike.items():
-        label = _label(keys, values, trained)
+    for values, trained, other in _by_code(alike):
+        label = f"{_label(keys, values, trained)}{other}"
         distinct = _distinct(trained)
         if len(distinct) < len(trained):
             notes.append(f"{label}: of {len(trained)} trainings only {len(distinct)} differ; equal ones count once")
@@ -95,6 +96,21 @@ def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]
             Setting(label, distinct, tuple(policy.name for policy in trained), _varied(keys, values, trained))
         )
     return _shortened(settings), notes
+
+
+def _by_code(
+    alike: Mapping[tuple[str | None, ...], list[EvaluatedPolicy]],
+) -> Iterator[tuple[tuple[str | None, ...], list[EvaluatedPolicy], str]]:
+    """Yield the trainings of one setting and one version of the code, and what its label adds where there are more."""
+    for values, trained in alike.items():
+        parts: list[list[EvaluatedPolicy]] = []
+        for policy in trained:
+            like = next((part for part in parts if not unlike([part[0].code, policy.code])), None)
+            if like is None:
+                parts.append([policy])
+            else:
+                like.append(policy)
+        yield from ((values, part, f" (code of {part[0].name})" * (len(parts) > 1)) for part in parts)
 
 
 def mean_score(setting: Setting) -> tuple[float, float, float]:

@@ -30,7 +30,7 @@ from posttrain.params.slots import needed_model
 from posttrain.params.stage_table import evaluated, policies
 from posttrain.rollout import TokenRow
 from posttrain.sampling.sampler import prompts_of
-from posttrain.tables.store import read_table
+from posttrain.tables.store import read_results, read_table
 from posttrain.text.packing import micro_batches, pack
 from posttrain.workspace import table_path
 
@@ -133,7 +133,7 @@ def _settings(name: str) -> tuple[str, EvaluateParams]:
 def _answers(name: str) -> pl.DataFrame:
     """Return the greedy answers of a policy whose tokens are stored."""
     file = Path("results") / name / "rollouts.parquet"
-    rows = read_table(file, "rollouts").filter(pl.col("greedy") & pl.col("completion_ids").is_not_null())
+    rows = read_results(file, name).filter(pl.col("greedy") & pl.col("completion_ids").is_not_null())
     if rows.is_empty():
         fix = "Evaluate it by samples of prompts, with completions: full"
         raise DataError(what="no greedy answer is stored with its tokens", where=str(file), fix=fix)

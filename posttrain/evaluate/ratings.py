@@ -32,7 +32,7 @@ from posttrain.rewards.failures import LEAST, MAX_FAILED, MaxFailed
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.tables.columns import COLUMNS, with_ids
-from posttrain.tables.store import read_table
+from posttrain.tables.store import read_results
 
 BATCH: Final = 20
 """Prompts that a judge is asked about before it is seen which pairs are clear."""
@@ -129,7 +129,7 @@ def _file(label: str) -> str:
 
 def _completions(label: str, params: RatingRun) -> pl.DataFrame:
     """Return a policy's sampled completions with their values, those that could not be scored without one."""
-    rows = read_table(Path(_file(label)), "rollouts").filter(~pl.col("greedy"))
+    rows = read_results(Path(_file(label)), label).filter(~pl.col("greedy"))
     if params.judge is not None and rows["completion"].null_count():
         fix = "Set completions: full, or rate without a judge"
         raise DataError(

@@ -19,10 +19,9 @@ from posttrain.lineage.query import is_row, place_of
 from posttrain.lineage.recompute import evaluated, lengths, tail
 from posttrain.lineage.row_sources import explain_row
 from posttrain.lineage.tree import NOT_STORED, Node, lines, plain
-from posttrain.measure.record import read_record
 from posttrain.pipeline.digests import LOCK
 from posttrain.tables.curve import read_curve
-from posttrain.tables.store import read_table
+from posttrain.tables.store import read_results, read_table
 from posttrain.workspace import rounded
 
 SHOWN = 3
@@ -88,7 +87,7 @@ def _rows(figure: Figure, lineage: Lineage) -> Node:
     """Return the rows behind a figure, and what they give when it is computed from them again."""
     group = figure.stage.partition("@")[0]
     if group in ("evaluate", "evaluate_runs"):
-        return _evaluated(figure, group)
+        return _evaluated(figure, group, lineage)
     if group == "evaluate_ratings":
         return _rated(figure)
     if group == "lm_eval":
@@ -127,10 +126,10 @@ def _of_step(figure: Figure) -> str:
     return f"{folder}, column step" if folder.is_dir() else NOT_STORED
 
 
-def _evaluated(figure: Figure, group: str) -> Node:
+def _evaluated(figure: Figure, group: str, lineage: Lineage) -> Node:
     """Return the evaluated rows behind a figure, the worst and the best of them."""
     file = Path(figure.file).with_name("rollouts.parquet")
-    frame, greedy = read_table(file, "rollouts"), figure.key == "greedy"
+    frame, greedy = read_results(file, figure.owner), figure.key == "greedy"
     rows = frame.filter(pl.col("greedy") == greedy)
     rows = rows.with_columns(_values(figure.key, rows).alias("_value")).sort("_value", nulls_last=True)
     known = rows.drop_nulls("_value")
@@ -145,7 +144,7 @@ def _evaluated(figure: Figure, group: str) -> Node:
     if known.height < rows.height:
         facts["not scored"] = rows.height - known.height
     node = Node("rows", facts)
-    seed = read_record(Path(f"records/{group}/{figure.owner}.json")).get("seed")
+    seed = (lineage.records.of(lineage.lock[figure.stage]) or {}).get("seed")
     if figure.key.startswith("kl_"):
         return _checked(node, figure, None, "KL needs the weights of both models")
     if seed is None and figure.key in ("score_low", "score_high"):

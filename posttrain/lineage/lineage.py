@@ -16,6 +16,7 @@ from posttrain.params.formats import read_yaml
 from posttrain.pipeline.digests import LOCK, Digests, recorded
 from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.graph import value_at
+from posttrain.pipeline.run_records import RunRecords
 
 ROLLOUTS: Final = Path("rollouts")
 PARTS: Final = "part-?????.parquet"
@@ -29,7 +30,7 @@ class Lineage:
 
     def __init__(self) -> None:
         self.lock = recorded()
-        self._digests = Digests()
+        self._digests, self.records = Digests(), RunRecords()
         self._files: dict[str, Mapping[str, Any]] = {}
         """The files of settings, parsed."""
         self._versions: dict[str, str] = {}
@@ -83,7 +84,8 @@ class Lineage:
             return Node(f"made by {name} (above)")
         seen.add(name)
         entry = self.lock[name]
-        node = Node(f"made by {name}", {"command": entry.get("cmd", ""), **self._settings(entry), **self._code(name)})
+        facts = {"command": entry.get("cmd", ""), **self._settings(entry), **self._code(name)}
+        node = Node(f"made by {name}", facts | self._verdict(name, entry))
         digests = {str(dep["path"]): str(dep.get("md5", "")) for dep in entry.get("deps", ())}
         node.parts += [
             self._output(path, digests.get(path) or self._recorded_digest(path), seen) for path in self.inputs(name)
@@ -92,6 +94,14 @@ class Lineage:
             run = name.replace("@", "/").replace("external_rollouts/", "external/")
             node.parts.append(self._training_rollouts(run, entry))
         return node
+
+    def _verdict(self, name: str, entry: Mapping[str, Any]) -> dict[str, str]:
+        """Return what the record of a run says against its entry, or that there is no record."""
+        if wrong := self.records.contradictions(name, entry):
+            return {"NOT WHAT RAN": f"{'; '.join(wrong)}. Run `posttrain repair`, then `dvc repro`"}
+        if not self.records.is_verified(entry):
+            return {"not verified": f"its record is missing: `dvc pull {record_path(name)}`"}
+        return {}
 
     def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:
         """Return the rows that a run trained on, and whether they are those that dvc.lock recorded."""
@@ -120,7 +130,7 @@ class Lineage:
             count = len(read_record(Path(dep["path"])).get("files", ()))
             facts["code"] = f"{dep['path']}, {count} files, digest {dep['md5']}"
             facts |= self._changes(str(dep["path"]), str(dep["md5"]))
-        record = read_record(record_path(name))
+        record = self.records.of(self.lock[name]) or {}
         kept = {key: record[key] for key in ("seed", "device", "precision", "threads") if key in record}
         facts["record"] = {str(record_path(name)): "", **kept} if record else NOT_STORED
         said = self._versions

@@ -10,9 +10,10 @@ from posttrain.errors import PipelineError
 from posttrain.measure.record import read_record, record_path
 from posttrain.params.params import did_you_mean
 from posttrain.pipeline.code_manifest import CODE, Code, code_path, read_code
-from posttrain.pipeline.digests import file_digest
+from posttrain.pipeline.digests import file_digest, read_lock
 from posttrain.pipeline.lock_check import undo_interrupted_accept
 from posttrain.pipeline.reasons import accepted_code, code_changes
+from posttrain.pipeline.run_records import RunRecords
 from posttrain.pipeline.status import dvc_repo
 from posttrain.workspace import write_json, write_text
 
@@ -24,12 +25,15 @@ def accept(targets: Sequence[str], reason: str) -> str:
     undo_interrupted_accept(Path())
     with dvc_repo() as repo:
         names = _chosen(targets, {stage.addressing for stage in repo.index.graph} - {CODE})
-        changed = repo.status()
+        changed, recorded = repo.status(), read_lock(Path())
         names = [
             name for name in names if name in targets or changed.get(name)
         ] or names  # of a group, those that need it
         for name in names:
             _check(name, changed.get(name, []))
+            if wrong := RunRecords().contradictions(name, recorded[name]):
+                fix = "Run `posttrain repair`, then `dvc repro`"
+                raise PipelineError(what=f"dvc.lock does not say what ran: {'; '.join(wrong)}", where=name, fix=fix)
         lines = []
         for name in names:
             words = code_changes(name, read_code(code_path(name)))

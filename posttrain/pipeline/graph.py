@@ -33,6 +33,8 @@ class Declared:
     always: bool = False
     unknown: tuple[str, ...] = field(default=())
     """The values that dvc.yaml names and params.yaml lacks."""
+    uncached: tuple[str, ...] = field(default=())
+    """The outputs that DVC does not keep in its cache: git has them."""
 
 
 class Pipeline:
@@ -144,7 +146,8 @@ def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> It
 
 def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Declared:
     unknown: list[str] = []
-    outs = [path for kind in ("outs", "metrics", "plots") for path in _paths(spec.get(kind), values, unknown)]
+    entries = [entry for kind in ("outs", "metrics", "plots") for entry in spec.get(kind) or ()]
+    outs, kept_by_git = list(_paths(entries, values, unknown)), filter(_is_uncached, entries)
     params: dict[str, tuple[str, ...]] = {}
     for entry in spec.get("params") or ():
         for file, keys in entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]:
@@ -158,7 +161,15 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
         outs=tuple(outs),
         frozen=bool(spec.get("frozen")),
         always=bool(spec.get("always_changed")),
+        uncached=tuple(_paths(list(kept_by_git), values, [])),
         unknown=tuple(unknown),
+    )
+
+
+def _is_uncached(entry: Any) -> bool:
+    """Return whether an output of dvc.yaml has the option `cache: false`."""
+    return isinstance(entry, Mapping) and any(
+        isinstance(o, Mapping) and o.get("cache") is False for o in entry.values()
     )
 
 

@@ -23,6 +23,7 @@ from posttrain.pipeline.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.fsync import sync
 from posttrain.pipeline.graph import changed
 from posttrain.pipeline.package_pin import check_installed
+from posttrain.pipeline.run_records import is_record
 from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE
 
 GRAPH: Final = "dvc.yaml"
@@ -219,12 +220,14 @@ def confirm() -> None:
 
 
 def used() -> dict[str, Any]:
-    """Return the digests and the parameters that the stage has used, in dvc.lock's form, and the code."""
+    """Return what the stage has used and written, in dvc.lock's form: inputs, parameters and outputs; and the code."""
     if not _FIXED:
         return {}
-    inputs = _FIXED[0]
+    inputs, digests = _FIXED[0], Digests()
     code = {"code": inputs.code.found} if inputs.code else {}
-    return {**code, "inputs": inputs.digests, "params": inputs.params}
+    written = {out: digests.of(out) for out in inputs.declared.outs if not is_record(out)}
+    digests.keep()
+    return {**code, "inputs": inputs.digests, "params": inputs.params, "outputs": written}
 
 
 def sync_outputs() -> None:

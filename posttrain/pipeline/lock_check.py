@@ -6,7 +6,6 @@ flow, `posttrain repair sync` or `repair` then compares, and writes DVC's cache 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from posttrain.errors import PipelineError
 from posttrain.measure.record import read_record
 from posttrain.pipeline.digests import LOCK, Digests, dvc_lock, file_digest, read_lock, recorded
 from posttrain.pipeline.fsync import cache_folder, object_path, sync_cache
+from posttrain.pipeline.run_records import contradictions, is_record
 from posttrain.workspace import write_json, write_text
 
 NOTES: Final = Path(".dvc/tmp/ended")
@@ -50,12 +50,12 @@ def forget_mismatched(root: Path, stage: str = "") -> list[str]:
             continue  # another stage, or not recorded
         here, kept = root / note["path"], object_path(cache, note["record"])
         whole = here.is_file() and file_digest(here) == note["record"]
-        if wrong := unused_inputs(entry, read_record(here if whole else kept)):
+        if wrong := contradictions(note["stage"], entry, read_record(here if whole else kept)):
             # Without its record DVC uses neither the entry of dvc.lock nor that of the run cache.
             kept.unlink(missing_ok=True)
             if whole:
                 here.unlink(missing_ok=True)
-            lines.append(f"{note['stage']} has not used {', '.join(wrong)} as DVC recorded it: it has to run again")
+            lines.append(f"{note['stage']} did not run as DVC recorded it: {', '.join(wrong)}: it has to run again")
         else:
             _adopt(root, entry, digests)
         file.unlink(missing_ok=True)
@@ -73,14 +73,20 @@ def _adopt(root: Path, entry: Mapping[str, Any], digests: Digests) -> None:
 
 
 def undo_interrupted_accept(root: Path) -> list[str]:
-    """Restore the records that a killed `accept` changed before DVC recorded them; a line for each."""
+    """Restore the records that a killed `accept` changed before DVC recorded them; a line for each.
+
+    An edit in place changes DVC's cached copy too, where it is a hard link: that is damage, and `verify` handles it.
+    """
     lines, cache, digests = [], cache_folder(root), Digests(root)
     with dvc_lock(root):  # an `accept` that is at work holds it
         for stage, out in ((name, out) for name, entry in read_lock(root).items() for out in entry.get("outs", [])):
-            here, kept = root / out["path"], object_path(cache, out.get("md5") or "none")
-            if not out["path"].startswith("records/") or digests.of(out["path"]) in (None, out.get("md5")):
+            digest = out.get("md5") or "none"
+            here, kept = root / out["path"], object_path(cache, digest)
+            if not is_record(out["path"]) or digests.of(out["path"]) in (None, digest) or not kept.is_file():
                 continue
-            if kept.is_file() and _before_accept(read_record(here)) == _before_accept(read_record(kept)):
+            if file_digest(kept) != digest:
+                lines.append(f"{out['path']} of {stage} was edited, and DVC's copy with it: `posttrain repair verify`")
+            elif _before_accept(read_record(here)) == _before_accept(read_record(kept)):
                 write_text(here, kept.read_text(encoding="utf-8"))
                 lines.append(f"`accept` of {stage} was interrupted: undone, run it again")
     digests.keep()
@@ -91,19 +97,3 @@ def _before_accept(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record without what `accept` changes: its list, and the digest of the code."""
     inputs = {path: digest for path, digest in record.get("inputs", {}).items() if not path.startswith("code/")}
     return {**{key: value for key, value in record.items() if key != "accepted"}, "inputs": inputs}
-
-
-def unused_inputs(entry: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    """Return the inputs that dvc.lock names for a stage and that its record of used inputs does not have."""
-    if "inputs" not in record:
-        return []
-    pairs = [(dep["path"], record["inputs"].get(dep["path"]), dep.get("md5")) for dep in entry.get("deps", [])]
-    for file, values in entry.get("params", {}).items():
-        taken = record["params"].get(file, {})
-        pairs += [(f"{file}: {key}", taken.get(key), value) for key, value in values.items()]
-    return [name for name, taken, named in pairs if _plain(taken) != _plain(named)]
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
-    return json.loads(json.dumps(value, default=str))

@@ -26,11 +26,11 @@ def read_entries() -> Entries:
     return entries
 
 
-def write_entries(entries: Mapping[str, Any]) -> None:
+def write_entries(entries: Mapping[str, Any], root: Path = Path()) -> None:
     """Put the entries, read under the same `dvc_lock`, into dvc.lock, as DVC writes it."""
     from dvc.utils.serialize import dumps_yaml
 
-    write_text(LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))
+    write_text(root / LOCK, dumps_yaml({"schema": "2.0", "stages": dict(entries)}))
 
 
 def merge_entries() -> str:

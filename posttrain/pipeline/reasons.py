@@ -14,11 +14,13 @@ from posttrain.params.formats import flattened, read_yaml
 from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, differences, read_code
 from posttrain.pipeline.digests import Digests, read_settled
 from posttrain.pipeline.graph import NOT_SET, Pipeline, changed, value_at
+from posttrain.pipeline.run_records import RunRecords
 from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"
 MISSING: Final = "its output {} is missing"
 ALTERED: Final = "its output {} is not what it wrote: run `posttrain repair verify`"
+NOT_RUN: Final = "dvc.lock does not say what ran: {}. Run `posttrain repair`, then `dvc repro`"
 MOST: Final = 6
 """As many changes of one kind as a line names."""
 
@@ -30,8 +32,9 @@ class Reasons:
         self.pipeline = Pipeline(root)
         self.lock = read_settled(root)
         self._root = root
-        self._settings = read_yaml(root / PARAMS_FILE)
+        self.settings = read_yaml(root / PARAMS_FILE)
         self._digests = Digests(root)
+        self.records = RunRecords(root)
         self._known: dict[str, tuple[str, ...]] = {}
 
     @cached_property
@@ -91,6 +94,12 @@ class Reasons:
                     yield _listed(words)
             yield from self._deps(name, entry)
         yield from self._outs(name, entry)
+        yield from self._contradicted(name, entry)
+
+    def _contradicted(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what the record of the run contradicts; DVC itself would take the entry for current."""
+        if wrong := self.records.contradictions(name, entry):
+            yield NOT_RUN.format("; ".join(wrong))
 
     def _deps(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
         known = {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
@@ -106,8 +115,13 @@ class Reasons:
                     yield f"{path} modified"
             elif any(self.of(maker) for maker in self.pipeline.behind(path)):
                 continue  # what is there now will be replaced
-            elif (found := self._digests.of(path)) != known[path]:
+            elif (found := self._source(path, known[path])) != known[path]:
                 yield f"{path} {'deleted' if found is None else 'modified'}"
+
+    def _source(self, path: str, known: str | None) -> str | None:
+        """Return the digest that a dependency has now."""
+        del known
+        return self._digests.of(path)
 
     def _recorded(self, path: str) -> str | None:
         """Return the digest that dvc.lock has of a dependency that is a stage's whole output; else its file is read."""
@@ -128,18 +142,18 @@ class Reasons:
     def _code_digest(self, name: str) -> str | None:
         """Return the digest that the file of a stage's code has, or will have once the stage `code` has written it."""
         path = code_path(name)
-        code = self._library.code(name, self._settings)
+        code = self._library.code(name, self.settings)
         if read_code(path) == code:
             return self._digests.of(path.as_posix())
         text = json.dumps(code, indent=2) + "\n"
         return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
     def _code_changes(self, name: str) -> list[str]:
-        return code_changes(name, self._library.code(name, self._settings))
+        return code_changes(name, self._library.code(name, self.settings))
 
     def _params(self, file: str, keys: tuple[str, ...], entry: Mapping[str, Any]) -> list[str]:
         """Return the parameters that changed, with their old and new values."""
-        settings = self._settings if file == PARAMS_FILE else read_yaml(self._root / file)
+        settings = self.settings if file == PARAMS_FILE else read_yaml(self._root / file)
         known = entry.get("params", {}).get(file, {})
         words = []
         for key in keys:
@@ -165,6 +179,10 @@ class DuringRun(Reasons):
 
     def _code_changes(self, name: str) -> list[str]:
         return [f"the code of {name} changed"]
+
+    def _contradicted(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        del name, entry
+        yield from ()
 
     def _outs(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
         del entry

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,6 +17,7 @@ from posttrain.measure.progress import clock
 from posttrain.measure.stage_log import log_path
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.params.formats import read_yaml
+from posttrain.pipeline.cache_gaps import gap_words
 from posttrain.pipeline.code_manifest import CODE, is_current
 from posttrain.pipeline.reasons import DuringRun, Reasons
 from posttrain.pipeline.running import running_stages
@@ -95,10 +97,13 @@ def status() -> str:
     order = reasons.pipeline.order()
     running = running_stages(reasons.pipeline)
     lines = running_lines(running)
-    waiting = reasons.to_run(running)
+    lacking = gap_words(Path(), reasons.pipeline, reasons.lock)
+    again = {*reasons.to_run(running), *lacking}
+    waiting = [name for name in order if name in again]
     for name in order:
-        if name not in running and (why := reasons.of(name)):
-            below = [stage for stage in reasons.below(name) if stage not in running]
+        why = [*reasons.of(name), *([lacking[name]] if name in lacking else [])]
+        if name not in running and why:
+            below = [stage for stage in reasons.below(name) if stage not in running and stage != name]
             then = f"; then stale because of it: {', '.join(below)}" if below else ""
             lines.append(f"{name}: {'; '.join(why)}{then}")
     reasons.keep()

@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.errors import PipelineError
-from posttrain.measure.record import read_record
+from posttrain.errors import PipelineError, PosttrainError
 from posttrain.pipeline import repair_dvc
-from posttrain.pipeline.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest, folder_bytes, recorded
-from posttrain.pipeline.fsync import cache_folder, cached, object_path, sync
-from posttrain.pipeline.lock_check import forget_mismatched, undo_interrupted_accept, unused_inputs
-from posttrain.workspace import atomic_path
+from posttrain.pipeline.cache_gaps import fill, restore
+from posttrain.pipeline.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest
+from posttrain.pipeline.fsync import cache_folder, cached, sync
+from posttrain.pipeline.lock_check import forget_mismatched, undo_interrupted_accept
+from posttrain.pipeline.mixed_entries import remove_contradicted
 
 CHECKED: Final = Path(".dvc/tmp/checked_boot")
 """The boot id at the last check of DVC's files."""
@@ -37,12 +35,14 @@ def repair(root: Path) -> str:
     repaired = repair_dvc.repair_lock(root)
     if repair_dvc.in_conflict(root / LOCK):
         return repaired
-    lines = [repaired, *undo_interrupted_accept(root), *forget_mismatched(root)]
+    lines = [repaired, *undo_interrupted_accept(root), *forget_mismatched(root), *remove_contradicted(root)]
     checked = root / CHECKED
     if not checked.is_file() or checked.read_text(encoding="utf-8") != boot():
         lines += _recheck_cache(root)
         checked.write_text(boot(), encoding="utf-8")
         sync(checked)
+    with contextlib.suppress(PosttrainError):  # of a dvc.yaml or params.yaml that is not valid `check` says more
+        lines += fill(root)
     return "\n".join(line for line in lines if line)
 
 
@@ -57,28 +57,30 @@ def verify(root: Path) -> str:
         outs, digests = _outs(repo), Digests(root)
         lines += _touch_changed(root, outs, digests)
         owners = {file: f"{out['path']} of {out['stage']}" for out in outs for file in cached(cache, out)}
-        refilled = {file for out in outs for file in _restore_from_workspace(root, cache, out, digests, removed)}
+        intact = [out for out in outs if out["cached"] and digests.of(out["path"]) == out["md5"]]
+        refilled = {file for out in intact for file in restore(root, cache, out, digests)}
         digests.keep()
     for file in removed:
         name, what = f"{file.parent.name}{file.name}", owners.get(file, "no present output")
         end = "copied again from the workspace" if file in refilled else "removed"
         lines.append(f"DVC's cache, {name} ({what}): it was damaged, {end}")
     lines += [f"DVC's run cache, {name}: it was damaged, removed" for name in entries]
+    lines += list(_missing(root, cache, outs))
     if lines:
         raise PipelineError(what="\n".join(["this was found:", *lines]), where=str(root.absolute()), fix=AGAIN)
-    whole = f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
-    return "\n".join([whole, *_accepted(root)])
+    return f"{count} objects in DVC's cache and {len(outs)} outputs of dvc.lock are as they were recorded"
 
 
-def _accepted(root: Path) -> list[str]:
-    """The stages whose records contradict dvc.lock; this may come from `dvc commit`, so that nothing is removed."""
-    lines = []
-    for name, entry in recorded(root).items():
-        records = [root / out["path"] for out in entry.get("outs", []) if out["path"].startswith("records/")]
-        if wrong := [path for file in records for path in unused_inputs(entry, read_record(file))]:
-            again = f"unless `dvc commit` accepted that, run it again: dvc repro --force --single-item {name}"
-            lines.append(f"{name} has not used {', '.join(wrong)} as dvc.lock has it; {again}")
-    return lines
+def _missing(root: Path, cache: Path, outs: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each recorded output that the workspace or DVC's cache lacks."""
+    for out in outs:
+        here = (root / out["path"]).exists()
+        kept = not out["cached"] or all(file.is_file() for file in cached(cache, out))
+        if not here and kept:
+            restored = f"`{'dvc' if out['cached'] else 'git'} checkout {out['path']}` restores it"
+            yield f"{out['path']} of {out['stage']} is missing: {restored}"
+        elif not kept:
+            yield f"{out['path']} of {out['stage']} is missing in DVC's cache{'' if here else ' and in the workspace'}"
 
 
 def _recheck_cache(root: Path) -> list[str]:
@@ -195,32 +197,3 @@ def _touch_changed(root: Path, outs: list[dict[str, Any]], digests: Digests) -> 
         what = "empty" if place.is_file() and not place.stat().st_size else "not as recorded"
         lines.append(f"{out['path']} of {out['stage']} is {what}")
     return lines
-
-
-def _restore_from_workspace(
-    root: Path, cache: Path, out: Mapping[str, Any], digests: Digests, removed: list[Path]
-) -> Iterator[Path]:
-    """Copy an intact output of the workspace into the cache in place of the removed objects."""
-    if not out["cached"] or digests.of(out["path"]) != out["md5"]:
-        return
-    place = root / out["path"]
-    if place.is_file():
-        contents = {out["md5"]: place}
-    else:
-        listed = digests.listed(out["path"])
-        contents = {entry["md5"]: place / entry["relpath"] for entry in listed}
-        manifest = object_path(cache, out["md5"])
-        if manifest in removed:
-            _write_object(manifest, lambda fresh: fresh.write_bytes(folder_bytes(listed)))
-            yield manifest
-    for digest, file in contents.items():
-        if (target := object_path(cache, digest)) in removed:
-            _write_object(target, partial(shutil.copyfile, file))
-            yield target
-
-
-def _write_object(target: Path, write: Callable[[Path], object]) -> None:
-    with atomic_path(target) as temporary:
-        write(temporary)
-        temporary.chmod(READ_ONLY)
-    sync(target)

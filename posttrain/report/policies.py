@@ -12,7 +12,7 @@ import polars as pl
 from posttrain.errors import VERIFY, DataError, PosttrainError
 from posttrain.params.stage_table import Settings, policies
 from posttrain.pipeline.digests import file_digest, read_settled
-from posttrain.tables.store import read_table
+from posttrain.tables.store import read_results
 from posttrain.workspace import read_finite_json
 
 
@@ -102,4 +102,4 @@ def read_policy(label: str, model: str) -> Policy:
         what, fix = f"{', '.join(missing)} missing", "Evaluate the policy again: dvc repro"
         raise DataError(what=what, where=str(folder / "metrics.json"), fix=fix)
     need_numbers(metrics, metrics, folder / "metrics.json")
-    return Policy(label, model, metrics, read_table(folder / "rollouts.parquet", "rollouts"))
+    return Policy(label, model, metrics, read_results(folder / "rollouts.parquet", label))

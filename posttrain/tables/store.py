@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from posttrain.errors import FREE_MEMORY, VERIFY, TableError
+from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError
 from posttrain.measure.phases import phase
 from posttrain.params.formats import TABLES, UPGRADE, check_format
 from posttrain.pipeline.fsync import sync
@@ -30,6 +30,14 @@ _MAGIC: Final = b"PAR1"
 _OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
 _SMALLEST: Final = 12
 """The magic at both ends and the length of the footer."""
+
+
+def read_results(file: Path, label: str) -> pl.DataFrame:
+    """Return the rollouts of an evaluated policy; raise if another policy's rollouts are in its place."""
+    rows = read_table(file, "rollouts")
+    if others := sorted(set(rows["policy"]) - {label}):
+        raise DataError(what=f"its rows are of the policy {others[0]}, not of {label}", where=str(file), fix=VERIFY)
+    return rows
 
 
 @phase("load")

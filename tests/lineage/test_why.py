@@ -29,6 +29,7 @@ from posttrain.report.samples import side_by_side
 from posttrain.report.summary import summarize
 from tests.commands.test_project import command
 from tests.lineage.guide import LINE, PARAMS, project
+from tests.report import workspace
 
 SECOND = 1.0
 """CPU time of one answer."""
@@ -123,7 +124,7 @@ def test_a_figure_of_a_run_of_evaluate_runs_is_computed_from_its_rows(finished: 
     outs = [f"results/again/{name}" for name in ("metrics.json", "rollouts.parquet")]
     entry = {"cmd": "python -m stages.evaluate_runs again", "outs": [{"path": path} for path in outs]}
     Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"evaluate_runs@again": entry}}))
-    shutil.copytree("results/sft", "results/again")
+    workspace.copy_results("sft", "again")
     scores = pl.read_parquet("results/sft/rollouts.parquet").filter(~pl.col("greedy"))["reward"]
     for score, expected in ((scores.mean(), "0.16667, agrees"), (0.3, "0.16667, DIFFERS")):
         Path(outs[0]).write_text(json.dumps({"score": score}))

@@ -174,7 +174,7 @@ def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Pat
     assert old != new
     assert "up to date" in dvc(own_workspace, "status").stdout
     verified = run(own_workspace, "python", "-m", "posttrain", "repair", "verify")
-    assert verified.returncode == 0 and "has not used" not in verified.stdout, verified.stdout
+    assert verified.returncode == 0, verified.stdout
     again = run(own_workspace, *accept, "report", "--reason", "again")
     assert again.returncode == 1 and "it is up to date" in again.stdout
 

@@ -23,8 +23,6 @@ from posttrain.report.policies import read_policies
 from posttrain.report.results import _judge_note, results_json, results_table
 from posttrain.report.stale_results import staleness
 from posttrain.report.summary import extra_columns
-from posttrain.tables.columns import from_rows
-from posttrain.tables.store import write_table
 from tests.report import workspace
 from tests.workspace import ROOT, environment
 
@@ -70,9 +68,8 @@ def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> No
     settings = workspace.PARAMS.replace("    grpo: {", f"{second}    grpo: {{")
     settings = settings.replace("grpo: online/grpo}", "grpo: online/grpo, grpo_2: online/grpo_2}")
     Path("params.yaml").write_text(settings, encoding="utf-8")
-    shutil.copytree("results/grpo", "results/grpo_2")
+    workspace.copy_results("dpo", "grpo_2")
     table = finished / "results/grpo_2/rollouts.parquet"
-    write_table(from_rows(workspace.rollouts("dpo"), "rollouts"), table, "rollouts")
     figures = json.loads(Path("results/grpo/metrics.json").read_text())
     workspace.put_json(table.with_name("metrics.json"), figures | {"length": figures["length"] + 1})
     build_report({})
@@ -90,11 +87,10 @@ def test_equal_trainings_of_a_setting_count_once_in_all_its_figures(finished: Pa
     settings = settings.replace("grpo: online/grpo}", ", ".join(f"grpo_{n}: online/grpo_{n}" for n in (1, 2, 3)) + "}")
     Path("params.yaml").write_text(settings, encoding="utf-8")
     for n in (1, 2, 3):
+        workspace.copy_results("dpo" if n == 3 else "grpo", f"grpo_{n}")
         workspace.put_json(
             Path(f"results/grpo_{n}/metrics.json"), workspace.metrics("grpo") | {"length": 10.0 + n // 3}
         )
-        rows = workspace.rollouts("dpo" if n == 3 else "grpo")
-        write_table(from_rows(rows, "rollouts"), Path(f"results/grpo_{n}/rollouts.parquet"), "rollouts")
     policies, errors = read_policies(read(), {})
     (row,) = [row for row in decide(policies, read()).rows if row.setting == "grpo"]
     assert not errors and row.policies == ("grpo_1", "grpo_2", "grpo_3") and row.trained == ("grpo_1", "grpo_3")
@@ -113,7 +109,7 @@ def test_equal_trainings_of_a_setting_count_once_in_all_its_figures(finished: Pa
 )
 def test_evaluations_of_one_model_are_told_apart(finished: Path, runs: dict[str, str], names: list[str]) -> None:
     for run in runs:
-        shutil.copytree(finished / "results/sft", finished / "results" / run)
+        workspace.copy_results("sft", run)
     listed = {run: {"policy": "sft/main", "data": data} for run, data in runs.items()}
     (table,), errors = other_tables(merge(read(), {"evaluate": {"runs": listed}}), {})
     titles, *rows = as_cells(table)
@@ -129,7 +125,7 @@ def test_evaluations_whose_scores_mean_something_else_are_tables_of_their_own(fi
         "held": {"split": "heldout"},
     }
     for run in others:
-        shutil.copytree(finished / "results/sft", finished / "results" / run)
+        workspace.copy_results("sft", run)
     listed = {run: {"policy": "sft/main", "data": "facts/prompts", **other} for run, other in others.items()}
     tables, errors = other_tables(merge(read(), {"evaluate": {"runs": listed}}), {})
     settings = ("test", "test, sampling.temperature=0.5", "test, reward.correct=1.0, reward.brief=0.5", "heldout")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from posttrain.evaluate.completions import select_text
 from posttrain.evaluate.ratings import RatingRun, figures, pairs_of, played
@@ -173,6 +176,14 @@ def watch(folder: Path) -> None:
     file.write_text("\n".join([f"{titles},{','.join(names)}", *lines, ""]), encoding="utf-8")
     steps = {"steps": 60, "best_step": 30, "kept_step": 60, "over_optimised_step": 60}
     put_json(folder / "metrics/online/grpo.json", {"algorithm": "grpo", **steps})
+
+
+def copy_results(policy: str, label: str, folder: Path = Path()) -> None:
+    """Give a label the results of another one, as an evaluation with the same samples would write them."""
+    old, new = folder / "results" / policy, folder / "results" / label
+    shutil.copytree(old, new, dirs_exist_ok=True)
+    rows = read_table(old / "rollouts.parquet", "rollouts").with_columns(policy=pl.lit(label))
+    write_table(with_ids(rows.drop("id"), "rollouts"), new / "rollouts.parquet", "rollouts")
 
 
 def put_policy(folder: Path, policy: str, rows: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import polars as pl
 
-from posttrain.errors import ParamsError, PipelineError
+from posttrain.errors import VERIFY, ParamsError, PipelineError
 from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.online.collect import StoredGroups
@@ -21,6 +21,7 @@ from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import group_of
 from posttrain.pipeline.digests import Digests, recorded
+from posttrain.pipeline.run_records import RunRecords
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, Checkpoints, nearest_checkpoint
 from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
@@ -38,6 +39,7 @@ def replay(run: str, step: int | None) -> str:
     """Train the run again up to a step; raises at the first step whose loss or gradient norm differs."""
     family, name = _named(run)
     model = f"{family}/{name}"
+    _check_unedited(f"{family}@{name}", rollouts_path(model))
     stored = StoredRollouts(rollouts_path(model), "replay")
     expected = stored.steps
     if step is not None and not 0 <= step < len(expected):
@@ -60,7 +62,7 @@ def replay(run: str, step: int | None) -> str:
     randomness.seed(params.seed)
     with tempfile.TemporaryDirectory() as scratch:
         log = train(training, _Nearest(saved), Path(scratch, "plot.csv"), end)
-    return _verdict(training.name, expected, log.rows, first) + _edited(training.name, stored.folder)
+    return _verdict(training.name, expected, log.rows, first)
 
 
 @dataclass
@@ -116,19 +118,20 @@ def _verdict(name: str, expected: Sequence[dict[str, float]], rows: Sequence[dic
                 what = f"step {step} differs: {key} is {new.get(key)!r} and was {old[key]!r}"
                 if step > first:
                     what += f"; the {step - first} steps before it are equal"
-                fix = _reason(name) + _edited(name, rollouts_path(name.replace("@", "/")))
-                raise PipelineError(what=what, where=name, fix=fix)
+                raise PipelineError(what=what, where=name, fix=_reason(name))
     steps = f"the steps {first} to {len(rows) - 1}"
     return f"replay {name}: loss and gradient norm of {steps} are those of the run, bit for bit"
 
 
-def _edited(name: str, folder: Path) -> str:
-    """A warning where the rollouts are not those that DVC recorded; empty where they are, or none are recorded."""
-    outs = recorded().get(name, {}).get("outs", ())
-    digest = next((out.get("md5") for out in outs if out["path"] == str(folder)), None)
-    if digest is None or Digests().of(str(folder)) == digest:
-        return ""
-    return f"\nwarning: {folder} is not as dvc.lock recorded it; `dvc checkout -f {folder}` restores it"
+def _check_unedited(stage: str, folder: Path) -> None:
+    """Refuse rollouts that are not those that the run wrote: an edit in place changes DVC's copy of a file too."""
+    entry = recorded().get(stage, {})
+    digest = next((out.get("md5") for out in entry.get("outs", ()) if out["path"] == str(folder)), None)
+    if digest is not None and Digests().of(str(folder)) not in (digest, None):
+        raise PipelineError(what="it is not what its run wrote, as dvc.lock has it", where=str(folder), fix=VERIFY)
+    if wrong := RunRecords().contradictions(stage, entry):
+        fix = "Run `posttrain repair`, then `dvc repro`"
+        raise PipelineError(what=f"dvc.lock does not say what ran: {'; '.join(wrong)}", where=stage, fix=fix)
 
 
 def _reason(name: str) -> str:
