@@ -126,6 +126,8 @@ def main(arguments: list[str]) -> int:
         results["overhead"] = kept.get("overhead") or overhead()
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    results["differences"] = differences(results["cases"], results["start"])
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     FIGURE.write_text(draw(results), encoding="utf-8")
     PAGE.write_text(page(results), encoding="utf-8")
     print(f"written: {PAGE}, {FIGURE}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,7 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import HeldoutRows, rows_of
+from posttrain.train.learning_rates import RateKind
 from posttrain.train.likelihood import save_likelihood
 from posttrain.train.limits import TextLimits
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
@@ -32,6 +33,8 @@ from posttrain.workspace import table_path
 
 class ScratchRun(TrainingParams, HeldoutRows):
     """One run of `base.scratch`: a small model trained on a corpus."""
+
+    rate_kind: ClassVar[RateKind] = "scratch"
 
     data: str = table_slot("corpus", description="the texts it learns")
     tokenizer: BpeParams = Field(default_factory=BpeParams)
@@ -83,7 +86,7 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
 
     objective = LikelihoodObjective(LikelihoodConfig())
     source = StepSource(examples, params.batch, params.steps, params.seed)
-    update = adamw(models.trained, params, source.steps)
+    update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch)
     training = TrainingRun(name, params, [corpus], objective, source, models, update, step_tokens)
     save_likelihood(training, run_training(training), examples, heldout, scratch)

@@ -41,7 +41,7 @@ def main(run: str) -> None:
     )
 
     source = LoggedSource(logged, params.groups, params.epochs, params.seed)
-    update = adamw(models.trained, params, source.steps)
+    update = adamw(models.trained, params, source.steps, models.policy)
     inputs, tokens = [start, folder], params.groups * logged.largest
     log = run_training(TrainingRun(name, params, inputs, objective, source, models, update, tokens, SHOWN))
 

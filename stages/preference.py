@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -22,6 +23,7 @@ from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
+from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms, load_run
@@ -31,6 +33,8 @@ from posttrain.workspace import metrics_path, model_path, rounded, table_path, w
 
 class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
+
+    rate_kind: ClassVar[RateKind] = "preference"
 
     algorithm: str = Field(description="a row of docs/reference/algorithms.md")
     start: str = model_slot("the model it starts from")
@@ -74,7 +78,7 @@ def main(run: str) -> None:
     models = ModelSet.load(Runtime(params.device), start, objective.needs, params)
 
     source = preference_source(objective, examples, params.batch, params.epochs, params.seed, models)
-    update = adamw(models.trained, params, source.steps)
+    update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch) * (2 if objective.mismatched else 1)
     shown = ("loss", "accuracy")
     training = TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens, shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -24,6 +25,7 @@ from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
+from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
@@ -33,6 +35,8 @@ from posttrain.workspace import metrics_path, model_path, rounded, table_path, w
 
 class RewardRun(TrainingParams, RowLimit, HeldoutRows):
     """One run of `reward.runs`: a reward model."""
+
+    rate_kind: ClassVar[RateKind] = "reward"
 
     start: str = model_slot("the model whose backbone it takes")
     data: str = table_slot("pairs", description="the comparisons")
@@ -83,7 +87,7 @@ def main(run: str) -> None:
 
     source = EpochSource(examples, params.batch, params.epochs, params.seed)
     inputs = [start, pairs, *(table for table in (judged, chat) if table)]
-    update = adamw(models.trained, params, source.steps)
+    update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch)
     shown_metrics = ("loss", "accuracy")
     training = TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, shown_metrics)

@@ -76,7 +76,7 @@ def main(run: str) -> None:
     models = ModelSet.load(Runtime(params.device), start, objective.needs, params)
 
     source = EpochSource(examples, params.batch, params.epochs, params.seed)
-    update = adamw(models.trained, params, source.steps)
+    update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch)
     training = TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens)
     seen = tokenized(rows) if params.watch else []

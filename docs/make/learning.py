@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,20 @@ from benchmarks.learning_trials import (
     read_result,
     scores_per_prompt,
 )
+from posttrain.compare.statistics import ALPHA, difference
 
 Floats = NDArray[np.float64]
-RESAMPLES = 4000
+FEWEST = 2
+"""Seeds that an interval needs."""
+COLUMNS = 10
+"""Of a table of gains."""
 
 HEAD = """# Does each objective learn?
 
 Every row of [algorithms.md](../reference/algorithms.md), trained from one SFT model of `recipes/smoke.yaml` and
-measured on 120 test prompts, 8 samples each at temperature 1. `gain` is the difference in pass@1 to the start model,
-paired by prompt; its 95 % interval resamples seeds and prompts. A row *improves* if the interval is above 0, is *worse*
-if it is below; else we *cannot tell*.
+measured on 120 test prompts, 8 samples each at temperature 1. `gain` is the difference in pass@1 to the start model.
+Its 95 % interval is Student's t over the seeds: it covers other seeds of this row, for this one start model and these
+test prompts. A row *improves* if the interval is above 0, is *worse* if it is below; else we *cannot tell*.
 
 One SFT model, one task, few seeds: this shows that a row learns, not which row is best.
 What one seed bears another may not: `ipo_md` has the rate that was best for the search's seed, and two of three seeds
@@ -70,15 +75,28 @@ def write_page(place: Path, page: Path, subjects: Sequence[Subject]) -> None:
     print(f"written: {page}")
 
 
-def gain_interval(gain_SP: Floats, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile bootstrap of the mean over seeds and prompts, both drawn again."""
-    rng = np.random.default_rng(seed)
-    seeds, prompts = gain_SP.shape
-    picked = [
-        gain_SP[rng.integers(0, seeds, seeds)][:, rng.integers(0, prompts, prompts)].mean() for _ in range(RESAMPLES)
-    ]
-    low, high = np.quantile(picked, [0.025, 0.975])
-    return float(low), float(high)
+def gain(right_S: Floats, start: float) -> tuple[str, str]:
+    """Return the gain of a row's seeds over their start with its interval over seeds, and the verdict."""
+    change = difference(right_S[:, None], np.array([[start]]))
+    if len(right_S) < FEWEST:
+        return f"{change.mean:+.3f}", "cannot tell (one seed)"
+    half = change.half(ALPHA)
+    low, high = change.mean - half, change.mean + half
+    verdict = "improves" if low > 0 else "worse" if high < 0 else "cannot tell"
+    return f"{change.mean:+.3f} [{low:+.3f}, {high:+.3f}]", verdict
+
+
+def again(page: str) -> str:
+    """Return a page with gain and verdict computed again from its own columns `start` and `each seed`."""
+    lines = []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == COLUMNS and re.fullmatch(r"\d\.\d{3}( \d\.\d{3})*", cells[6]):
+            cells[5], cells[9] = gain(np.array(cells[6].split(), dtype=float), float(cells[3].split()[1]))
+            lines.append(f"| {' | '.join(cells)} |")
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def _row(place: Path, subject: Subject, starts: dict[str, Floats]) -> str:
@@ -90,14 +108,11 @@ def _row(place: Path, subject: Subject, starts: dict[str, Floats]) -> str:
         return f"{head} | | | | | | {results[0]['failed'] if results else 'not run yet'} |"
     start_P = starts[trials[0].start]
     right_SP = np.array([result["right"] for result in done])
-    gain_SP = right_SP - start_P[None]
-    low, high = gain_interval(gain_SP)
-    verdict = "improves" if low > 0 else "worse" if high < 0 else "cannot tell"
+    shown, verdict = gain(right_SP.mean(axis=1), float(start_P.mean()))
     form, kl = (float(np.mean([result["metrics"][name] for result in done])) for name in ("reward_format", "kl_k3"))
     each = " ".join(f"{value:.3f}" for value in right_SP.mean(axis=1))
-    gain = f"{gain_SP.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
     return (
-        f"{head} {start_P.mean():.3f} | {right_SP.mean():.3f} | {gain} | {each} | {form:.2f} | {kl:.2f} | {verdict} |"
+        f"{head} {start_P.mean():.3f} | {right_SP.mean():.3f} | {shown} | {each} | {form:.2f} | {kl:.2f} | {verdict} |"
     )
 
 
@@ -148,3 +163,9 @@ def _settings() -> list[str]:
 
 def _machine() -> str:
     return f"Machine: {os.cpu_count()} CPU cores ({platform.machine()}), two processes of one thread each, no GPU."
+
+
+if __name__ == "__main__":
+    file = Path("docs/reports/learning.md")
+    old = file.read_text(encoding="utf-8")
+    file.write_text(again(HEAD.rstrip() + "\n\n" + old[old.index("Machine: ") :]), encoding="utf-8")

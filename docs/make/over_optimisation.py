@@ -24,7 +24,8 @@ weights that become the model.
 {rows}
 
 Before the first step: true reward {start_true:.2f}, proxy {start_proxy:.2f}, pass@1 on test {start:.3f}. Cells are the
-mean and the seeds; the last column has an interval over prompts and seeds.
+mean and the seeds. The interval in the last column covers the {seeds} seeds (Student's t) and the test
+prompts. It holds for this one start model.
 
 - **What goes wrong.** Without KL the proxy rises to the end, from {start_proxy:.2f} to {end_proxy:.2f}, and so does
   `reward` in training. Correct answers rise to {best_true:.2f} and fall to {end_true:.2f}, which no metric of the
@@ -37,7 +38,7 @@ mean and the seeds; the last column has an interval over prompts and seeds.
 - **Cure 2: the best weights.** `watch: {{keep: best, patience: 2}}` ends the run and saves the weights of the best
   evaluation. It needs no coefficient, but a true reward for some held-out prompts. The held-out score of weights that
   were chosen by it is too high by chance; the score on the test prompts is not.
-- **Both** gain as much here: the best weights come later, or are no better.
+- **What {seeds} seeds show.** {verdicts}
 - A run that ends by `patience` may end before the alarm, which needs the proxy to rise clearly as well.
 
 ## What watching costs
@@ -74,6 +75,7 @@ def page(results: Results) -> str:
         best_true=_mean(max(curve["heldout_true"]) for curve in curves),
         end_true=_mean(curve["heldout_true"][-1] for curve in curves),
         alarms=_alarms(first),
+        verdicts=" ".join(_verdict(case, change) for case, change in results["differences"].items()),
         repeats=len(next(iter(overhead.values()))),
         overhead="\n".join(
             f"| {name} | {min(spent):.2f} | {min(spent) / base - 1:+.1%} |" for name, spent in overhead.items()
@@ -165,6 +167,14 @@ def _row(case: str, runs: list[Results], change: list[float]) -> str:
         f"{change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}]",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _verdict(case: str, change: list[float]) -> str:
+    """Say what the change of a case shows."""
+    shown = f"{change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}]"
+    if change[1] <= 0 <= change[2]:
+        return f"{case}: cannot tell ({shown})."
+    return f"{case}: {'better' if change[0] > 0 else 'worse'} than the start ({shown})."
 
 
 def _cell(values: list[float]) -> str:

@@ -28,6 +28,7 @@ from posttrain.tables.turns import RowError
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.callback import NoWatch
+from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch, StepClosure
@@ -92,7 +93,8 @@ def train_model(
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
         models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)
         source = _source(objective, examples, models, batch_size, epochs, seed)
-        update = adamw(models.trained, params, source.steps)
+        kind: RateKind = "sft" if isinstance(objective, LikelihoodObjective) else "preference"
+        update = adamw(models.trained, params, source.steps, given, kind)
         run = TrainingRun("train_model", params, [], objective, source, models, update, 0, on_step=on_step)
         if measured:
             batch = _source_type(objective)(measured, len(measured), 1, seed).batch(0)

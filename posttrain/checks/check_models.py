@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from posttrain.checks.meta_models import config_of, context_length, shape_of, template_of
+from posttrain.checks.meta_models import config_of, context_length, shape_of, size_of_run, template_of
 from posttrain.checks.params_schema import ALGORITHMS, MODELS, load_settings
 from posttrain.errors import ModelError, ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
@@ -21,13 +21,14 @@ from posttrain.models.device import DeviceParams, device_name
 from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import OnlineParams
-from posttrain.params.params import PARAMS_FILE, load, read
-from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.params.params import PARAMS_FILE, at, load, read
+from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs, section_of
 from posttrain.rewards.judge.connection import ConnectionParams
 from posttrain.sampling.engines import ENGINES, EngineName
 from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.templates import reads
+from posttrain.train.learning_rates import WARNED, default_rate, explained
 from posttrain.train.loop import TrainingParams
 
 
@@ -63,7 +64,39 @@ def check_models() -> str:
         listed = "\n  ".join(errors)
         what = f"{len(errors)} settings do not fit their model or this machine, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
-    return "\n".join([*_without_device(devices), *_unset_keys(settings)])
+    return "\n".join([*_without_device(devices), *_unset_keys(settings), *_high_rates(settings)])
+
+
+def _high_rates(settings: Settings) -> Iterator[str]:
+    """Yield a note for each run of an imported model whose learning rate is far above the default."""
+    for stage in STAGES:
+        for name in group_of(settings, stage.group) if stage.makes == "model" else ():
+            params = load_settings(stage.group, name)
+            if not isinstance(params, TrainingParams) or params.optimizer.lr is None:
+                continue
+            if not _is_imported(str(getattr(params, "start", "")), settings):
+                continue
+            try:
+                size = size_of_run(stage.group, name, settings)
+            except ModelError:  # not there yet
+                continue
+            adapter = params.adapter.type != "none"
+            usual = default_rate(params.rate_kind, size, adapter=adapter).lr
+            if params.optimizer.lr > WARNED * usual * (1 + 1e-9):
+                told = f"{params.optimizer.lr / usual:.3g} times {explained(params.rate_kind, size, adapter=adapter)}"
+                yield f"note: {stage.group}.{name}.optimizer.lr = {params.optimizer.lr:g} is {told}"
+
+
+def _is_imported(model: str, settings: Settings) -> bool:
+    """Return whether a model descends from one of base.folders or base.hub."""
+    seen = set[str]()
+    while model in model_runs(settings) and model not in seen:
+        seen.add(model)
+        group, _, run = section_of(settings, model).rpartition(".")
+        if group in ("base.folders", "base.hub"):
+            return True
+        model = str((at(settings, f"{group}.{run}") or {}).get("start", ""))
+    return False
 
 
 def _sampled(settings: Settings) -> Iterator[tuple[str, str, SamplesRun | EvaluateParams]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from posttrain.checks.params_schema import settings_of
+from posttrain.checks.params_schema import load_settings, settings_of
 from posttrain.errors import ModelError
 from posttrain.models.decoder.kv_size import kv_sizes
 from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
@@ -17,10 +17,11 @@ from posttrain.models.files.store import load_config
 from posttrain.models.files.text import context_of
 from posttrain.models.files.tokenizer import written_template
 from posttrain.models.scratch import scratch_config
-from posttrain.params.params import at
+from posttrain.params.params import at, read
 from posttrain.params.slots import NONE
-from posttrain.params.stage_table import Settings, model_runs, section_of, stage_of
+from posttrain.params.stage_table import STAGES, Settings, model_runs, section_of, stage_of
 from posttrain.text.bpe import CHAT_TEMPLATE
+from posttrain.train.learning_rates import explained, parameters_of
 from posttrain.workspace import model_path, read_finite_json
 
 
@@ -64,6 +65,19 @@ def config_source(model: str, settings: Settings) -> Any:
         )
     fix = f"Run `dvc repro {stage_of(settings, name)}` first, or plan with another: --model FOLDER"
     raise ModelError(what="it has no config.json yet", where=f"models/{name}", fix=fix)
+
+
+def size_of_run(group: str, run: str, settings: Settings) -> int:
+    """Return the number of weights of the model that a run trains; raises where its config is not there yet."""
+    stage = next(stage for stage in STAGES if stage.group == group)
+    start = str(getattr(load_settings(group, run), "start", stage.output(run)))  # a run of base.scratch makes its own
+    return parameters_of(shape_of(config_of(start, settings), scores=group == "reward.runs"))
+
+
+def rate_of(group: str, run: str) -> str:
+    """Return the learning rate of a run that sets none, in words."""
+    params = load_settings(group, run)
+    return explained(params.rate_kind, size_of_run(group, run, read()), adapter=params.adapter.type != "none")
 
 
 def template_of(model: str, settings: Settings) -> str | None:

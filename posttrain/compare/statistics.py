@@ -25,7 +25,7 @@ class Difference:
     errors: Floats
     """Absolute sizes of the drawn errors, sorted."""
     over_seeds: bool
-    """False if one side has a single seed: then the errors are over prompts only."""
+    """False if one side has a single seed: the errors have the seeds of the other side alone, if it has several."""
     least_p: float = 0.0
     """The least p that so few prompts that differ can show: all on one side, by the sign test."""
 
@@ -64,29 +64,28 @@ def difference(left_SP: Floats, right_SP: Floats, seed: int = 0) -> Difference:
 
     Prompts are resampled, the same for both sides (Efron 1979). Two or three seeds cannot be resampled: n of them
     underestimate their variance by (n - 1) / n. So the seeds' error is drawn from Student's t with Welch's degrees of
-    freedom. The variance within a cell (one seed, one prompt), which both contain, is counted once.
+    freedom, of each side that has several: one training, such as a common start, is taken as it is. The variance within
+    a cell (one seed, one prompt), which both contain, is counted once.
     """
     rng = np.random.default_rng(seed)
     left_P, right_P = left_SP.mean(axis=0), right_SP.mean(axis=0)
     apart_P = left_P - right_P
     mean, prompts = float(apart_P.mean()), len(apart_P)
     errors = _resampled(apart_P - mean, rng)
-    over_seeds = min(len(left_SP), len(right_SP)) > 1
-    if over_seeds:
-        spread, shared = (
-            _seed_variances((left_SP, right_SP)),
-            sum(_cell_variance(scores_SP) for scores_SP in (left_SP, right_SP)),
-        )
+    sides = [side_SP for side_SP in (left_SP, right_SP) if len(side_SP) > 1]
+    over_seeds = len(sides) == 2
+    if sides:
+        spread, shared = _seed_variances(sides), sum(map(_cell_variance, sides))
         of_prompts = float(apart_P.var(ddof=1)) / prompts if prompts > 1 else 0.0
         if of_prompts > 0:
             errors *= np.sqrt(max(0.0, 1 - shared / of_prompts))
         if sum(spread) > 0:
             freedom = sum(spread) ** 2 / sum(
-                variance**2 / (len(side) - 1) for variance, side in zip(spread, (left_SP, right_SP), strict=True)
+                variance**2 / (len(side) - 1) for variance, side in zip(spread, sides, strict=True)
             )
             errors += np.sqrt(sum(spread)) * rng.standard_t(freedom, DRAWS)
     differ = np.count_nonzero(np.abs(apart_P) > TIE)
-    return Difference(mean, np.sort(np.abs(errors)), over_seeds, 0.0 if over_seeds else min(1.0, 2 * 0.5**differ))
+    return Difference(mean, np.sort(np.abs(errors)), over_seeds, 0.0 if sides else min(1.0, 2 * 0.5**differ))
 
 
 def findings(differences: Sequence[Difference], alpha: float = ALPHA) -> list[Finding]:

@@ -23,7 +23,8 @@ def as_text(found: Comparison, score: Score) -> str:
     parts += [f"note: {note}" for note in found.notes]
     labels = [mean.label for mean in found.means]
     if found.held_out:
-        parts.append(f"{metric}, first minus second, {_how(found.held_out)}\n{_pairs(found.held_out, labels)}")
+        how = _how(found.held_out, seeds=any(mean.seeds > 1 for mean in found.means))
+        parts.append(f"{metric}, first minus second, {how}\n{_pairs(found.held_out, labels)}")
     if found.held_out:
         parts += _in_training(found.training, labels)
     return "\n\n".join([*parts, conclusion(found)])
@@ -117,9 +118,10 @@ def _means(means: Sequence[Mean], metric: str) -> str:
     return "\n".join(text_table(rows))
 
 
-def _how(pairs: Sequence[Pair], over: str = "") -> str:
-    over = over or ("prompts and seeds" if any(pair.finding.over_seeds for pair in pairs) else "prompts")
-    return f"intervals over {over}, corrected for {len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm)"
+def _how(pairs: Sequence[Pair], over: str = "", *, seeds: bool = False) -> str:
+    over = over or ("prompts, and over seeds where a setting has several" if seeds else "prompts")
+    corrected = f"corrected for {len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm)"
+    return f"intervals over {over} (of one test set, and of the start models as they are), {corrected}"
 
 
 def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:

@@ -10,12 +10,14 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.errors import PosttrainError
 from posttrain.lineage.tree import NOT_STORED, Node
 from posttrain.measure.record import read_record, record_path
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline.digests import LOCK, Digests, recorded
 from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.graph import value_at
+from posttrain.pipeline.reasons import Reasons
 from posttrain.pipeline.run_records import RunRecords
 
 ROLLOUTS: Final = Path("rollouts")
@@ -96,12 +98,14 @@ class Lineage:
         return node
 
     def _verdict(self, name: str, entry: Mapping[str, Any]) -> dict[str, str]:
-        """Return what the record of a run says against its entry, or that there is no record."""
+        """Return what the record of a run says against its entry, that there is no record, or why it is not current."""
         if wrong := self.records.contradictions(name, entry):
             return {"NOT WHAT RAN": f"{'; '.join(wrong)}. Run `posttrain repair`, then `dvc repro`"}
         if not self.records.is_verified(entry):
             return {"not verified": f"its record is missing: `dvc pull {record_path(name)}`"}
-        return {}
+        known = self._reasons is not None and name in self._reasons.pipeline.stages
+        why = self._reasons.of(name) if self._reasons is not None and known else ()
+        return {"not current": "; ".join(why)} if why else {}
 
     def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:
         """Return the rows that a run trained on, and whether they are those that dvc.lock recorded."""
@@ -153,6 +157,14 @@ class Lineage:
         outs = (out for entry in self.lock.values() for out in entry.get("outs", ()))
         exact = next((str(out.get("md5", "")) for out in outs if out["path"] == path), None)
         return exact if exact is not None else str(self._digests.of(path))
+
+    @cached_property
+    def _reasons(self) -> Reasons | None:
+        """Why stages are out of date; None where params.yaml or dvc.yaml cannot be read, which `check` explains."""
+        try:
+            return Reasons()
+        except PosttrainError:
+            return None
 
     @cached_property
     def commit(self) -> str:

@@ -39,6 +39,7 @@ from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedS
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
+from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import Update
@@ -66,6 +67,7 @@ class WatchParams(WatchRule):
 class OnlineParams(TrainingParams):
     """The settings of every run that samples."""
 
+    rate_kind: ClassVar[RateKind] = "online"
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
     """Metrics shown in the progress line."""
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")
@@ -210,7 +212,7 @@ class OnlineParams(TrainingParams):
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
         """Return the rule that turns gradients into new weights."""
-        return adamw(models.trained, self, steps)
+        return adamw(models.trained, self, steps, models.policy)
 
     def step_tokens(self, longest_prompt: int) -> int:
         """Return the most tokens that an optimizer step can hold: all rows have the longest prompt and completion."""
@@ -333,7 +335,7 @@ class PolicyRun(OnlineParams, PolicyConfig):
         """AdamW, or TRPO with AdamW for the critic."""
         if not isinstance(self.update, TrpoOptions):
             return super().update_rule(models, steps)
-        critic = None if models.critic is None else adamw({"critic": models.critic}, self, steps)
+        critic = None if models.critic is None else adamw({"critic": models.critic}, self, steps, models.policy)
         return Trpo(models.policy, self.update, critic)
 
     @property

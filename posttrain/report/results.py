@@ -36,7 +36,8 @@ from posttrain.report.summary import (
 
 WIDTH = 100
 _INTERVALS = (
-    "Intervals are over the prompts, of one training each; `posttrain compare` tests differences, over seeds too."
+    "Intervals are at 95 %, over the prompts of one test set, and over seeds where a setting has several. They hold "
+    "for these start models. `posttrain compare` tests more differences."
 )
 
 

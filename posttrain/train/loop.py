@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import torch
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective, State
@@ -34,6 +34,7 @@ from posttrain.train.batch_sources import BatchSource, prefixed
 from posttrain.train.callback import NO_WATCH, StepLog, Watch
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
+from posttrain.train.learning_rates import RateKind, default_rate, explained, parameters_of
 from posttrain.train.limits import LimitParams, check_limits
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet
@@ -42,12 +43,12 @@ from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import StepClosure
 from posttrain.workspace import plot_path
 
-ADAPTER_RATE = 10
-"""How many times the usual learning rate an adapter gets where none is given."""
-
 
 class TrainingParams(Params):
     """Shared by all stages that train."""
+
+    rate_kind: ClassVar[RateKind] = "sft"
+    """What decides the default learning rate."""
 
     seed: int = Field(0, ge=0, lt=2**32, description="decides the order of rows and every sample")
     adapter: AdapterChoice = Field(ADAPTER_CHOICE.chosen, description="what is trained: all weights, or an adapter")
@@ -81,15 +82,6 @@ class TrainingParams(Params):
     template: TemplateVariables = Field(
         default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
     )
-
-    @field_validator("optimizer", mode="after")
-    @classmethod
-    def _rate_of_adapters(cls, optimizer: OptimizerParams, info: ValidationInfo) -> OptimizerParams:
-        """Return an adapter needs about ten times the learning rate (Schulman 2025, LoRA Without Regret)."""
-        adapter = info.data.get("adapter")
-        if adapter is None or adapter.type == "none" or "lr" in optimizer.model_fields_set:
-            return optimizer
-        return optimizer.model_copy(update={"lr": ADAPTER_RATE * optimizer.lr})
 
     @property
     def has_critic(self) -> bool:
@@ -179,10 +171,21 @@ def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     )
 
 
-def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int) -> AdamW:
-    """AdamW over the trained models, each with its own learning rate."""
-    rates = {"policy": params.optimizer.lr, "critic": params.optimizer.critic_lr or params.optimizer.lr}
+def adamw(
+    trained: Mapping[str, nn.Module], params: TrainingParams, steps: int, policy: Any, kind: RateKind | None = None
+) -> AdamW:
+    """AdamW over the trained models, each with its own learning rate; `policy` is the model whose size decides it."""
+    rate = params.optimizer.lr or _default_rate(policy, params, kind or params.rate_kind)
+    rates = {"policy": rate, "critic": params.optimizer.critic_lr or rate}
     return AdamW({name: (model, rates[name]) for name, model in trained.items()}, params.optimizer, steps)
+
+
+def _default_rate(policy: Any, params: TrainingParams, kind: RateKind) -> float:
+    """Return the learning rate of a run that sets none, and print where it comes from."""
+    adapter, size = params.adapter.type != "none" or hasattr(policy, "peft_config"), parameters_of(policy)
+    if world.rank() == 0:
+        print(f"optimizer.lr: {explained(kind, size, adapter=adapter)}", file=sys.stderr)
+    return default_rate(kind, size, adapter=adapter).lr
 
 
 @dataclass(frozen=True)

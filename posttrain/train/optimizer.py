@@ -20,7 +20,9 @@ from posttrain.train.step import StepClosure
 class OptimizerParams(Params):
     """The optimizer and its learning rate schedule."""
 
-    lr: float = Field(1e-4, gt=0, lt=1, description="peak learning rate; with an adapter 1e-3 where it is not given")
+    lr: float | None = Field(
+        None, gt=0, lt=1, description="peak learning rate; null: by the run's kind, its model's size and its adapter"
+    )
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
         "cosine", description="schedule of the learning rate"
     )
@@ -134,6 +136,7 @@ class AdamW:
         self._names: dict[str, list[str]] = {"adamw": [], "muon": []}
         self._parameters: dict[str, Tensor] = {}
         self._weights: list[nn.Parameter] = []
+        self._peak = next((peak for _, peak in modules.values()), 0.0)
         for kind, (module, peak) in modules.items():
             trained = {f"{kind}.{name}": p for name, p in module.named_parameters() if p.requires_grad}
             self._weights += trained.values()
@@ -154,10 +157,10 @@ class AdamW:
         beta1, beta2 = params.betas
         self._optimizers: dict[str, torch.optim.Optimizer] = {}
         if groups["adamw"]:
-            made = torch.optim.AdamW(groups["adamw"], lr=params.lr, betas=(beta1, beta2), fused=True)
+            made = torch.optim.AdamW(groups["adamw"], lr=self._peak, betas=(beta1, beta2), fused=True)
             self._optimizers["adamw"] = made
         if groups["muon"]:
-            self._optimizers["muon"] = torch.optim.Muon(groups["muon"], lr=params.lr, adjust_lr_fn="match_rms_adamw")
+            self._optimizers["muon"] = torch.optim.Muon(groups["muon"], lr=self._peak, adjust_lr_fn="match_rms_adamw")
         self._mean = WeightMean(self._parameters, params.average, steps)
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
@@ -183,7 +186,7 @@ class AdamW:
             round_masters(self._weights)
         for optimizer in self._optimizers.values():
             optimizer.zero_grad(set_to_none=True)
-        metrics["lr"] = 0.0 if progress < self._params.critic_first else self._params.lr * factor
+        metrics["lr"] = 0.0 if progress < self._params.critic_first else self._peak * factor
         return metrics
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -115,7 +115,8 @@ def test_training_is_compared_at_equal_steps_and_equal_tokens(seeded: Path) -> N
     assert np.mean(tokens.at.values[1]) == pytest.approx(0.3 / 4, abs=0.03)
     assert seconds.at.why_not.startswith("no seconds known of low_1")
     assert any("not at equal steps" in note and "2.00 times" in note for note in found.notes)
-    how = "reward, first minus second, intervals over seeds, corrected for 1 comparison (Holm)"
+    how = "reward, first minus second, intervals over seeds (of one test set, and of the start models as they are), "
+    how += "corrected for 1 comparison (Holm)"
     assert f"In training at equal steps (40 steps): {how}\n" in as_text(found, "sampled")
     assert as_data(found)["training"]["tokens"]["metric"] == "reward"
 

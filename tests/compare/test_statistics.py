@@ -51,6 +51,22 @@ def test_one_seed_covers_the_difference_of_the_two_trainings_over_prompts() -> N
     assert 0.9 < covered / trials < 0.99
 
 
+def fixed_start_trial(rng: np.random.Generator, seeds: int) -> tuple[Floats, Floats]:
+    """A setting that on average keeps the score of its start, a single model; its seeds differ."""
+    start = rng.random((1, 40)) * 0.4 + 0.3
+    return start + rng.normal(0, 0.1, (seeds, 1)) + rng.normal(0, 0.05, (seeds, 40)), start
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_several_seeds_against_one_start_are_rarely_called_different(seeds: int) -> None:
+    """Over the prompts alone a third of such settings would be told from their start."""
+    rng, trials = np.random.default_rng(13), 120
+    pairs = [fixed_start_trial(rng, seeds) for _ in range(trials)]
+    told = sum(findings([difference(*pair)])[0].significant for pair in pairs)
+    alone = sum(findings([difference(left.mean(axis=0, keepdims=True), start)])[0].significant for left, start in pairs)
+    assert told / trials < 0.1 < 0.3 < alone / trials
+
+
 @pytest.mark.slow
 def test_equal_settings_are_rarely_called_different() -> None:
     """Four equal settings, six pairs: in at most about 5 of 100 sweeps any pair is told."""

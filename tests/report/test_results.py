@@ -172,7 +172,7 @@ def test_ratings_and_reward_models_that_are_not_current_are_left_out_with_the_re
 @pytest.mark.slow
 def test_a_run_that_fell_while_it_was_trained_is_said_as_in_the_report(reported: Path) -> None:
     said = "grpo: the true reward was best at step 30; the model is that of step 60."
-    assert said not in results_table({}) and "of one training each" in results_table({})
+    assert said not in results_table({}) and "of one test set" in results_table({})
     workspace.watch(reported)
     assert f"{said} Over-optimised at step 60." in results_table({}).splitlines()
     file = Path("metrics/online/grpo.json")

@@ -14,6 +14,7 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.checks.meta_models import rate_of
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.online.sampled import SAMPLED_ROWS
@@ -176,6 +177,14 @@ def named_run(name: str) -> tuple[str, str] | None:
     return None
 
 
+def _default_rate(group: str, run: str) -> str:
+    """Return the learning rate that a run without one gets, and where it comes from."""
+    try:
+        return rate_of(group, run) or ""
+    except PosttrainError:  # the model's shape is not known yet
+        return "decided by the run's kind, its model's size and its adapter when it starts"
+
+
 def effective(group: str, run: str) -> str:
     """Return a line for each setting, with a star where params.yaml gives it."""
     settings = load_settings(group, run).model_dump(mode="json")
@@ -183,5 +192,6 @@ def effective(group: str, run: str) -> str:
     lines = [f"{group}.{run}   (* given in params.yaml; the others are defaults)"]
     for key, value in flattened(settings).items():
         is_given = key in given or any(key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in given)
-        lines.append(f"{'*' if is_given else ' '} {key}: {value}")
+        source = f"   ({_default_rate(group, run)})" if key == "optimizer.lr" and value == "null" else ""
+        lines.append(f"{'*' if is_given else ' '} {key}: {value}{source}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import Literal
 
 EXAMPLE = "grpo --as champion"
 
@@ -14,10 +15,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--as", dest="title", required=True, metavar="NAME", help=title)
     force = "promote it although it is not better than the present one; the tag keeps the reason"
     parser.add_argument("--force", metavar="REASON", help=force)
+    parser.add_argument("--dry-run", action="store_true", help="show what the tag would say, and make none")
 
 
 def run(arguments: Namespace) -> str:
     """Promote the policy."""
     from posttrain.commands.promote.promotion import promote
 
-    return promote(arguments.policy, arguments.title, arguments.force)
+    does: Literal["tag", "show"] = "show" if arguments.dry_run else "tag"
+    return promote(arguments.policy, arguments.title, arguments.force, does)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from posttrain.compare.evaluated import EvaluatedPolicy
 from posttrain.compare.paired import tested, with_scores
@@ -33,8 +34,11 @@ class Promoted:
     digest: str
 
 
-def promote(name: str, title: str, force: str | None = None) -> str:
-    """Tag the commit of a policy's model as the present `title`; refused where it is not better than the last one."""
+def promote(name: str, title: str, force: str | None = None, does: Literal["tag", "show"] = "tag") -> str:
+    """Tag the commit of a policy's model as the present `title`, or show the tag; refused if not better than the last.
+
+    A tag names a commit, so what it says has to be committed.
+    """
     if not _TITLE.fullmatch(title):
         raise ParamsError(what=f"'{title}' is not a name", where="--as", fix="Use letters, digits, _ and -")
     if force is not None and not force.strip():
@@ -55,6 +59,8 @@ def promote(name: str, title: str, force: str | None = None) -> str:
     if force is not None:
         lines.append(f"forced: {' '.join(force.split())}")
     tag = f"{FOLDER}/{title}/{1 if last is None else last.number + 1}"
+    if does == "show":
+        return "\n".join([f"would be {tag}", *lines])
     message = "\n".join([f"{policy} is {title}", "", *lines])
     git("tag", "--annotate", "--cleanup=verbatim", "--message", message, tag)
     return "\n".join([tag, *lines, f"Bring it back: git checkout {tag} && dvc checkout models/{model}"])
