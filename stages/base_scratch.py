@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,6 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import HeldoutRows, rows_of
-from posttrain.train.learning_rates import RateKind
 from posttrain.train.likelihood import save_likelihood
 from posttrain.train.limits import TextLimits
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
@@ -34,7 +33,7 @@ from posttrain.workspace import table_path
 class ScratchRun(TrainingParams, HeldoutRows):
     """One run of `base.scratch`: a small model trained on a corpus."""
 
-    rate_kind: ClassVar[RateKind] = "scratch"
+    rate_kind = "scratch"
 
     data: str = table_slot("corpus", description="the texts it learns")
     tokenizer: BpeParams = Field(default_factory=BpeParams)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -23,7 +22,6 @@ from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms, load_run
@@ -34,7 +32,7 @@ from posttrain.workspace import metrics_path, model_path, rounded, table_path, w
 class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
-    rate_kind: ClassVar[RateKind] = "preference"
+    rate_kind = "preference"
 
     algorithm: str = Field(description="a row of docs/reference/algorithms.md")
     start: str = model_slot("the model it starts from")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -25,7 +24,6 @@ from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
-from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
@@ -36,7 +34,7 @@ from posttrain.workspace import metrics_path, model_path, rounded, table_path, w
 class RewardRun(TrainingParams, RowLimit, HeldoutRows):
     """One run of `reward.runs`: a reward model."""
 
-    rate_kind: ClassVar[RateKind] = "reward"
+    rate_kind = "reward"
 
     start: str = model_slot("the model whose backbone it takes")
     data: str = table_slot("pairs", description="the comparisons")

@@ -93,8 +93,7 @@ def train_model(
     with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
         models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)
         source = _source(objective, examples, models, batch_size, epochs, seed)
-        kind: RateKind = "sft" if isinstance(objective, LikelihoodObjective) else "preference"
-        update = adamw(models.trained, params, source.steps, given, kind)
+        update = adamw(models.trained, params, source.steps, given, _rate_kind(objective))
         run = TrainingRun("train_model", params, [], objective, source, models, update, 0, on_step=on_step)
         if measured:
             batch = _source_type(objective)(measured, len(measured), 1, seed).batch(0)
@@ -121,6 +120,11 @@ class HeldoutLoss(NoWatch):
         prepared = objective.prepare(batch.columns, objective.initial_state())
         measured = StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state).measured()
         return {f"heldout_{name}": value for name, value in measured.items()}
+
+
+def _rate_kind(objective: Objective) -> RateKind:
+    """Return what decides the default learning rate."""
+    return "sft" if isinstance(objective, LikelihoodObjective) else "preference"
 
 
 def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:

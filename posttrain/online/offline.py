@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import polars as pl
 import torch
@@ -25,7 +25,6 @@ from posttrain.params.slots import NONE, model_slot, rollouts_slot
 from posttrain.rollout import TokenRow
 from posttrain.tables.columns import KEPT
 from posttrain.train.batch_sources import BatchSource, epoch_places
-from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, refuse_dropout
 from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Batch, make_batch
@@ -45,7 +44,7 @@ UNKNOWN: Final = {
 class OfflineRun(TrainingParams, PolicyConfig):
     """One run of `offline.runs`: a policy objective on stored rollouts."""
 
-    rate_kind: ClassVar[RateKind] = "online"
+    rate_kind = "online"
 
     algorithm: str = Field(description="a policy row of docs/reference/algorithms.md; all but dppo_* need a correction")
     start: str = model_slot("the model it starts from")

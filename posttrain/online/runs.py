@@ -39,7 +39,6 @@ from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedS
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
-from posttrain.train.learning_rates import RateKind
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import Update
@@ -67,7 +66,7 @@ class WatchParams(WatchRule):
 class OnlineParams(TrainingParams):
     """The settings of every run that samples."""
 
-    rate_kind: ClassVar[RateKind] = "online"
+    rate_kind = "online"
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
     """Metrics shown in the progress line."""
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")
