@@ -26,6 +26,7 @@ from flows.sweep_config import (
     trials,
 )
 from flows.sweep_runner import SweepRunner
+from flows.sweep_start import Start
 from posttrain.errors import PosttrainError
 from tests.flows.project import PYTHON, Project, clean_env
 from tests.workspace import ROOT
@@ -188,7 +189,7 @@ def test_ctrl_c_ends_everything(small: Project) -> None:
 def test_an_experiment_that_could_not_begin_has_failed(tmp_path: Path) -> None:
     (tmp_path / ".sweeps").write_text("no folder")
     with OrphanGuard() as guard:
-        runner = SweepRunner(tmp_path, [Trial("k-1", {})], [], [], 0, guard)
+        runner = SweepRunner(Start(tmp_path, "", ""), [Trial("k-1", {})], [], 0, guard)
         assert runner.run(runner.pending[0]).is_failed()
     assert runner.outcomes["k-1"].state == "Failed" and "FileExistsError" in runner.outcomes["k-1"].message
 

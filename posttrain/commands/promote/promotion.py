@@ -13,8 +13,10 @@ from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import evaluated
+from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.git import git
+from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.report.policies import output_digests
 from posttrain.report.stale_results import staleness
 
@@ -45,6 +47,7 @@ def promote(name: str, title: str, force: str | None = None) -> str:
     if digest is None:
         raise DataError(what=f"{LOCK} has no models/{model}", where="promote", fix="Run it first: dvc repro")
     _require_committed()
+    require_kept("promote", more=[CODE])
     last = present(title)
     if last is not None and last.digest == digest:
         raise PipelineError(what=f"models/{model} is {last.tag} already", where="promote", fix="Promote another")

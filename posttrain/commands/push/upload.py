@@ -21,6 +21,8 @@ from posttrain.models.files.import_model import FILES
 from posttrain.models.files.store import LICENCES, MANIFEST
 from posttrain.params.params import PARAMS_FILE, read
 from posttrain.params.stage_table import evaluated
+from posttrain.pipeline.code_manifest import CODE
+from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.tables.hub_errors import unreachable
 from posttrain.tables.store import read_table
 from posttrain.workspace import table_path
@@ -60,6 +62,7 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
         raise ParamsError(what=f"'{to}' is no repository: {error}", where="--to", fix="Write another name") from error
     label, model = scored_policy(name)
     require_current(label)
+    require_kept("push", more=[CODE])
     folder = Path("models") / model
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:
