@@ -34,6 +34,7 @@ from posttrain.compare.experiments import TIMES, experiments
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.params.params import PARAMS_FILE, check, read
+from posttrain.params.seeds import SEED
 from posttrain.pipeline.git import git
 from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.workspace import hold
@@ -137,18 +138,17 @@ def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str]]:
     stages, targets = GraphReader(root).stages, list(sweep.targets)
     if not targets:
         return stages, targets
-    if not all(any(is_named(stage.name, [target]) for stage in stages) for target in targets):
-        stages_of_targets = GraphReader(root, targets).stages  # refuses unknown ones; an output is a target too
-        if not is_posttrain_pipeline(root):
-            return stages_of_targets, targets
+    known = all(any(is_named(stage.name, [target]) for stage in stages) for target in targets)
+    # DVC itself refuses what it does not know; an output is a target too.
+    ran = closure(stages, targets) if known else GraphReader(root, targets).stages
+    added: list[str] = []
     if is_posttrain_pipeline(root):
-        added, unmeasured = missing_evaluations(read(), stages, targets, sweep.swept or sweep.seed_keys)
+        added, unmeasured = missing_evaluations(read(), ran, targets, [*sweep.swept, *sweep.seed_keys] or [SEED])
         if added:
             print(f"added to the targets, so that what is trained is also measured: {', '.join(added)}")
         for model in unmeasured:
             print(f"note: {PARAMS_FILE} has no evaluation of {model}, so `posttrain compare` will have no score of it")
-        targets += added
-    return closure(stages, targets), targets
+    return closure(stages, [*(stage.name for stage in ran), *added]), [*targets, *added]
 
 
 def _run_pending(

@@ -149,11 +149,11 @@ class SweepRunner:
             return Outcome("Cancelled", ended.seconds, f"{trial.name}: cancelled after {ended.seconds:.1f} s")
         if ended.code == 0:
             return Outcome("Completed", ended.seconds)
-        self._stop_if_repeated(failure)
+        self.stop_if_repeated(failure)
         tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
         return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")
 
-    def _stop_if_repeated(self, failure: Failure) -> None:
+    def stop_if_repeated(self, failure: Failure) -> None:
         """Begin no more experiments after the second failure of the same stage with the same error."""
         with self._lock:
             if failure.error and failure.found in self._failures and not self.stopped:

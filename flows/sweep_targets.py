@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from flows.graph import Stage
+from posttrain.params.seeds import SEED
 from posttrain.params.stage_table import STAGES, evaluated, model_runs, stage_of
 
 
@@ -24,19 +25,19 @@ def is_named(stage: str, targets: Collection[str]) -> bool:
 
 
 def missing_evaluations(
-    settings: Any, stages: Sequence[Stage], targets: Collection[str], swept: Iterable[str]
+    settings: Any, ran: Sequence[Stage], targets: Collection[str], swept: Iterable[str]
 ) -> tuple[list[str], list[str]]:
     """Return the evaluations to add to a sweep's targets, and the models that it trains and nothing evaluates.
 
-    A sweep trains the targets that make a model, and each run that they need whose settings, or what it begins with,
-    the sweep changes.
+    `ran`: the targets with all that they need. A sweep trains the targets that make a model, and of the others those
+    whose settings, or what they begin with, it changes.
     """
-    ran = closure(stages, targets)
     keys = [f"{key}." for key in swept]
+    every = f"{SEED}." in keys
     changed: set[str] = set()
     for stage in ran:
         section = _section(stage.name)
-        own = any(key.startswith(f"{section}.") or section.startswith(key) for key in keys) if section else False
+        own = every or any(key.startswith(f"{section}.") or section.startswith(key) for key in keys)
         if own or changed.intersection(stage.upstream):
             changed.add(stage.name)
     models = {stage_of(settings, model): model for model in model_runs(settings)}

@@ -37,7 +37,8 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     edited = git("diff", "-z", "--name-only", "--relative", "HEAD").split("\0")
     changed = {PurePosixPath(entry) for entry in edited if entry}
     left = [entry for entry in untracked if not any(_overlap(entry, path) for path in by_dvc)]
-    found = {entry for entry in [*left, *changed] if any(_overlap(entry, path) for path in named)}
+    pairs = ((entry, path) for entry in [*left, *changed] for path in named if _overlap(entry, path))
+    found = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
     digests = Digests()
     for path, digest in by_dvc.items():
         if digest and any(_overlap(path, name) for name in named) and not _is_cached(str(path), digest, digests):
