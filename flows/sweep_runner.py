@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import labels, notify, process
+from flows import labels, notify, process, running
 from flows.artifacts import Outcome
 from flows.gpu_slots import GpuSlots
 from flows.graph import Needs, Stage
@@ -177,7 +177,7 @@ def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[
     def sweep() -> State[Any]:
         labels.label(runner.root, f"{len(runner.pending)} experiments", ["sweep"])
         try:
-            with watch_for_cancellation(runner.cancel):
+            with running.recorded(runner.root), watch_for_cancellation(runner.cancel):
                 _submit_and_wait(runner, warm_up)
         except KeyboardInterrupt:
             return Cancelled(message="Interrupted by SIGINT")

@@ -31,7 +31,7 @@ from tests.workspace import ROOT, environment
 
 @pytest.fixture
 def reported(finished: Path) -> Path:
-    build_report({})
+    build_report()
     Path("README.md").write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nThe end.\n", encoding="utf-8")
     return finished
 
@@ -75,7 +75,7 @@ def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> No
     write_table(from_rows(workspace.rollouts("dpo"), "rollouts"), table, "rollouts")
     figures = json.loads(Path("results/grpo/metrics.json").read_text())
     workspace.put_json(table.with_name("metrics.json"), figures | {"length": figures["length"] + 1})
-    build_report({})
+    build_report()
     lines = results_table({}).splitlines()
     assert re.split("  +", lines[0])[:2] == ["setting", "seeds"]
     (row,) = [line for line in lines if line.startswith("grpo")]
@@ -222,7 +222,7 @@ def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Pat
 def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown(reported: Path) -> None:
     file = reported / "results/base/metrics.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "parsed": 0.0}))
-    build_report({})
+    build_report()
     (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
     assert row.count("not measured") == 2, "its score and that of greedy completions"
     (data,) = [one for one in json.loads(results_json({})) if one["policy"] == "base"]
@@ -237,7 +237,7 @@ def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown
 def test_a_figure_that_rounds_to_zero_has_no_sign(reported: Path) -> None:
     file = reported / "results/base/metrics.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "kl_k1": -0.004}))
-    build_report({})
+    build_report()
     (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
     assert row.split()[-1] == "0.00"
 
@@ -300,7 +300,7 @@ def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
 @pytest.mark.slow
 def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) -> None:
     workspace.graded(reported)
-    build_report({})
+    build_report()
     lines = results_table({}).splitlines()
     assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "minus sft [95 %, Holm]", "verdict"]
     rows = {line.split()[0]: line for line in lines if line}
