@@ -13,6 +13,7 @@ import torch
 from posttrain.checks.params_schema import settings_of
 from posttrain.errors import ModelError
 from posttrain.models.decoder.kv_size import kv_sizes
+from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
 from posttrain.models.files.store import load_config
 from posttrain.models.files.text import context_of
@@ -40,7 +41,7 @@ def context_length(model: str, settings: Settings) -> int | None:
     if not isinstance(source, Path):
         return int(source.shape.context)
     with suppress(OSError, ValueError, AttributeError):  # then `load_config` says what is wrong with it
-        config = read_finite_json(source / "config.json")
+        config = read_finite_json(config_file(source))
         context = config.get("text_config", config).get("max_position_embeddings")
         if isinstance(context, int) and context > 0:
             return context
@@ -81,7 +82,7 @@ def config_source(model: str, settings: Settings) -> Any:
 
 
 def _has_config(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
+    return config_file(folder).is_file()
 
 
 def _is_current(model: str, settings: Settings, lock: Mapping[str, Any]) -> bool:

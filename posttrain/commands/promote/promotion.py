@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from posttrain.commands.push.adapter import push_note
 from posttrain.compare.evaluated import EvaluatedPolicy
 from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
 from posttrain.compare.settings import differing, meaning
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
+from posttrain.lineage.lineage import Lineage
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.code_manifest import CODE
@@ -60,7 +63,8 @@ def promote(name: str, title: str, force: str | None = None) -> str:
     tag = f"{FOLDER}/{title}/{1 if last is None else last.number + 1}"
     message = "\n".join([f"{policy} is {title}", "", *lines])
     git("tag", "--annotate", "--cleanup=verbatim", "--message", message, tag)
-    return "\n".join([tag, *lines, f"Bring it back: git checkout {tag} && dvc checkout models/{model}"])
+    back = f"Bring it back: git checkout {tag} && dvc checkout models/{model}"
+    return "\n".join(filter(None, [tag, *lines, back, push_note(Path("models", model), Lineage())]))
 
 
 def present(title: str) -> Promoted | None:

@@ -17,6 +17,7 @@ from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.errors import ModelError, ParamsError, PipelineError
 from posttrain.lineage.lineage import Lineage
 from posttrain.measure.masking import masked
+from posttrain.models.files.adapter_files import ADAPTED_CONFIG
 from posttrain.models.files.import_model import FILES
 from posttrain.models.files.store import LICENCES, MANIFEST
 from posttrain.params.params import PARAMS_FILE, read
@@ -32,7 +33,8 @@ CHECKED = 4
 """Prompts on which a GGUF file is compared with its model."""
 MANAGED: Final = (
     *(pattern for pattern in FILES if pattern not in (*LICENCES, CARD)),
-    MANIFEST, "pytorch_model*.bin*", "adapter_model.bin", "added_tokens.json", "additional_chat_templates/*",
+    MANIFEST, ADAPTED_CONFIG, "pytorch_model*.bin*", "adapter_model.bin", "added_tokens.json",
+    "additional_chat_templates/*",
 )  # fmt: skip
 """Files that loaders take for parts of a model."""
 _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
