@@ -36,15 +36,14 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     untracked = {PurePosixPath(entry) for entry in others if entry and "__pycache__" not in entry}
     edited = git("diff", "-z", "--name-only", "--relative", "HEAD").split("\0")
     changed = {PurePosixPath(entry) for entry in edited if entry}
-    left = [entry for entry in untracked if not any(_overlap(entry, path) for path in by_dvc)]
+    digests = Digests()
+    asked = [path for path in by_dvc if any(_overlap(path, name) for name in named)]
+    lost = {path for path in asked if not _is_kept(path, by_dvc[path][0], digests, added=by_dvc[path][1])}
+    digests.keep()
+    left = [entry for entry in untracked if not any(_overlap(entry, path) for path in by_dvc.keys() - lost)]
     pairs = ((entry, path) for entry in [*left, *changed] for path in named if _overlap(entry, path))
     found = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
-    digests = Digests()
-    for path, digest in by_dvc.items():
-        if digest and any(_overlap(path, name) for name in named) and not _is_cached(str(path), digest, digests):
-            found.add(path)
-    digests.keep()
-    return sorted(str(path) for path in found)
+    return sorted(str(path) for path in found | {path for path in lost if by_dvc[path][1]})
 
 
 def require_kept(where: str, overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[str] = ()) -> None:
@@ -126,18 +125,19 @@ def _overlap(path: PurePosixPath, other: PurePosixPath) -> bool:
     return path.is_relative_to(other) or other.is_relative_to(path)
 
 
-def _tracked_by_dvc() -> Iterator[tuple[PurePosixPath, str]]:
-    """Yield the outputs of the stages, and the paths of `dvc add` with their digests."""
+def _tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
+    """Yield the outputs of the stages and the paths of `dvc add`: the digest of each, and whether it was added."""
     for name in [LOCK, *git("ls-files", "-z", _PATTERN).split("\0")]:
         if Path(name).is_file():
             data = read_yaml(Path(name))
             for stage in [data, *(data.get("stages") or {}).values()]:
                 for out in stage.get("outs") or ():
                     path = os.path.normpath(Path(name).parent / stage.get("wdir", ".") / out["path"])
-                    added = name != LOCK and out.get("hash") == "md5" and out.get("cache", True)
-                    yield PurePosixPath(path), out["md5"] if added else ""
+                    yield PurePosixPath(path), (str(out.get("md5", "")), name != LOCK)
 
 
-def _is_cached(path: str, digest: str, digests: Digests) -> bool:
-    """Return whether the cache has what was added, and the workspace nothing else."""
-    return is_in_cache(digest, cache_folder()) and digests.of(path) in (digest, None)
+def _is_kept(path: PurePosixPath, digest: str, digests: Digests, *, added: bool) -> bool:
+    """Return whether the cache has it, and of what was added the workspace nothing else; `code` is not in the cache."""
+    if not digest:  # of another kind of digest than md5
+        return True
+    return is_in_cache(digest, cache_folder()) and not (added and digests.of(str(path)) not in (digest, None))

@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from docs.make.readme import BEGIN, END, FIGURE, read_summary, readme_is_current, write_readme
+from docs.make.readme import (
+    BEGIN,
+    END,
+    FIGURE,
+    PICTURE,
+    SUMMARY,
+    picture_is_current,
+    read_summary,
+    readme_is_current,
+    write_picture,
+    write_readme,
+)
 from posttrain.errors import DataError, PipelineError
 from posttrain.params.formats import merge
 from posttrain.params.params import read
@@ -26,6 +37,7 @@ from posttrain.report.summary import extra_columns
 from posttrain.tables.columns import from_rows
 from posttrain.tables.store import write_table
 from tests.report import workspace
+from tests.report.browser import program
 from tests.workspace import ROOT, environment
 
 
@@ -253,6 +265,20 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert "| sft | 0.300 [0.250, 0.350] | - |  | 0.500 | 0.900 | 0.500 | 0.600 | 0.010 | 12.5 | 0.00 |" in text
     assert "What the gain over sft consists of: grpo gained 0.60, of which" in text
     assert readme_is_current()
+
+
+@pytest.mark.skipif(program() is None, reason="needs a browser: apt-get install chromium")
+def test_the_picture_is_of_the_results_in_the_table(reported: Path) -> None:
+    """The README once showed two scores of one policy: the table was written anew, the picture was not."""
+    write_picture()
+    assert PICTURE.read_bytes().startswith(b"\x89PNG") and picture_is_current()
+    summary = Path(SUMMARY)
+    kept = json.loads(summary.read_text())
+    kept["settings"][0]["score"] = 0.925
+    summary.write_text(json.dumps(kept))
+    assert not picture_is_current()
+    write_picture()
+    assert picture_is_current()
 
 
 @pytest.mark.slow
