@@ -39,7 +39,7 @@ def main() -> None:
     policies = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     with tempfile.TemporaryDirectory() as folder, started(Path(folder) / "profile") as port:
         os.chdir(workspace.many(Path(folder) / "many", settings=policies // SEEDS, seeds=SEEDS))
-        build_report({})
+        build_report()
         print(f"{policies} policies: {PAGE.stat().st_size / 1e6:.1f} MB")
         with Page(port) as page:
             begin = time.monotonic()

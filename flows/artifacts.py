@@ -19,6 +19,7 @@ from posttrain.errors import PipelineError
 from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.params.formats import read_yaml
+from posttrain.report.heading import PAGE_SO_FAR
 from posttrain.report.markup import NOT_MEASURED
 from posttrain.report.plots_page import vegalite_5
 from posttrain.workspace import library_command, library_environment
@@ -64,7 +65,9 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     rows = sorted(rows_of(stages, outcomes), key=lambda row: _FIRST.get(row["state"], len(_FIRST)))
-    about = f"Stages with their states and seconds. Logs: {root / 'logs'}; the page: {root / 'report' / 'report.html'}"
+    failed = any(outcome.state == "Failed" for outcome in outcomes.values())
+    page = PAGE_SO_FAR if failed else "report/report.html"
+    about = f"Stages with their states and seconds. Logs: {root / 'logs'}; the page: {root / page}"
     create_table_artifact(rows, key="stages", description=about)
     if all(outcome.state == "Cached" for outcome in outcomes.values()):
         return
@@ -73,8 +76,8 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
         timings = f"```\n{timings_table(root / FOLDER, [stage.name for stage in stages])}\n```"
     create_markdown_artifact(timings or _NONE, key="timings", description="What each stage's time went into")
-    if any(outcome.state == "Failed" for outcome in outcomes.values()):
-        _posttrain(root, "show", "report")  # the page must not be that of an earlier run
+    if failed:  # the page under report/ is that of an earlier run
+        print(_posttrain(root, "show", "report"), end="", flush=True)
     about = "Every setting and its figures, or why it has none"
     create_table_artifact(results(root), key="results", description=about)
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.

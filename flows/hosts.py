@@ -22,12 +22,12 @@ from flows.artifacts import Outcome
 from flows.graph import Stage
 from flows.orphan_guard import OrphanGuard
 from flows.sweep_config import check_committed
-from flows.untracked import untracked_inputs
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.lineage.user_text import push_notes
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.git import git
+from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.pipeline.lock_check import check_and_sync
 
 FLOW = "stage"
@@ -81,9 +81,7 @@ class Workers:
 
     def __init__(self, root: Path) -> None:
         check_committed("--workers", "Commit them, because hosts check out the commit: git commit -a")
-        if untracked := untracked_inputs():
-            what, fix = f"neither in git nor in DVC: {', '.join(untracked)}", f"Track it: dvc add {untracked[0]}"
-            raise PipelineError(what=what, where="--workers", fix=f"{fix}, git add, git commit")
+        require_kept("--workers")
         self._root = root
         self._commit = git("rev-parse", "HEAD").strip()
         self._free: queue.SimpleQueue[str] = queue.SimpleQueue()

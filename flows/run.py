@@ -29,7 +29,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Cancelling, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import artifacts, graph, labels, notify, process, task_runners
+from flows import artifacts, graph, labels, notify, process, running, task_runners
 from flows.artifacts import Outcome
 from flows.gpu_slots import GpuSlots
 from flows.graph import Executor, Selection, Stage
@@ -260,7 +260,7 @@ def execute(
     """Run the stages inside the current flow run; returns the state that the flow run ends in."""
     task_runners.restore_sigterm()
     labels.label(root, " ".join(targets) or "all")
-    with OrphanGuard() as guard:
+    with running.recorded(root), OrphanGuard() as guard:
         try:
             runner = StageRunner(root, stages, selection, guard, executor)
         except PosttrainError as error:

@@ -7,6 +7,7 @@ import atexit
 import base64
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import secrets
@@ -14,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -30,6 +32,8 @@ PORT = 4200
 AUTH = "PREFECT_API_AUTH_STRING"
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 START_TIMEOUT = 180.0
+_LOGS_KEPT = 20
+_LOCK_POLL = 0.1
 _PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -123,16 +127,45 @@ def _status(url: str, headers: dict[str, str], timeout: float) -> int:
         return 0
 
 
+class Lock:
+    """Held from the start of a server until it answers: two that start at once would both migrate one database."""
+
+    def __init__(self, file: Path) -> None:
+        """Wait until no other server of this folder is starting; the kernel releases the lock of a killed process."""
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        until = time.monotonic() + START_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    what = f"another server of this folder has been starting for {START_TIMEOUT:.0f} s"
+                    fix = f"End it, or read the newest log in {file.parent / 'servers'}"
+                    raise PipelineError(what=what, where=str(file), fix=fix) from error
+                time.sleep(_LOCK_POLL)
+
+    def release(self) -> None:
+        """Let the next server start; safe to call twice."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
 @dataclass(frozen=True)
 class TemporaryServer:
     """A server that ends with this process, for whatever reason it ends."""
 
     url: str
     log: Path
+    start: Lock
 
     def wait(self) -> None:
-        """Wait until it answers."""
-        if not answers(self.url, START_TIMEOUT):
+        """Wait until it answers; other servers of this folder may start then."""
+        answered = answers(self.url, START_TIMEOUT)
+        self.start.release()
+        if not answered:
             fix = "Read that file, or start a server with `python -m flows.server`"
             raise PipelineError(what="Prefect's server did not start", where=str(self.log), fix=fix)
 
@@ -149,11 +182,12 @@ def connect(home: Path) -> TemporaryServer | None:
 def start_temporary(home: Path) -> TemporaryServer:
     """Start a server and point Prefect to it; this process opens the port, so that no other can take it meanwhile."""
     env = {**library_environment(), SERVER_AUTH: login(home)}
+    start = Lock(home / "starting")
     listener = _listen(0)
     url = _api(listener)
     command = library_command("flows.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid()))
     # A session of its own: Ctrl-C must not end the server before the flow has reported its final state.
-    log = home / "temporary-server.log"
+    log = _new_log(home / "servers")
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -170,7 +204,15 @@ def start_temporary(home: Path) -> TemporaryServer:
     os.environ["PREFECT_API_URL"], os.environ[AUTH] = url, login(home)
     # By default each request is retried for a minute; a server of this process answers at once or has ended.
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")
-    return TemporaryServer(url, log)
+    return TemporaryServer(url, log, start)
+
+
+def _new_log(folder: Path) -> Path:
+    """Return the log of the server of this process; the oldest logs of the folder are removed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in sorted(folder.glob("*.log"), key=lambda file: file.name)[: -_LOGS_KEPT + 1]:
+        old.unlink(missing_ok=True)
+    return folder / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.log"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -239,13 +281,16 @@ def _serve_in_folder(home: Path, port: int) -> None:
     import threading
 
     os.environ.setdefault(SERVER_AUTH, login(home))
+    start = Lock(home / "starting")
     listener = _listen_near(port)
     url, file = _api(listener), _address_file(home)
     # The login is printed on a terminal only: others may read a log.
     login_text = os.environ[SERVER_AUTH] if sys.stdout.isatty() else f"what is in {home / 'login'}"
 
     def announce() -> None:
-        if answers(url, START_TIMEOUT):
+        answered = answers(url, START_TIMEOUT)
+        start.release()
+        if answered:
             write_json(file, {"pid": os.getpid(), "url": url})
             print(
                 f"Prefect is at {url.removesuffix('/api')} (Ctrl-C ends it); flows in this folder report there.\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 from flows import arguments, server
 from flows.gpu_slots import devices
-from flows.graph import GraphReader, find_root, stale
+from flows.graph import GraphReader, Stage, find_root, is_posttrain_pipeline, stale
 from flows.pipeline import raise_exit
 from flows.sweep_config import (
     Random,
@@ -28,12 +28,16 @@ from flows.sweep_config import (
     read_sweep,
     trials,
 )
-from flows.untracked import untracked_inputs
-from posttrain.compare.experiments import experiments
+from flows.sweep_start import Start
+from flows.sweep_targets import closure, is_named, missing_evaluations
+from posttrain.compare.experiments import TIMES, experiments
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.measure.text_table import FoldedHelp
-from posttrain.params.params import check
+from posttrain.params.params import PARAMS_FILE, check, read
+from posttrain.params.seeds import SEED
 from posttrain.pipeline.git import git
+from posttrain.pipeline.kept_inputs import require_kept
+from posttrain.workspace import hold
 
 FOLDER = Path("sweeps")
 MAX_JOBS = 4
@@ -112,43 +116,59 @@ def _run(options: argparse.Namespace) -> int:
     check_committed("sweep", "Commit them, so that each experiment says what it was made from: git commit -a")
     planned = trials(name, sweep)
     check_trials(planned)
-    if options.plan:
-        GraphReader(root, sweep.targets).stages  # noqa: B018  refuses unknown targets
+    require_kept("sweep", (experiment.overrides for experiment in planned))
+    stages, targets = _to_run(root, sweep)
     done = _finished_experiments()
     pending = [experiment for experiment in planned if experiment.name not in done]
     for trial in planned if options.plan else []:
         print(f"{trial.name}  {'done' if trial.name in done else 'to run'}  {described(trial)}")
     counts = f"{len(planned)} experiments, {len(planned) - len(pending)} done, {len(pending)} to run"
     print(f"sweep {name}: {counts}", flush=True)
-    untracked = untracked_inputs(experiment.overrides for experiment in pending)
-    for path in untracked:
-        print(f"{path} is neither in git nor in DVC: each experiment gets a copy of it (`dvc add {path}` tracks it)")
     if options.plan or not pending:
         return 0
-    code = _run_pending(root, name, sweep, pending, untracked, options.jobs)
+    hold(root / TIMES / f"{name}.lock", f"the sweep {name}")
+    code = _run_pending(root, name, stages, targets, pending, options.jobs)
     if code == 0:
         print(f"All have run. Which is better: posttrain compare {name}")
     return code
 
 
+def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str]]:
+    """Return the stages of each experiment, and the targets: the sweep's, and evaluations of what it trains."""
+    stages, targets = GraphReader(root).stages, list(sweep.targets)
+    if not targets:
+        return stages, targets
+    known = all(any(is_named(stage.name, [target]) for stage in stages) for target in targets)
+    # DVC itself refuses what it does not know; an output is a target too.
+    ran = closure(stages, targets) if known else GraphReader(root, targets).stages
+    added: list[str] = []
+    if is_posttrain_pipeline(root):
+        added, unmeasured = missing_evaluations(read(), ran, targets, [*sweep.swept, *sweep.seed_keys] or [SEED])
+        if added:
+            print(f"added to the targets, so that what is trained is also measured: {', '.join(added)}")
+        for model in unmeasured:
+            print(f"note: {PARAMS_FILE} has no evaluation of {model}, so `posttrain compare` will have no score of it")
+    return closure(stages, [*(stage.name for stage in ran), *added]), [*targets, *added]
+
+
 def _run_pending(
-    root: Path, name: str, sweep: Sweep, pending: Sequence[Trial], untracked: Sequence[str], jobs: int | None
+    root: Path, name: str, stages: Sequence[Stage], targets: Sequence[str], pending: Sequence[Trial], jobs: int | None
 ) -> int:
+    start = Start.of(root)
     home = server.prepare(root)
     temporary = server.connect(home)
-    reader = GraphReader(root, sweep.targets)
-    # Imported late, because Prefect reads its environment when it is imported; DVC reads the graph meanwhile.
+    # Imported late, because Prefect reads its environment when it is imported.
     from flows.orphan_guard import OrphanGuard
     from flows.sweep_runner import SweepRunner, run_sweep
 
     if temporary is not None:
         temporary.wait()
-    gpus = max((stage.needs.gpus for stage in reader.stages), default=0)
+    gpus = max((stage.needs.gpus for stage in stages), default=0)
     jobs = jobs or (max(1, len(devices()) // gpus) if gpus else min(MAX_JOBS, os.cpu_count() or 1))
     # The first experiment runs alone if stages are stale: the others then find the results that all share.
-    warm_up = 1 if stale(reader.stages) else 0
+    warm_up = 1 if stale(stages) else 0
     with OrphanGuard() as guard:
-        state = run_sweep(name, SweepRunner(root, pending, sweep.targets, untracked, gpus, guard), jobs, warm_up)
+        state = run_sweep(name, SweepRunner(start, pending, targets, gpus, guard), jobs, warm_up)
     if state.is_completed():
         return 0
     print(state.message, file=sys.stderr)

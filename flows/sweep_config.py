@@ -93,10 +93,6 @@ class Trial:
     name: str
     overrides: Overrides
 
-    def dvc_options(self) -> list[str]:
-        """Return the options of `dvc exp run` for these settings; `++` also adds a key that params.yaml leaves out."""
-        return [word for key, value in self.overrides.items() for word in ("-S", f"++{key}={_hydra(value)}")]
-
 
 def read_sweep(file: Path, instead: Mapping[str, Any]) -> Sweep:
     """Return a sweep from its file, with these values in the place of the file's."""
@@ -155,7 +151,7 @@ def check_trials_here(trials: Sequence[Trial]) -> None:
         for trial in trials:
             merged = params
             for key, value in trial.overrides.items():
-                merged = merge(merged, _nested(key, value))
+                merged = merge(merged, nested(key, value))
             Path(PARAMS_FILE).write_text(json.dumps(merged), encoding="utf-8")  # JSON is YAML
             try:
                 check_params(root)
@@ -180,6 +176,13 @@ def check_committed(where: str, fix: str) -> None:
 def described(trial: Trial) -> str:
     """Return the settings of a trial as text."""
     return " ".join(f"{key}={value}" for key, value in trial.overrides.items())
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """Return the settings that have the value of one dotted key alone."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
 
 
 def _random_settings(search: Random | None) -> list[dict[str, Any]]:
@@ -216,12 +219,6 @@ def _check_key(key: str, params: Mapping[str, Any]) -> None:
             raise ParamsError(what=f"'{key}' is not a setting of a run of params.yaml", where="sweep", fix=fix)
 
 
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
-
-
 def _name(sweep: str, overrides: Overrides) -> str:
     """Readable, and unique by a digest of the exact settings: the same settings are the same experiment."""
     digest = hashlib.sha256(json.dumps(overrides, sort_keys=True).encode()).hexdigest()[:6]
@@ -232,18 +229,6 @@ def _name(sweep: str, overrides: Overrides) -> str:
 
 def _plain(value: Any) -> str:
     return re.sub(r"[^A-Za-z0-9.+-]+", "_", f"{value:g}" if isinstance(value, float) else str(value))
-
-
-def _hydra(value: Any) -> str:
-    """Return a value in the syntax of Hydra's overrides, which `-S` uses."""
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_hydra(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_hydra, value)) + "]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
-    return json.dumps(value)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Runs a sweep's experiments as Prefect tasks, several at once, each by `dvc exp run --temp` in a process group."""
+"""Runs a sweep's experiments as Prefect tasks, several at once, each by `dvc exp run` in a clone and process group."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import labels, notify, process
+from flows import labels, notify, process, running
 from flows.artifacts import Outcome
 from flows.gpu_slots import GpuSlots
 from flows.graph import Needs, Stage
 from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from flows.run import filter_repeated_failures, watch_for_cancellation
 from flows.sweep_config import Trial
+from flows.sweep_start import Start
 from posttrain.compare.experiments import TIMES
 from posttrain.workspace import write_json
 
@@ -61,19 +62,39 @@ class StageTimes:
         self._running = ""
 
 
+class Failure:
+    """The stage at which an experiment failed, and its error, read from DVC's output."""
+
+    def __init__(self) -> None:
+        self.stage = self.error = ""
+
+    def __call__(self, line: str) -> None:
+        if line.startswith("Running stage '"):
+            self.stage, self.error = line.split("'")[1], ""
+        elif not self.error and line.startswith(("error:", "ERROR:")):
+            self.error = line.partition(":")[2].strip()
+
+    @property
+    def found(self) -> tuple[str, str]:
+        """What two failures that are alike share."""
+        return self.stage, self.error
+
+
 class SweepRunner:
     """Runs experiments and holds the state that the tasks of one sweep share."""
 
     def __init__(
         self,
-        root: Path,
+        start: Start,
         pending: Sequence[Trial],
         targets: Sequence[str],
-        untracked: Sequence[str],
         gpus: int,
         guard: OrphanGuard,
     ) -> None:
-        self.root, self.pending, self.targets, self.untracked, self.guard = root, pending, targets, untracked, guard
+        self.start, self.root, self.pending, self.targets, self.guard = start, start.root, pending, targets, guard
+        self.stopped = ""
+        """Why no more experiments are begun."""
+        self._failures: set[tuple[str, str]] = set()
         self.outcomes: dict[str, Outcome] = {}
         self.cancel = threading.Event()
         self._needs = Needs(gpus=gpus)
@@ -91,39 +112,53 @@ class SweepRunner:
             self._print_progress(trial, outcome)
         if outcome.state == "Failed":
             return Failed(message=outcome.message)
-        if outcome.state == "Cancelled":
-            return Cancelled(message=outcome.message)
+        if outcome.state in ("Cancelled", "NotRun"):
+            return Cancelled(name=outcome.state, message=outcome.message)
         return Completed(message=outcome.message)
 
     def _run_once(self, trial: Trial) -> Outcome:
         if self.cancel.is_set():
             return Outcome("Cancelled", message=f"{trial.name}: not started")
-        words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "--temp", "-n", trial.name]
-        words += [*trial.dvc_options(), *(f"--copy-paths={path}" for path in self.untracked), *self.targets]
+        if self.stopped:
+            return Outcome("NotRun", message=f"{trial.name}: not started")
+        words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "-n", trial.name, *self.targets]
         folder = self.root / TIMES
         folder.mkdir(exist_ok=True)
-        times = StageTimes(folder / f"{trial.name}.json")
+        times, failure = StageTimes(folder / f"{trial.name}.json"), Failure()
         with (
             self._slots.acquire(Stage(trial.name, (), self._needs, ()), self.cancel) as gpu_env,
+            self.start.cloned(trial.overrides) as clone,
             (folder / f"{trial.name}.log").open("w", encoding="utf-8") as log,
         ):
             info = get_run_logger().info
 
             def write(line: str) -> None:
                 times(line)
+                failure(line.replace(str(clone), "."))
                 print(line, file=log, flush=True)
                 if line.startswith(_STAGE_LINES):
                     info(line)
 
-            env = {**os.environ, "PYTHONUNBUFFERED": "1", **gpu_env}
-            command = process.Command(words, self.root, env)
+            # DVC_ROOT: checkpoints and caches of the workspace serve all experiments.
+            env = {**os.environ, "PYTHONUNBUFFERED": "1", "DVC_ROOT": str(self.root), **gpu_env}
+            command = process.Command(words, clone, env)
             ended = process.run(command, write=write, cancel=self.cancel, guard=self.guard)
+            if ended.reason is process.Reason.ENDED and ended.code == 0:
+                self.start.take(clone, trial.name)
         if ended.reason is process.Reason.CANCELLED:
             return Outcome("Cancelled", ended.seconds, f"{trial.name}: cancelled after {ended.seconds:.1f} s")
         if ended.code == 0:
             return Outcome("Completed", ended.seconds)
+        self.stop_if_repeated(failure)
         tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
         return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")
+
+    def stop_if_repeated(self, failure: Failure) -> None:
+        """Begin no more experiments after the second failure of the same stage with the same error."""
+        with self._lock:
+            if failure.error and failure.found in self._failures and not self.stopped:
+                self.stopped = f"stopped, because two experiments failed alike at '{failure.stage}': {failure.error}"
+            self._failures.add(failure.found)
 
     def _print_progress(self, trial: Trial, outcome: Outcome) -> None:
         """Print a line for the experiment, with the estimated time for the rest."""
@@ -142,7 +177,7 @@ def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[
     def sweep() -> State[Any]:
         labels.label(runner.root, f"{len(runner.pending)} experiments", ["sweep"])
         try:
-            with watch_for_cancellation(runner.cancel):
+            with running.recorded(runner.root), watch_for_cancellation(runner.cancel):
                 _submit_and_wait(runner, warm_up)
         except KeyboardInterrupt:
             return Cancelled(message="Interrupted by SIGINT")
@@ -150,7 +185,7 @@ def run_sweep(name: str, runner: SweepRunner, jobs: int, warm_up: int) -> State[
             return Cancelled(message="Cancelled from Prefect")
         failed = [outcome.message for outcome in runner.outcomes.values() if outcome.state == "Failed"]
         if failed:
-            return Failed(message="\n".join(failed))
+            return Failed(message="\n".join([*failed, *filter(None, [runner.stopped])]))
         return Completed(message=f"{len(runner.pending)} experiments have run")
 
     filter_repeated_failures()

@@ -8,7 +8,7 @@ from posttrain.report.build import PAGE, build_report
 
 def main() -> None:
     """Writes headline.json, summary.json, samples.parquet and report.html under report/."""
-    for label, error in build_report({}).items():
+    for label, error in build_report().items():
         print(f"report: {label} is left out: {error}")
     print(f"report: open {PAGE} in a browser")
 

@@ -35,8 +35,7 @@ class RewardRun(TrainingParams, RowLimit, HeldoutRows):
     """One run of `reward.runs`: a reward model."""
 
     rate_kind = "reward"
-
-    start: str = model_slot("the model whose backbone it takes")
+    start: str = model_slot("the model whose backbone it takes; of a reward model also the head", scores=None)
     data: str = table_slot("pairs", description="the comparisons")
     feedback: str = table_slot("feedback", description="judged answers, of compare ranks and labels", optional=True)
     demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
@@ -82,6 +81,7 @@ def main(run: str) -> None:
 
     objective = RewardObjective(params.objective)
     models = ModelSet.load(Runtime(params.device), start, objective.needs, params)
+    vars(models.policy.config).pop("reward_shift", None)  # a reward model's, of the scores that it had
 
     source = EpochSource(examples, params.batch, params.epochs, params.seed)
     inputs = [start, pairs, *(table for table in (judged, chat) if table)]

@@ -68,8 +68,10 @@ ITEMS: dict[str, dict[str, str]] = {
     },
     "Rows that stay out": {
         "DiscoPOP": NOT + "the law `direction` fails: of two equal answers it makes the chosen one less likely",
-        "unlikelihood": NOT + "no gain over three seeds: +.034 [-.010, .077]",
-        "RRHF on given ranks": NOT + "it lost over three seeds: -.040 [-.063, -.018]",
+        "unlikelihood": NOT + "`dpo_shift`, `orpo` and others here also lower rejected answers; no run that compares "
+        "them is kept",
+        "RRHF on given ranks": NOT + "a reward model learns from ranks (`objective.compare: ranks`); no run that "
+        "compares the two is kept",
     },
     "Small models of other kinds": {
         "Diffusion-DPO": "`posttrain.losses.diffusion_dpo_loss`, `examples/diffusion_dpo.py`; " + NOT + PIPELINE,

@@ -1,14 +1,21 @@
-"""The picture in the README: `python -m docs.make.picture [PAGE]` draws the table and one card of the report's page."""
+"""The picture in the README: the table and one card of the report's page; `python -m docs.make.readme` draws it.
+
+`python -m docs.make.picture PAGE FILE` draws another page.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
+import struct
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
-from posttrain.report.build import PAGE
-from tests.report.browser import Page, started
+from posttrain.errors import DataError
+from posttrain.workspace import atomic_path
+from tests.report.browser import NAMES, Page, program, started
 
 FILE = Path("docs/reports/page.png")
 WIDTH = 1240
@@ -28,17 +35,42 @@ ONLY = f"""(() => {{
 """Leaves the table and a card, and returns the height of both."""
 
 
-def main() -> None:
-    """Write the picture."""
-    page = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
+NOTE = b"summary"
+"""The text of the picture's file that says of which results it is."""
+_HEAD = 33
+"""Bytes of a PNG before its second part: the signature and the part IHDR."""
+
+
+def draw(page: Path, file: Path, digest: str) -> None:
+    """Write the picture of a page, with the digest of its results."""
+    if program() is None:
+        raise DataError(what="no browser", where=str(file), fix=f"Install one of: {', '.join(NAMES)}")
     with tempfile.TemporaryDirectory() as folder, started(Path(folder) / "profile") as port, Page(port) as shown:
         shown.open(page, width=WIDTH, height=900)
         height = shown.run(ONLY)
         clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
         data = shown.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
-        FILE.write_bytes(base64.b64decode(data))
-    print(f"{FILE}: {FILE.stat().st_size / 1000:.0f} kB")
+        write_bytes(file, noted(base64.b64decode(data), digest))
+
+
+def noted(png: bytes, digest: str) -> bytes:
+    """Return a PNG with the digest of its results as a part tEXt."""
+    part = b"tEXt" + NOTE + b"\0" + digest.encode()
+    added = struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part))
+    return png[:_HEAD] + added + png[_HEAD:]
+
+
+def digest_of(png: bytes) -> str:
+    """Return the digest of the results that a picture was drawn of; empty where it has none."""
+    found = re.search(NOTE + rb"\0(\w+)", png[_HEAD : _HEAD + 100])
+    return found[1].decode() if found else ""
+
+
+def write_bytes(file: Path, data: bytes) -> None:
+    """Write a file, completely or not at all."""
+    with atomic_path(file) as temporary:
+        temporary.write_bytes(data)
 
 
 if __name__ == "__main__":
-    main()
+    draw(Path(sys.argv[1]), Path(sys.argv[2]), "")

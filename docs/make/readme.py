@@ -1,4 +1,8 @@
-"""The results in the README, and their plot: `python -m docs.make.readme` writes both from report/summary.json."""
+"""The results in the README: `python -m docs.make.readme` writes the table and the plot, and draws the picture.
+
+The table and the plot are from report/summary.json, the picture is of report/report.html, which the same run wrote. The
+picture needs a browser (`apt-get install chromium`).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.make.picture import FILE as PICTURE
+from docs.make.picture import digest_of
+from docs.make.picture import draw as draw_page
 from posttrain.errors import DataError
 from posttrain.params.params import read
 from posttrain.params.stage_table import Settings
 from posttrain.params.stage_table import policies as evaluated_labels
+from posttrain.report.build import PAGE
 from posttrain.report.lineage import labels
 from posttrain.report.markup import NOT_MEASURED
 from posttrain.report.policies import read_json
@@ -61,6 +69,12 @@ def write_readme(not_current: Mapping[str, str]) -> str:
     return f"wrote the results into {README} and the plot into {FIGURE}"
 
 
+def write_picture() -> str:
+    """Draw the picture of the page that the same run has written; says what was written."""
+    draw_page(PAGE, PICTURE, _digest(read_summary()[0]))
+    return f"drew {PICTURE}"
+
+
 def processor() -> str:
     """Return the maker and the family of this machine's processor."""
     found = Path("/proc/cpuinfo")
@@ -72,6 +86,11 @@ def processor() -> str:
 def is_of_this_processor() -> bool:
     """Return whether the committed results are those of a processor like this one."""
     return PROCESSOR.read_text(encoding="utf-8").strip() == processor()
+
+
+def picture_is_current() -> bool:
+    """Return whether the picture in README.md is of the results in its table."""
+    return digest_of(PICTURE.read_bytes()) == _digest(read_summary()[0])
 
 
 def readme_is_current() -> bool:
@@ -240,3 +259,4 @@ def _version(text: str) -> tuple[int, ...]:
 
 if __name__ == "__main__":
     print(write_readme(staleness().reasons))
+    print(write_picture())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ import torch
 from posttrain.checks.params_schema import load_settings, settings_of
 from posttrain.errors import ModelError
 from posttrain.models.decoder.kv_size import kv_sizes
+from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
 from posttrain.models.files.store import load_config
 from posttrain.models.files.text import context_of
 from posttrain.models.files.tokenizer import written_template
 from posttrain.models.scratch import scratch_config
-from posttrain.params.params import at, read
+from posttrain.params.params import PARAMS_FILE, at, read
 from posttrain.params.slots import NONE
 from posttrain.params.stage_table import STAGES, Settings, model_runs, section_of, stage_of
+from posttrain.pipeline.digests import read_lock
 from posttrain.text.bpe import CHAT_TEMPLATE
 from posttrain.train.learning_rates import explained, parameters_of
 from posttrain.workspace import model_path, read_finite_json
@@ -39,7 +42,7 @@ def context_length(model: str, settings: Settings) -> int | None:
     if not isinstance(source, Path):
         return int(source.shape.context)
     with suppress(OSError, ValueError, AttributeError):  # then `load_config` says what is wrong with it
-        config = read_finite_json(source / "config.json")
+        config = read_finite_json(config_file(source))
         context = config.get("text_config", config).get("max_position_embeddings")
         if isinstance(context, int) and context > 0:
             return context
@@ -47,24 +50,47 @@ def context_length(model: str, settings: Settings) -> int | None:
 
 
 def config_source(model: str, settings: Settings) -> Any:
-    """Return the folder that has the model's config, or the settings of the run of base.scratch that makes it."""
-    name, seen = model, set[str]()
-    while name not in seen:
-        seen.add(name)
+    """Return the folder that has the model's config, or the settings of the run of base.scratch that makes it.
+
+    A folder that a run has made counts while dvc.lock has the settings of that run, and of those that it descends from.
+    """
+    runs, chain, name = model_runs(settings), list[str](), model
+    while name in runs and name not in chain:
+        chain.append(name)
+        name = str(runs[name].get("start", runs[name].get("path", name)))
+    lock = read_lock(Path())
+    current = [_is_current(one, settings, lock) for one in chain]
+    for place, one in enumerate(chain):
+        if all(current[place:]) and _has_config(model_path(one)):
+            return model_path(one)
+    if name not in chain:  # the path of base.folders, or a folder that --model names
         for folder in (model_path(name), Path(name)):
-            if (folder / "config.json").is_file():
+            if _has_config(folder):
                 return folder
-        group, _, run = section_of(settings, name).rpartition(".")
-        if group == "base.scratch":
-            return settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
-        made = (at(settings, f"{group}.{run}") or {}) if name in model_runs(settings) else {}
-        name = str(made.get("start", made.get("path", name)))
-    if name not in model_runs(settings):
+    root = chain[-1] if chain else name
+    group, _, run = section_of(settings, root).rpartition(".")
+    if group == "base.scratch":
+        return settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
+    if root not in runs:
         raise ModelError(
             what="no config.json there", where=model, fix="Give a folder with one, or a run of params.yaml"
         )
-    fix = f"Run `dvc repro {stage_of(settings, name)}` first, or plan with another: --model FOLDER"
-    raise ModelError(what="it has no config.json yet", where=f"models/{name}", fix=fix)
+    if _has_config(model_path(root)) and stage_of(settings, root) not in lock:  # its stage was run without DVC
+        return model_path(root)
+    fix = f"Run `dvc repro {stage_of(settings, root)}` first, or plan with another: --model FOLDER"
+    old = "its config.json is of other settings" if _has_config(model_path(root)) else "it has no config.json yet"
+    raise ModelError(what=old, where=f"models/{root}", fix=fix)
+
+
+def _has_config(folder: Path) -> bool:
+    return config_file(folder).is_file()
+
+
+def _is_current(model: str, settings: Settings, lock: Mapping[str, Any]) -> bool:
+    """Return whether dvc.lock has the present settings of the run that makes a model."""
+    section = section_of(settings, model)
+    recorded = lock.get(stage_of(settings, model), {}).get("params", {}).get(PARAMS_FILE, {})
+    return bool(recorded.get(section, NONE) == at(settings, section))
 
 
 def size_of_run(group: str, run: str, settings: Settings) -> int:

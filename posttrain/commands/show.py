@@ -29,9 +29,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     results.epilog = f"{results.epilog}\n{FIGURES}"
     base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
     results.add_argument("--against", metavar="NAME", help=base)
-    does = "write report/report.html from the current results, also when a run has failed"
+    does = "write a page of the current results to logs/report.html, also when a run has failed"
     report = add_action(actions, "show", "report", does, "--to page.html")
-    about = "another file, with commit, date, machine, seeds and times, to print or send; default: report/report.html"
+    about = "another file, e.g. to send; it has commit, date, machine, seeds and times; default: logs/report.html"
     report.add_argument("--to", metavar="FILE", help=about)
     does = "write results, or rollouts of runs, as logs of Inspect AI, for its viewer and its scanners"
     logs = add_action(actions, "show", "inspect", does, "grpo online/grpo")

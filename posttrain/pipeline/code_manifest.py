@@ -264,6 +264,8 @@ def check_loaded(listed: Collection[str]) -> None:
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
         if place.is_relative_to(LIBRARY / "posttrain") or place.is_relative_to(LIBRARY / "stages"):
             shown = _shown(place)
+            if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
+                continue
         elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
             shown = own.as_posix()
         elif own == _file(name):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.errors import PipelineError
 
 
-def git(*words: str) -> str:
-    """Return the output of a git command; raise where it fails."""
-    done = _run(words, Path())
+def git(*words: str, env: Mapping[str, str] | None = None) -> str:
+    """Return the output of a git command, with more variables; raise where it fails."""
+    done = _run(words, Path(), env)
     if done.returncode:
         reason = " ".join(done.stderr.decode(errors="replace").split())[:300]
         raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), fix=_fix(words[0]))
@@ -31,5 +33,9 @@ def git_or_none(*words: str, root: Path = Path()) -> bytes | None:
     return None if done.returncode else done.stdout
 
 
-def _run(words: tuple[str, ...], root: Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", *words], cwd=root, capture_output=True, check=False)
+def _run(
+    words: tuple[str, ...], root: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["git", *words], cwd=root, env={**os.environ, **(env or {})}, capture_output=True, check=False
+    )

@@ -119,22 +119,27 @@ def read_report(not_current: Mapping[str, str]) -> Report:
     return Report(data, written, table, kept, headline(summary), errors)
 
 
-def build_report(not_current: Mapping[str, str], heading: Markup | None = None, to: Path = PAGE) -> dict[str, str]:
-    """Write the files under report/, without the policies that are not current; label -> why one is left out.
+def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dict[str, str]:
+    """Write the page alone, without the policies that are not current; label -> why one is left out.
 
-    Where there are such policies, or another file is named, only the page is written: git keeps the figures, which are
-    those of a whole run. `heading`: what differs between equal runs, which the stage's page does not have.
+    `heading`: what differs between equal runs, which the stage's page does not have.
     """
     report = read_report(not_current)
-    write_text(to, page(report.data, TITLE, {"heading": heading or Markup(), **report.written}))
-    if not not_current and to == PAGE:
-        write_json(Path(SUMMARY), report.figures)
-        write_json(Path(HEADLINE), report.headline)
-        write_parquet(report.samples, SAMPLES)
-        write_text(CURVES, curves_csv(report.data["curves"], [policy["label"] for policy in report.data["policies"]]))
-        labels = [policy["label"] for policy in report.data["policies"] if policy["label"] in report.headline]
-        rows = (f"{label},{report.headline[label]!r}\n" for label in labels)
-        write_text(SCORES, "".join(["policy,score\n", *rows]))
+    write_text(to, page(report.data, TITLE, {"heading": heading, **report.written}))
+    return report.errors
+
+
+def build_report() -> dict[str, str]:
+    """Write the files under report/, as the stage does; label -> why a policy is left out."""
+    report = read_report({})
+    write_text(PAGE, page(report.data, TITLE, {"heading": Markup(), **report.written}))
+    write_json(Path(SUMMARY), report.figures)
+    write_json(Path(HEADLINE), report.headline)
+    write_parquet(report.samples, SAMPLES)
+    write_text(CURVES, curves_csv(report.data["curves"], [policy["label"] for policy in report.data["policies"]]))
+    labels = [policy["label"] for policy in report.data["policies"] if policy["label"] in report.headline]
+    rows = (f"{label},{report.headline[label]!r}\n" for label in labels)
+    write_text(SCORES, "".join(["policy,score\n", *rows]))
     return report.errors
 
 

@@ -21,6 +21,8 @@ from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.graph import NOT_SET, changed
 from posttrain.report.markup import Markup, element, figures
 
+PAGE_SO_FAR = "logs/report.html"
+"""The page that `posttrain show report` writes."""
 MACHINE = ("platform", "device", "precision")
 MOST_CHANGES = 12
 

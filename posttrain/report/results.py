@@ -89,15 +89,15 @@ def results_json(not_current: Mapping[str, str], against: str | None = None) -> 
 
 
 def write_report(not_current: Mapping[str, str], to: str | None = None) -> str:
-    """Write the page from current results, and the other files if all are current; says what is left out.
+    """Write the page from current results, with when and from what it was made; says what is left out.
 
-    The page of a whole run is the stage's, byte for byte; any other one says when and from what it was made.
+    It is not the page under report/, an output of DVC, which only the stage writes.
     """
-    from posttrain.report.build import PAGE, build_report
-    from posttrain.report.heading import heading
+    from posttrain.report.build import build_page
+    from posttrain.report.heading import PAGE_SO_FAR, heading
 
-    file = Path(to) if to else PAGE
-    errors = build_report(not_current, heading() if to or not_current else None, file)
+    file = Path(to or PAGE_SO_FAR)
+    errors = build_page(not_current, heading(), file)
     return "\n".join([f"wrote {file}", *(f"{label} is left out: {error}" for label, error in errors.items())])
 
 

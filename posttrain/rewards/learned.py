@@ -14,6 +14,7 @@ from torch import Tensor
 from posttrain.errors import DataError, ModelError, RewardError
 from posttrain.measure.progress import Progress
 from posttrain.models.device import Runtime
+from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.store import load_model
 from posttrain.models.files.text import load_text
@@ -139,8 +140,8 @@ class ModelOptions(Params):
 
 def models_of(folder: Path) -> dict[str, Path]:
     """Return the models of a set by name, or a model by its own."""
-    parts = {config.parent.name: config.parent for config in sorted(folder.glob("*/config.json"))}
-    return {folder.name: folder} if (folder / "config.json").is_file() or not parts else parts
+    parts = {part.name: part for part in sorted(folder.glob("*")) if config_file(part).is_file()}
+    return {folder.name: folder} if config_file(folder).is_file() or not parts else parts
 
 
 def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:

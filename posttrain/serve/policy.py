@@ -13,6 +13,7 @@ import torch
 from posttrain.errors import DataError, ParamsError, PosttrainError
 from posttrain.formulas.distill import TILE_TOKENS, log_probs
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import packed_states
@@ -172,7 +173,7 @@ class Policy:
 
 def _folder(model: str) -> Path:
     for folder in (Path(model), model_path(model)):
-        if (folder / "config.json").is_file():
+        if config_file(folder).is_file():
             return folder
     fix = "Give a folder with config.json, or a model under models/ such as online/grpo; `dvc repro` makes the models"
     raise ParamsError(what="this is not a model", where=model, fix=fix)

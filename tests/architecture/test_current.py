@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from docs.make.readme import PROCESSOR, SUMMARY, is_of_this_processor, readme_is_current
+from docs.make.readme import PROCESSOR, SUMMARY, is_of_this_processor, picture_is_current, readme_is_current
 from tests.architecture.sources import ROOT
 
 
@@ -38,3 +38,4 @@ def test_the_readme_shows_the_committed_results(monkeypatch: pytest.MonkeyPatch)
     if ran and not is_of_this_processor():
         pytest.skip(f"the pipeline ran here, and another processor made the committed results ({PROCESSOR})")
     assert readme_is_current(), "run `python -m docs.make.readme`"
+    assert picture_is_current(), "the picture is of other results: run `python -m docs.make.readme`"

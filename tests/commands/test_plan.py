@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.checks.meta_models import config_source
 from posttrain.checks.params_schema import load_settings
 from posttrain.commands.plan.memory_estimate import demand_of
 from posttrain.commands.plan.table import plan
@@ -20,7 +22,7 @@ from posttrain.measure.timings import timings_path
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.memory import byte_count, decoding_bytes
-from posttrain.params.params import read
+from posttrain.params.params import at, read
 from posttrain.sampling.vllm.engine import OWN_BYTES
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
@@ -68,6 +70,41 @@ def test_it_is_the_estimate_of_the_stage(params: Path) -> None:
     assert found.total == sum(expected.values()) and found.states["weights"] == 2 * byte_count(
         models.policy.parameters()
     )
+
+
+def test_a_model_of_earlier_settings_is_not_what_is_planned(params: Path) -> None:
+    """Enlarge base.scratch after it ran: the new shape counts, for the runs that start from it too."""
+    file, runs = params / "params.yaml", {"base_scratch@new": "base/new", "sft@scratch": "sft/scratch"}
+    for model in (*runs.values(), "base/far"):
+        shutil.copytree(params / "my/model", params / "models" / model)
+
+    def record() -> None:
+        """Write dvc.lock as of the present settings."""
+        settings = read()
+        sections = {
+            "base_scratch@new": "base.scratch.new",
+            "sft@scratch": "sft.runs.scratch",
+            "base_hub@far": "base.hub.far",
+        }
+        made = {name: {"params": {"params.yaml": {key: at(settings, key)}}} for name, key in sections.items()}
+        (params / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": made}))
+
+    def sources() -> list[Any]:
+        return [config_source(model, read()) for model in runs.values()]
+
+    assert all(not isinstance(source, Path) for source in sources()), "what has made them is not known"
+    record()
+    assert sources() == [Path("models", model) for model in runs.values()]
+    before = demand_of("sft.runs", "scratch", read(), 512, None).total
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("layers: 2", "layers: 3\n        width: 512"), encoding="utf-8")
+    assert [source.shape.width for source in sources()] == [512, 512]
+    assert demand_of("sft.runs", "scratch", read(), 512, None).total > 2 * before
+    file.write_text(text.replace("'0000", "'1111"), encoding="utf-8")
+    with pytest.raises(
+        ModelError, match=r"models/base/far: its config.json is of other settings. Run `dvc repro base_hub@far`"
+    ):
+        demand_of("sft.runs", "hub", read(), 512, None)
 
 
 def test_more_pretraining_is_planned_by_its_windows(params: Path) -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def committed(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(own_workspace)
-    git(Path(), "add", "params.yaml", "dvc.lock")
+    git(Path(), "add", "params.yaml", "dvc.lock", "code")
     git(Path(), "commit", "--quiet", "--message", "run")
     return own_workspace
 
@@ -95,6 +95,10 @@ def test_what_cannot_be_promoted_is_refused_and_leaves_no_tag(committed: Path) -
     with pytest.raises(PipelineError, match=r"dvc\.lock not committed"):
         promote("grpo", "champion")
     git(Path(), "checkout", "--quiet", "--", "dvc.lock")
+    Path("code/new.json").write_text("{}")
+    with pytest.raises(PipelineError, match=r"neither in git nor in DVC's cache: code/new.json. git add code/new.json"):
+        promote("grpo", "champion")
+    Path("code/new.json").unlink()
     params = committed / "params.yaml"
     params.write_text(params.read_text().replace("epochs: 3.0", "epochs: 2.0"))
     with pytest.raises(DataError, match=r"its results are not current \(out of date: sft@main has to run again"):

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from posttrain.commands.push.adapter import HubModel, hub_base, uploaded
+from posttrain.commands.push.adapter import HubModel, hub_base, push_note, uploaded
 from posttrain.commands.push.card import head as card_head
 from posttrain.errors import ModelError
 from posttrain.lineage.lineage import Lineage
 from posttrain.models.files.weights import digest
-from tests.workspace import ROOT, environment
+from tests.workspace import ROOT, environment, git
 
 SHA = "b" * 40
 TOKEN = "hf_a-token-that-is-never-printed"
@@ -119,6 +119,11 @@ def python(where: Path, *words: str, **variables: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=where, env=settings, capture_output=True, text=True, check=False)
 
 
+def commit(workspace: Path) -> None:
+    git(workspace, "add", "params.yaml", "dvc.lock", "code")
+    git(workspace, "commit", "--quiet", "--message", "run")
+
+
 UPLOAD = """
 import sys
 from pathlib import Path
@@ -130,7 +135,7 @@ ALWAYS = ("config.json", "tokenizer.json", "manifest.json")
 WHOLE = (*ALWAYS, "model.safetensors", "chat_template.jinja", "generation_config.json")
 SHARDS = (*ALWAYS, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 SHARDED = (*SHARDS, "model.safetensors.index.json")
-ADAPTER = (*ALWAYS, "adapter_config.json", "adapter_model.safetensors")
+ADAPTER = (*ALWAYS[1:], "adapted_config.json", "adapter_config.json", "adapter_model.safetensors")
 OTHERS = (".gitattributes", "LICENSE", "image.png", "model.gguf", "onnx/model.safetensors", "notes/config.json")
 OF_OTHERS = ("pytorch_model.bin", "tokenizer.model", "vocab.json", "merges.txt", "additional_chat_templates/rag.jinja")
 
@@ -197,6 +202,9 @@ def test_an_adapter_names_the_base_of_the_hub_at_its_commit(tmp_path: Path, monk
     for nth, base_folder in enumerate(("models/base/own", "models/sft/lora", "/elsewhere/model")):
         with pytest.raises(ModelError, match=rf"an adapter of {base_folder}, which is no run of base.hub.*merge: true"):
             hub_base(adapter(base_folder, Path(f"models/other/{nth}")), Lineage())
+        said = push_note(Path(f"models/other/{nth}"), Lineage())
+        assert said.startswith(f"note: `posttrain push --to` will refuse it: it is an adapter of {base_folder}")
+    assert push_note(folder, Lineage()) == push_note(Path("models/whole"), Lineage()) == ""
 
 
 def test_the_card_of_an_adapter_is_that_of_peft_with_its_own_base() -> None:
@@ -209,6 +217,9 @@ def test_the_card_of_an_adapter_is_that_of_peft_with_its_own_base() -> None:
 
 @pytest.mark.slow
 def test_a_model_is_on_the_hub_byte_for_byte_with_its_card(own_workspace: Path, hub: Hub) -> None:
+    early = push(own_workspace, "grpo", "--to", "hf:me/tiny", "--dry-run")
+    assert early.returncode == 1 and "neither in git nor in DVC's cache: code" in early.stderr
+    commit(own_workspace)
     given = {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}
     shown = push(own_workspace, "grpo", "--to", "hf:me/tiny", "--dry-run", **given)
     assert shown.returncode == 0, shown.stderr
@@ -238,6 +249,7 @@ def test_a_model_is_on_the_hub_byte_for_byte_with_its_card(own_workspace: Path, 
 
 @pytest.mark.slow
 def test_what_is_refused_says_how_to_fix_it_and_leaves_nothing(own_workspace: Path, hub: Hub) -> None:
+    commit(own_workspace)
     there = {"HF_ENDPOINT": hub.address}
     cases = [
         (("grpo", "--to", "me/tiny"), {}, "'me/tiny' is no repository"),

@@ -50,12 +50,12 @@ def page_data(folder: Path) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("completions", "shown"), [("full", 30), ("sampled", SAMPLED_PROMPTS), ("none", 0)])
 def test_reports_and_comparisons_have_the_same_figures(finished: Path, completions: Completions, shown: int) -> None:
-    assert build_report({}) == {}
+    assert build_report() == {}
     before, summary = page_data(finished), Path("report/summary.json").read_bytes()
     measured = read_evaluated(finished, "workspace", "grpo", "sampled")
 
     workspace.rewritten(finished, completions)
-    assert build_report({}) == {}
+    assert build_report() == {}
     after = page_data(finished)
     assert Path("report/summary.json").read_bytes() == summary
     assert {**after, "prompts": 0} == {**before, "prompts": 0}, "lengths and lineage too"
@@ -112,7 +112,7 @@ def evaluate(folder: Path, completions: Completions, monkeypatch: pytest.MonkeyP
     text = PARAMS.replace("settings:\n", f"settings:\n    completions: {completions}\n")
     (folder / "params.yaml").write_text(text, encoding="utf-8")
     main("start")
-    build_report({})
+    build_report()
     found: dict[str, float] = json.loads((folder / "results/start/metrics.json").read_bytes())
     return found
 

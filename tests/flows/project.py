@@ -11,9 +11,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -78,6 +79,10 @@ stages:
     deps: [join.txt]
     outs: [extra.txt]
 """
+
+
+T = TypeVar("T")
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 @dataclass(frozen=True)
@@ -155,11 +160,22 @@ class Project:
         return found
 
     def task_runs(self, ended: Ended) -> dict[str, dict[str, Any]]:
-        """What Prefect's server has recorded of a flow, by task."""
-        return {
-            run["name"]: run
-            for run in self.api("task_runs/filter", flow_runs={"id": {"any_": [self.run_id(ended.err)]}})
-        }
+        """What Prefect's server has recorded of a flow, by task: it writes the states down after they are reported."""
+
+        def recorded() -> dict[str, dict[str, Any]]:
+            runs = self.api("task_runs/filter", flow_runs={"id": {"any_": [self.run_id(ended.err)]}})
+            return {run["name"]: run for run in runs if run["state_type"] in FINAL}
+
+        return written(recorded, lambda runs: ended.states.keys() <= runs.keys())
+
+    def errors(self, task: dict[str, Any], last: str) -> list[str]:
+        """The error lines of a task up to one with this text; the server may have them later than the task itself."""
+
+        def logged() -> list[str]:
+            found = self.api("logs/filter", logs={"task_run_id": {"any_": [task["id"]]}})
+            return [one["message"] for one in found if one["level"] >= 40]
+
+        return written(logged, lambda lines: any(last in line for line in lines))
 
     def run_id(self, err: str) -> str:
         found = re.search(r"flow-run/([0-9a-f-]{36})", err)
@@ -168,6 +184,15 @@ class Project:
 
     def api(self, path: str, **body: Any) -> Any:
         return call(self.env["PREFECT_API_URL"], self.env["PREFECT_API_AUTH_STRING"], path, body)
+
+
+def written(read: Callable[[], T], whole: Callable[[T], bool]) -> T:
+    """What the server has written, read until it is whole."""
+    end = time.monotonic() + 60  # ends a test that would wait for ever
+    while not whole(found := read()):
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+    return found
 
 
 def call(url: str, login: str, path: str, body: dict[str, Any]) -> Any:

@@ -141,9 +141,7 @@ def test_an_operator_reads_what_ran_how_far_it_is_and_why_it_failed(project: Pro
     task = project.task_runs(ended)["say"]
     failed = "stage 'say' failed (exit code 3):\n  apples: cannot be added to pears. Take pears"
     assert task["state"]["message"] == f"{failed}\n  more in {project.root}/logs/say.log"
-    logs = project.api("logs/filter", logs={"task_run_id": {"any_": [task["id"]]}})
-    errors = [one["message"] for one in logs if one["level"] >= 40]
-    assert errors[:2] == ["Traceback (most recent call last):", "ValueError: pears"]
+    assert project.errors(task, "ValueError: pears")[:2] == ["Traceback (most recent call last):", "ValueError: pears"]
     artifacts = project.api("artifacts/filter", flow_runs={"id": {"any_": [project.run_id(ended.err)]}})
     (progress,) = [one for one in artifacts if one["type"] == "progress"]
     assert (progress["data"], progress["description"]) == (50, "say: 6/12 steps  3/s  5:17 left  reward 1.09")
@@ -163,14 +161,14 @@ def test_a_failure_leaves_the_other_branch_to_finish(project: Project) -> None:
     message = ended.err[ended.err.rindex("stage 'branch@left' failed") :]
     assert "left: cannot add apples to pears" in message
     assert "not run: join, sub/dvc.yaml:extra" in message
-    failed = project.task_runs(ended)["branch@left"]["state"]
+    recorded = project.task_runs(ended)
+    failed = recorded["branch@left"]["state"]
     assert failed["type"] == "FAILED"
     assert "cannot add apples to pears" in failed["message"]
     assert "stage 'branch@left' failed (exit code 1)" in message, "the stage's own exit code, not DVC's 255"
-    behind = project.task_runs(ended)["join"]["state"]
+    behind = recorded["join"]["state"]
     assert (behind["type"], behind["name"]) == ("CANCELLED", "NotRun"), "no bar that grows for ever"
-    logs = project.api("logs/filter", logs={"task_run_id": {"any_": [project.task_runs(ended)["branch@left"]["id"]]}})
-    assert [one["message"] for one in logs if one["level"] >= 40 and "failed to reproduce" in one["message"]]
+    assert project.errors(recorded["branch@left"], "failed to reproduce")
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ from flows.sweep_config import (
     checked_sweep_name,
     trials,
 )
-from flows.sweep_runner import SweepRunner
+from flows.sweep_runner import Failure, SweepRunner
+from flows.sweep_start import Start
 from posttrain.errors import PosttrainError
 from tests.flows.project import PYTHON, Project, clean_env
 from tests.workspace import ROOT
@@ -48,6 +49,8 @@ import os, pathlib, time
 from posttrain.params.params import read
 from tests.compare.test_comparison import put_run
 run = read()["online"]["runs"]["a"]
+if pathlib.Path("custom/fails").exists():
+    raise SystemExit("error: the reward cannot be read")
 if pathlib.Path(os.environ["SLOW"]).exists() and run["seed"] == 2:
     time.sleep(300)
 name = f"seed{run.get('seed', 0)}"
@@ -185,10 +188,53 @@ def test_ctrl_c_ends_everything(small: Project) -> None:
     assert small.dvc("exp", "list", "--name-only").split() == []
 
 
+@pytest.mark.slow
+def test_an_edit_while_a_sweep_runs_changes_no_experiment(small: Project) -> None:
+    """Three of four experiments begin after the edit, and after the commit of another one."""
+    words = ["flows.sweep", "kl", "-S", f"{BETA}=0.02,0.03,0.5,0.6", "--jobs", "1"]
+    begun = subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=small.root, env=small.env, text=True, stdout=subprocess.PIPE
+    )
+    assert begun.stdout is not None
+    assert next(line for line in begun.stdout if line.startswith("[1/4]"))
+    (small.root / "step.py").write_text("raise SystemExit('edited')")
+    commit(small.root)
+    (small.root / "params.yaml").write_text("")
+    out, _ = begun.communicate(timeout=100)
+    assert begun.returncode == 0, out
+    assert (small.root / "step.py").read_text() == "raise SystemExit('edited')", "the workspace is left alone"
+
+
+@pytest.mark.slow
+def test_a_sweep_stops_when_two_experiments_fail_alike(small: Project) -> None:
+    (small.root / "custom").mkdir()
+    (small.root / "custom/fails").touch()
+    commit(small.root)
+    words = [sys.executable, "-m", "flows.sweep", "kl", "-S", f"{BETA}=0.02,0.03,0.5,0.6", "--jobs", "1"]
+    done = subprocess.run(words, cwd=small.root, env=small.env, text=True, capture_output=True, timeout=100)
+    assert done.returncode == 1
+    assert re.findall(r"^\[./4\] \S+  (\w+)", done.stdout, re.MULTILINE) == ["Failed", "Failed", "NotRun", "NotRun"]
+    said = "stopped, because two experiments failed alike at 'online': the reward cannot be read"
+    assert done.stderr.strip().endswith(said), done.stderr
+
+
+def test_failures_are_alike_by_stage_and_error(tmp_path: Path) -> None:
+    with OrphanGuard() as guard:
+        runner = SweepRunner(Start(tmp_path, "", ""), [], [], 0, guard)
+        for stage, error in (("sft@a", "no rows"), ("sft@b", "no rows"), ("sft@a", "no memory")):
+            failure = Failure()
+            for line in (f"Running stage '{stage}':", f"error: {error}", "ERROR: failed to reproduce"):
+                failure(line)
+            runner.stop_if_repeated(failure)
+            assert runner.stopped == ""
+        runner.stop_if_repeated(failure)
+        assert runner.stopped == "stopped, because two experiments failed alike at 'sft@a': no memory"
+
+
 def test_an_experiment_that_could_not_begin_has_failed(tmp_path: Path) -> None:
     (tmp_path / ".sweeps").write_text("no folder")
     with OrphanGuard() as guard:
-        runner = SweepRunner(tmp_path, [Trial("k-1", {})], [], [], 0, guard)
+        runner = SweepRunner(Start(tmp_path, "", ""), [Trial("k-1", {})], [], 0, guard)
         assert runner.run(runner.pending[0]).is_failed()
     assert runner.outcomes["k-1"].state == "Failed" and "FileExistsError" in runner.outcomes["k-1"].message
 

@@ -286,7 +286,7 @@ def test_a_reward_model_keeps_its_head(folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_adapter_for_a_tool_of_others_is_a_whole_model(folder: Path, tmp_path: Path) -> None:
-    """Transformers reads no base where the adapter's folder has a config.json."""
+    """Tools without peft read no adapter."""
     from transformers import AutoModelForCausalLM
 
     save_model(adapted(folder).policy, tmp_path / "adapter", folder)
@@ -297,6 +297,22 @@ def test_an_adapter_for_a_tool_of_others_is_a_whole_model(folder: Path, tmp_path
     assert not place.exists()
     with whole(folder) as place:
         assert place == folder
+
+
+def test_transformers_loads_the_folder_of_an_adapter(folder: Path, tmp_path: Path) -> None:
+    """A config.json there would make it look for a whole model; earlier folders have one, and stay readable."""
+    from transformers import AutoModelForCausalLM
+
+    place, models = tmp_path / "adapter", adapted(folder)
+    save_model(models.policy, place, folder)
+    theirs: Any = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+    theirs.eval().set_attn_implementation("posttrain")
+    torch.testing.assert_close(logps(theirs), logps(models.policy), rtol=1e-5, atol=1e-5)
+    mine = logps(load_policy(place))
+    (place / "adapted_config.json").rename(place / "config.json")
+    manifest = place / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"adapted_config.json"', '"config.json"'))
+    assert torch.equal(logps(load_policy(place)), mine)
 
 
 def test_another_or_a_missing_base_is_refused(folder: Path, tmp_path: Path) -> None:

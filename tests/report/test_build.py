@@ -32,7 +32,7 @@ def page_data(text: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_summary_has_one_object_per_policy(finished: Path) -> None:
-    build_report({})
+    build_report()
     summary, tasks, members = read_summary()
     assert members == {name: [name] for name in ("grpo", "dpo", "sft", "base")}
     assert list(summary) == ["grpo", "dpo", "sft", "base", "reward/main"], "the best first"
@@ -62,7 +62,7 @@ def test_summary_has_one_object_per_policy(finished: Path) -> None:
 
 @pytest.mark.slow
 def test_samples_of_all_policies_are_in_one_row_per_prompt(finished: Path) -> None:
-    build_report({})
+    build_report()
     table = pl.read_parquet(SAMPLES)
     assert table["problem"].to_list() == [f"p{n}" for n in range(30)]
     assert table["answer"].to_list() == [str(n + 1) for n in range(30)]
@@ -80,7 +80,7 @@ def test_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     made = []
     for name in ("one", "two"):
         monkeypatch.chdir(workspace.make(tmp_path / name))
-        build_report({})
+        build_report()
         made.append([Path("report", output).read_bytes() for output in OUTPUTS])
     assert made[0] == made[1]
 
@@ -99,7 +99,7 @@ def test_the_command_works(finished: Path) -> None:
 
 @pytest.mark.slow
 def test_page_is_one_file_without_links(finished: Path) -> None:
-    build_report({})
+    build_report()
     text = PAGE.read_text(encoding="utf-8")
     assert "{{" not in text.replace("{{script}}", ""), "a placeholder is left"
     assert text.count("<script") == 2
@@ -114,7 +114,7 @@ def test_page_is_one_file_without_links(finished: Path) -> None:
 
 @pytest.mark.slow
 def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
-    build_report({})
+    build_report()
     data = page_data(PAGE.read_text(encoding="utf-8"))
     answers = [row["by"][3]["samples"][0]["text"] for row in data["prompts"]]
     assert answers[: len(workspace.HOSTILE)] == list(workspace.HOSTILE)
@@ -127,7 +127,7 @@ def test_page_data_holds_the_texts_as_they_are(finished: Path) -> None:
 @pytest.mark.slow
 def test_page_data_holds_the_evaluations_of_a_watched_run(finished: Path) -> None:
     workspace.watch(finished)
-    build_report({})
+    build_report()
     data = page_data(PAGE.read_text(encoding="utf-8"))
     (one,) = data["evaluations"]
     assert (one["label"], one["best_step"], one["over_optimised_step"]) == ("grpo", 30, 60)
@@ -153,7 +153,7 @@ def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
     rows = workspace.rollouts("base")
     rows[0]["completion"] = "x" * 5000
     workspace.put_policy(finished, "base", rows)
-    build_report({})
+    build_report()
     assert pl.read_parquet(SAMPLES)["base_sampled"][0] == "x" * 5000
     shown = page_data(PAGE.read_text(encoding="utf-8"))["prompts"][0]["by"][0]["samples"][0]["text"]
     assert shown == "x" * 2000 + " … (cut, 5,000 characters)"
@@ -161,7 +161,7 @@ def test_long_texts_are_cut_on_the_page_only(finished: Path) -> None:
 
 def test_the_tables_are_in_the_page_without_its_script(finished: Path) -> None:
     Path("params.yaml").write_text(workspace.PARAMS.replace("beta: 0.1", "beta: 0.1, note: '<b>&'"))
-    build_report({})
+    build_report()
     written = PAGE.read_text(encoding="utf-8").split('<script type="application/json"', maxsplit=1)[0]
     row = '<th scope="row" role="rowheader">{}</th>'
     assert written.count(row.format("grpo")) == 2, "results, and what is wrong"
@@ -173,14 +173,14 @@ def test_the_tables_are_in_the_page_without_its_script(finished: Path) -> None:
 @pytest.mark.slow
 def test_results_of_a_removed_run_are_left_out(finished: Path) -> None:
     shutil.copytree(finished / "results/grpo", finished / "results/old")
-    assert build_report({}) == {}
+    assert build_report() == {}
     assert "old" not in read_summary()[0]
 
 
 @pytest.mark.slow
 def test_a_pipeline_without_runs_and_reward_model(finished: Path) -> None:
     Path("params.yaml").write_text("evaluate: {policies: {base: base/tiny, sft: sft/main}}\n")
-    assert build_report({}) == {}
+    assert build_report() == {}
     assert list(read_summary()[0]) == ["sft", "base"]
 
 
@@ -197,7 +197,7 @@ def test_a_run_is_shown_by_its_label_or_else_by_its_folder(finished: Path) -> No
 
 @pytest.mark.slow
 def test_the_curves_of_all_runs_are_one_table(finished: Path) -> None:
-    build_report({})
+    build_report()
     table = pl.read_csv(CURVES)
     assert table.columns == ["metric", "run", "step", "value"]
     assert table.filter(metric="reward")["run"].unique().to_list() == ["grpo"]
@@ -207,7 +207,7 @@ def test_the_curves_of_all_runs_are_one_table(finished: Path) -> None:
 
 def check_left_out(label: str, error: str) -> None:
     """The report names the error of one policy, on its page too, and shows the others."""
-    errors = build_report({})
+    errors = build_report()
     assert list(errors) == [label]
     assert re.search(error, errors[label]), errors
     assert list(read_summary()[0]) == [name for name in ("grpo", "dpo", "sft", "base", "reward/main") if name != label]
@@ -235,7 +235,7 @@ def test_policies_measured_on_other_prompts_are_refused(finished: Path) -> None:
 def test_runs_that_are_not_a_mapping_are_refused(finished: Path) -> None:
     Path("params.yaml").write_text("online: {runs: [grpo]}\n")
     with pytest.raises(ParamsError, match=r"online\.runs is \['grpo'\], not a mapping of names to settings"):
-        build_report({})
+        build_report()
     assert not Path("report").exists()
 
 
@@ -243,4 +243,4 @@ def test_runs_that_are_not_a_mapping_are_refused(finished: Path) -> None:
 def test_a_broken_curve_names_the_file(finished: Path) -> None:
     Path("plots/online/grpo.csv").write_text("step,reward\n0,high\n")
     with pytest.raises(DataError, match=r"plots/online/grpo\.csv: not readable as a table of metrics"):
-        build_report({})
+        build_report()

@@ -35,7 +35,7 @@ def built(folder: Path) -> Path:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        build_report({})
+        build_report()
     finally:
         os.chdir(before)
     return folder / PAGE

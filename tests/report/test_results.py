@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from docs.make.readme import BEGIN, END, FIGURE, read_summary, readme_is_current, write_readme
+from docs.make.readme import (
+    BEGIN,
+    END,
+    FIGURE,
+    PICTURE,
+    SUMMARY,
+    picture_is_current,
+    read_summary,
+    readme_is_current,
+    write_picture,
+    write_readme,
+)
 from posttrain.errors import DataError, PipelineError
 from posttrain.params.formats import merge
 from posttrain.params.params import read
@@ -24,12 +35,13 @@ from posttrain.report.results import _judge_note, results_json, results_table
 from posttrain.report.stale_results import staleness
 from posttrain.report.summary import extra_columns
 from tests.report import workspace
+from tests.report.browser import program
 from tests.workspace import ROOT, environment
 
 
 @pytest.fixture
 def reported(finished: Path) -> Path:
-    build_report({})
+    build_report()
     Path("README.md").write_text(f"# Title\n\n{BEGIN}\nold\n{END}\n\nThe end.\n", encoding="utf-8")
     return finished
 
@@ -72,7 +84,7 @@ def test_seeds_are_one_row_with_the_means_of_their_figures(finished: Path) -> No
     table = finished / "results/grpo_2/rollouts.parquet"
     figures = json.loads(Path("results/grpo/metrics.json").read_text())
     workspace.put_json(table.with_name("metrics.json"), figures | {"length": figures["length"] + 1})
-    build_report({})
+    build_report()
     lines = results_table({}).splitlines()
     assert re.split("  +", lines[0])[:2] == ["setting", "seeds"]
     (row,) = [line for line in lines if line.startswith("grpo")]
@@ -218,7 +230,7 @@ def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Pat
 def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown(reported: Path) -> None:
     file = reported / "results/base/metrics.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "parsed": 0.0}))
-    build_report({})
+    build_report()
     (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
     assert row.count("not measured") == 2, "its score and that of greedy completions"
     (data,) = [one for one in json.loads(results_json({})) if one["policy"] == "base"]
@@ -233,7 +245,7 @@ def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown
 def test_a_figure_that_rounds_to_zero_has_no_sign(reported: Path) -> None:
     file = reported / "results/base/metrics.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "kl_k1": -0.004}))
-    build_report({})
+    build_report()
     (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
     assert row.split()[-1] == "0.00"
 
@@ -249,6 +261,20 @@ def test_readme_gets_the_table_and_keeps_the_rest(reported: Path) -> None:
     assert "| sft | 0.300 [0.250, 0.350] | - |  | 0.500 | 0.900 | 0.500 | 0.600 | 0.010 | 12.5 | 0.00 |" in text
     assert "What the gain over sft consists of: grpo gained 0.60, of which" in text
     assert readme_is_current()
+
+
+@pytest.mark.skipif(program() is None, reason="needs a browser: apt-get install chromium")
+def test_the_picture_is_of_the_results_in_the_table(reported: Path) -> None:
+    """The README once showed two scores of one policy: the table was written anew, the picture was not."""
+    write_picture()
+    assert PICTURE.read_bytes().startswith(b"\x89PNG") and picture_is_current()
+    summary = Path(SUMMARY)
+    kept = json.loads(summary.read_text())
+    kept["settings"][0]["score"] = 0.925
+    summary.write_text(json.dumps(kept))
+    assert not picture_is_current()
+    write_picture()
+    assert picture_is_current()
 
 
 @pytest.mark.slow
@@ -296,7 +322,7 @@ def test_plot_without_curves_still_has_the_bars(reported: Path) -> None:
 @pytest.mark.slow
 def test_a_score_other_than_right_or_wrong_is_shown_by_its_name(reported: Path) -> None:
     workspace.graded(reported)
-    build_report({})
+    build_report()
     lines = results_table({}).splitlines()
     assert re.split(r"  +", lines[0])[:4] == ["setting", "score [95 % interval]", "minus sft [95 %, Holm]", "verdict"]
     rows = {line.split()[0]: line for line in lines if line}

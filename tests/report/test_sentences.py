@@ -49,7 +49,7 @@ def test_no_sentence_contradicts_compare(finished: Path, seed: int) -> None:
         low, high = pair.finding.low, pair.finding.high
         said = "this training better" if low > 0 else "this training worse" if high < 0 else "cannot tell"
         expected[labels[pair.left]] = (said, f"{pair.finding.mean:+.3f} [{low:+.3f}, {high:+.3f}]")
-    build_report({})
+    build_report()
     (finished / "README.md").write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
     write_readme({})
     shown: Any = page_data((finished / "report/report.html").read_text(encoding="utf-8"))

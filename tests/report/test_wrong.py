@@ -90,7 +90,7 @@ def test_with_little_room_fewer_samples_and_then_fewer_prompts_are_kept(finished
 def test_the_files_next_to_the_page_keep_their_columns(finished: Path) -> None:
     from posttrain.report.build import SAMPLES, build_report
 
-    build_report({})
+    build_report()
     assert pl.read_parquet(SAMPLES).columns[:9] == [
         "prompt_id", "problem", "prompt", "answer",
         "base_sampled", "base_sampled_score", "base_greedy", "base_greedy_score", "base_mean_score",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from posttrain.checks.named_table import table_file
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import DataError, ModelError, ParamsError
+from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.store import MANIFEST, load_config, load_stop_tokens, load_tokenizer
 from posttrain.models.files.tokenizer import check_template, complete_tokenizer
 from posttrain.params.params import at, nearest, read
@@ -103,7 +104,7 @@ def _folder(asked: str) -> tuple[Path, str | None, Mapping[str, Any]]:
     variables: Mapping[str, Any] = {}
     while True:
         for folder in (Path(name), model_path(name)):
-            if (folder / "config.json").is_file():
+            if config_file(folder).is_file():
                 return folder, template, variables
         settings = read()
         known = model_runs(settings)

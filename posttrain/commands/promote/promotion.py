@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from posttrain.commands.push.adapter import push_note
 from posttrain.compare.evaluated import EvaluatedPolicy
 from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
 from posttrain.compare.settings import differing, meaning
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
+from posttrain.lineage.lineage import Lineage
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import evaluated
+from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.git import git
+from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.report.policies import output_digests
 from posttrain.report.stale_results import staleness
 
@@ -49,6 +54,7 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
     if digest is None:
         raise DataError(what=f"{LOCK} has no models/{model}", where="promote", fix="Run it first: dvc repro")
     _require_committed()
+    require_kept("promote", more=[CODE])
     last = present(title)
     if last is not None and last.digest == digest:
         raise PipelineError(what=f"models/{model} is {last.tag} already", where="promote", fix="Promote another")
@@ -63,7 +69,8 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
         return "\n".join([f"would be {tag}", *lines])
     message = "\n".join([f"{policy} is {title}", "", *lines])
     git("tag", "--annotate", "--cleanup=verbatim", "--message", message, tag)
-    return "\n".join([tag, *lines, f"Bring it back: git checkout {tag} && dvc checkout models/{model}"])
+    back = f"Bring it back: git checkout {tag} && dvc checkout models/{model}"
+    return "\n".join(filter(None, [tag, *lines, back, push_note(Path("models", model), Lineage())]))
 
 
 def present(title: str) -> Promoted | None:

@@ -39,6 +39,15 @@ def hub_base(folder: Path, lineage: Lineage) -> HubModel | None:
     return HubModel(run["name"], run["revision"])
 
 
+def push_note(folder: Path, lineage: Lineage) -> str:
+    """Return a note where an adapter cannot be uploaded, for whoever gives it a name; empty where it can."""
+    try:
+        hub_base(folder, lineage)
+    except ModelError as error:
+        return f"note: `posttrain push --to` will refuse it: {error.what}. {error.fix}"
+    return ""
+
+
 def uploaded(folder: Path, base: HubModel) -> dict[str, bytes]:
     """Return an adapter's config with the Hub's base, and the manifest with the digest of that config."""
     config = {**read_finite_json(folder / ADAPTER_CONFIG), BASE: base.name, "revision": base.revision}

@@ -17,10 +17,13 @@ from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.errors import ModelError, ParamsError, PipelineError
 from posttrain.lineage.lineage import Lineage
 from posttrain.measure.masking import masked
+from posttrain.models.files.adapter_files import ADAPTED_CONFIG
 from posttrain.models.files.import_model import FILES
 from posttrain.models.files.store import LICENCES, MANIFEST
 from posttrain.params.params import PARAMS_FILE, read
 from posttrain.params.stage_table import evaluated
+from posttrain.pipeline.code_manifest import CODE
+from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.tables.hub_errors import unreachable
 from posttrain.tables.store import read_table
 from posttrain.workspace import table_path
@@ -30,7 +33,8 @@ CHECKED = 4
 """Prompts on which a GGUF file is compared with its model."""
 MANAGED: Final = (
     *(pattern for pattern in FILES if pattern not in (*LICENCES, CARD)),
-    MANIFEST, "pytorch_model*.bin*", "adapter_model.bin", "added_tokens.json", "additional_chat_templates/*",
+    MANIFEST, ADAPTED_CONFIG, "pytorch_model*.bin*", "adapter_model.bin", "added_tokens.json",
+    "additional_chat_templates/*",
 )  # fmt: skip
 """Files that loaders take for parts of a model."""
 _TARGET = re.compile(r"hf:([\w.-]+/[\w.-]+)")
@@ -60,6 +64,7 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
         raise ParamsError(what=f"'{to}' is no repository: {error}", where="--to", fix="Write another name") from error
     label, model = scored_policy(name)
     require_current(label)
+    require_kept("push", more=[CODE])
     folder = Path("models") / model
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
     if not files:

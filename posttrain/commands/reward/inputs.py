@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.adapter_files import config_file
 from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
 from posttrain.params.slots import model_of
 from posttrain.params.stage_table import group_of
@@ -133,5 +134,5 @@ def _text(policy: str, settings: Any) -> ChatText | None:
     from posttrain.models.files.text import load_text
 
     folder = model_path(policy)
-    made = (folder / "config.json").is_file()
+    made = config_file(folder).is_file()
     return load_text(folder, settings.date, settings.template) if made else None

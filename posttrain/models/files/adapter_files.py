@@ -21,6 +21,8 @@ from posttrain.models.sharding import is_sharded
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+ADAPTED_CONFIG: Final = "adapted_config.json"
+"""The config of the model with the adapter; as config.json it would make transformers look for a whole model."""
 PREFIX: Final = "base_model.model."
 """What peft puts before the name of each tensor."""
 MAGNITUDE: Final = "lora_magnitude_vector"
@@ -39,6 +41,12 @@ class Base(NamedTuple):
 def is_adapter(folder: Path) -> bool:
     """Return whether the folder holds an adapter and no whole model."""
     return (folder / ADAPTER_CONFIG).is_file()
+
+
+def config_file(folder: Path) -> Path:
+    """Return the file with the config of the folder's model, whole or adapter; earlier adapters have config.json."""
+    own = folder / ADAPTED_CONFIG
+    return own if own.is_file() else folder / "config.json"
 
 
 def whole_model(folder: Path) -> Path:

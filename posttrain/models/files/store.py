@@ -17,9 +17,11 @@ from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.adapters import TrainedAdapter, adapter_of
 from posttrain.models.files.adapter_files import (
+    ADAPTED_CONFIG,
     ADAPTER_WEIGHTS,
     Base,
     check_base,
+    config_file,
     is_adapter,
     merge_into,
     read_adapter,
@@ -79,7 +81,7 @@ def load_tokenizer(path: str | Path) -> Any:
             raise
         what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
         raise ModelError(what=what, where=str(folder), fix="Save it again") from error
-    if (folder / "config.json").is_file():
+    if config_file(folder).is_file():
         check_vocabulary(tokenizer, folder)
     return tokenizer
 
@@ -184,7 +186,7 @@ def load_config(folder: Path) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    file = folder / "config.json"
+    file = config_file(folder)
     try:
         data = {name: value for name, value in read_finite_json(file).items() if name not in IGNORED_KEYS}
         kind_of = CONFIG_MAPPING[data["model_type"]]
@@ -244,7 +246,8 @@ def save_model(
                 write_adapter(model, adapter, folder, dtype)
                 base = {**_base_of(adapter)._asdict(), "folder": adapter.base.as_posix()}
                 manifest = {BASE: base, ADAPTER_WEIGHTS: digest(folder / ADAPTER_WEIGHTS)}
-            (folder / "config.json").write_text(config_text(model, dtype), encoding="utf-8")
+            config = folder / ("config.json" if adapter is None else ADAPTED_CONFIG)
+            config.write_text(config_text(model, dtype), encoding="utf-8")
             for file in sorted(Path(files).iterdir()) if files else _small_files(Path(source)):
                 shutil.copyfile(file, folder / file.name)
             manifest |= {file.name: digest(file) for file in sorted(folder.iterdir()) if file.suffix != ".safetensors"}

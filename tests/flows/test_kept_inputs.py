@@ -1,7 +1,8 @@
-"""Data that git does not keep: copied into experiments where nobody tracks it, and known to flows once DVC does."""
+"""Data that git does not keep: named where nobody keeps it, and known to experiments and flows once DVC does."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from flows.graph import read
-from flows.untracked import untracked_inputs
+from posttrain.errors import PipelineError
+from posttrain.pipeline.kept_inputs import kept_note, require_kept, unkept_inputs
 from tests.flows.project import Project
 
 READER = """
@@ -49,11 +51,11 @@ def experiment(project: Project, *words: str) -> str:
 @pytest.mark.parametrize(
     ("params", "found"),
     [
-        ({"path": "my/rows.txt"}, ["my"]),
+        ({"path": "my/rows.txt"}, ["my/rows.txt"]),
         ({"runs": [{"path": "./my/../my"}]}, ["my"]),
         ({"path": "sub"}, ["sub/mine.csv"]),
         ({"path": "sub/dvc.yaml"}, []),
-        ({"path": "seen/a"}, ["seen"]),
+        ({"path": "seen/a"}, ["seen/a"]),
         ({"a": "", "b": ".", "c": "/tmp", "d": "..", "e": 3, "f": "no\0pe", "g": "x" * 5000, "h": "lost"}, []),
     ],
 )
@@ -63,21 +65,14 @@ def test_what_a_parameter_names_and_nobody_tracks_is_found(
     (owner.root / "sub/mine.csv").write_text("a\n")
     (owner.root / "seen").mkdir()
     (owner.root / "seen/a").write_text("ignored by git, and so in no copy either")
-    assert untracked_inputs([params]) == found
-
-
-@pytest.mark.slow
-def test_an_experiment_gets_a_copy_of_it(owner: Project) -> None:
-    assert "my/rows.txt" in experiment(owner), "DVC's copy lacks it"
-    copies = [f"--copy-paths={path}" for path in untracked_inputs([{"path": "my/rows.txt"}])]
-    assert experiment(owner, *copies) == ""
+    assert unkept_inputs([params]) == found
 
 
 @pytest.mark.slow
 def test_what_dvc_add_tracks_is_in_every_copy_and_known_to_flows(owner: Project) -> None:
     owner.dvc("add", "my")
     commit(owner, "my.dvc", ".gitignore")
-    assert untracked_inputs([{"path": "my/rows.txt"}]) == []
+    assert unkept_inputs([{"path": "my/rows.txt"}]) == []
     assert experiment(owner) == ""
     names = [stage.name for stage in read(Path.cwd(), ["reader"])]
     assert names == ["my.dvc", "reader"]
@@ -93,3 +88,42 @@ def test_a_flow_notices_a_change_of_what_was_added(owner: Project, server_env: d
     assert changed.states == {"my.dvc": "Completed", "reader": "Completed"}, changed.err
     assert (project.root / "read.txt").read_text() == "two\n"
     assert set(project.run("reader").states.values()) == {"Cached"}
+
+
+def test_what_is_kept_nowhere_is_named(owner: Project) -> None:
+    """A file of a reward, a new file of `code`, an edit, and data whose change was not added again."""
+    root, named = owner.root, {"reward": {"mine:f": 1.0}, "path": "my"}
+    (root / "custom").mkdir()
+    for name in ("custom/mine.py", "custom/helper.py", "custom/unused.py"):
+        (root / name).write_text("f = 1\n")
+    (root / "code/online").mkdir(parents=True)
+    listed = {"files": {"custom/mine.py": "1", "custom/helper.py": "2", "posttrain/errors.py": "3"}}
+    (root / "code/online/a.json").write_text(json.dumps(listed))
+    assert unkept_inputs([named], more=["code"]) == ["code", "custom/helper.py", "custom/mine.py", "my"]
+    assert unkept_inputs([named]) == ["custom/helper.py", "custom/mine.py", "my"], "a flow writes code/ itself"
+    with pytest.raises(
+        PipelineError, match=r"neither in git nor in DVC's cache: custom/helper\.py, .*, my\. .*dvc add my"
+    ):
+        require_kept("promote", [named])
+    owner.dvc("add", "my")
+    commit(owner, "my.dvc", ".gitignore", "custom/mine.py", "custom/helper.py", "code")
+    assert unkept_inputs([named], more=["code"]) == []
+    (root / "custom/helper.py").write_text("f = 2\n")
+    (root / "my/rows.txt").write_text("two\n")
+    assert unkept_inputs([named], more=["code"]) == ["custom/helper.py", "my"]
+    (root / "my/rows.txt").write_text("one\n")
+    for file in (root / ".dvc/cache").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    assert unkept_inputs([named]) == ["custom/helper.py", "my"], "the cache has lost it"
+
+
+def test_a_check_warns_of_it(owner: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (owner.root / "params.yaml").write_text("data: {files: {mine: {path: my, chat: rows.txt}}}")
+    commit(owner, "params.yaml")
+    assert kept_note().startswith("note: neither in git nor in DVC's cache: my. Other clones lack it; sweeps,")
+    commit(owner, "my")
+    assert kept_note() == ""
+    (tmp_path / "no_repository").mkdir()
+    monkeypatch.chdir(tmp_path / "no_repository")
+    assert kept_note() == ""

@@ -1,0 +1,169 @@
+"""What every experiment of a sweep starts from: the workspace as it was when the sweep began, in a clone of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.sweep_config import nested
+from posttrain.errors import PipelineError
+from posttrain.params.formats import merge
+from posttrain.params.params import PARAMS_FILE
+from posttrain.pipeline.digests import LOCK
+from posttrain.pipeline.git import git
+from posttrain.pipeline.kept_inputs import cache_folder, is_in_cache
+from posttrain.pipeline.repair_dvc import COPIES
+from posttrain.workspace import write_text
+
+_PLAIN = re.compile(r"[\w./ -]*")
+_QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "-c", "gc.auto=0")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A commit of the workspace, which git keeps beside the branch, and the commit below it."""
+
+    root: Path
+    commit: str
+    baseline: str
+    """The last commit of the branch, under which DVC files the experiments."""
+
+    @classmethod
+    def of(cls, root: Path) -> Start:
+        """Commit the workspace as it is now; neither the branch nor the index moves."""
+        baseline = git("rev-parse", "HEAD").strip()
+        with tempfile.TemporaryDirectory() as folder:
+            index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+            git("read-tree", "HEAD", env=index)
+            git("add", "--update", ":/", env=index)
+            tree = git("write-tree", env=index).strip()
+        named = {f"GIT_{who}_{what}": "posttrain" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        return cls(
+            root, git("commit-tree", tree, "-p", baseline, "-m", "start of a sweep", env=named).strip(), baseline
+        )
+
+    @contextmanager
+    def cloned(self, overrides: Mapping[str, Any]) -> Iterator[Path]:
+        """Give the folder of an experiment: a clone of the start with these settings; it is removed at the end.
+
+        It lies where DVC has its own copies, so that `posttrain repair` removes what a killed sweep has left.
+        """
+        copies = self.root / COPIES
+        copies.mkdir(parents=True, exist_ok=True)
+        top = Path(tempfile.mkdtemp(prefix="tmp", dir=copies))
+        try:
+            git("clone", "--quiet", "--shared", "--no-checkout", str(_top()), str(top))
+            git(*_QUIET, "-C", str(top), "checkout", "--quiet", "--detach", self.baseline)
+            git(*_QUIET, "-C", str(top), "restore", "--source", self.commit, "--worktree", ":/")
+            for key in ("user.name", "user.email"):
+                if value := git("config", "--default", "", key).strip():
+                    git("-C", str(top), "config", key, value)
+            folder = top / git("rev-parse", "--show-prefix").strip()
+            _configure(self.root, folder)
+            _forget_missing(folder / LOCK, cache_folder(self.root))
+            write_params(folder / PARAMS_FILE, overrides)
+            yield folder
+        finally:
+            shutil.rmtree(top, ignore_errors=True)
+
+    def take(self, folder: Path, name: str) -> None:
+        """Bring an experiment of a clone into the workspace's repository."""
+        ref = f"refs/exps/{self.baseline[:2]}/{self.baseline[2:]}/{name}"
+        top = git("-C", str(folder), "rev-parse", "--show-toplevel").strip()
+        git(*_QUIET, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", top, f"+{ref}:{ref}")
+
+
+def write_params(file: Path, overrides: Mapping[str, Any]) -> None:
+    """Change settings in a params.yaml, and keep its comments.
+
+    `dvc exp run -S` would drop the quotes of texts between braces, which its own reader then cannot read.
+    """
+    from ruamel.yaml import YAML
+
+    text = YAML()
+    text.preserve_quotes = True
+    text.width = 1_000_000
+    data = text.load(file.read_text(encoding="utf-8"))
+    wanted = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
+    for key, value in overrides.items():
+        _lay(data, nested(key, value))
+        wanted = merge(wanted, nested(key, value))
+    written = io.StringIO()
+    text.dump(data, written)
+    if YAML(typ="safe").load(written.getvalue()) != wanted:  # as DVC reads it
+        raise PipelineError(
+            what="cannot be written with the sweep's settings",
+            where=PARAMS_FILE,
+            fix="Write the swept runs without anchors (`&`, `*`) and without braces",
+        )
+    write_text(file, written.getvalue())
+
+
+def _lay(settings: Any, over: Mapping[str, Any]) -> None:
+    """Change settings in place, as `merge` does it for a copy."""
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(settings.get(key), Mapping):
+            _lay(settings[key], value)
+        else:
+            settings[key] = _quoted(value)
+
+
+def _quoted(value: Any) -> Any:
+    """Return a value whose texts have quotes where a reader of YAML may need them."""
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+    if isinstance(value, Mapping):
+        return {key: _quoted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_quoted(inner) for inner in value]
+    return DoubleQuotedScalarString(value) if isinstance(value, str) and not _PLAIN.fullmatch(value) else value
+
+
+def _top() -> Path:
+    return Path(git("rev-parse", "--show-toplevel").strip())
+
+
+def _configure(root: Path, folder: Path) -> None:
+    """Give a clone the workspace's own settings of DVC, and its cache."""
+    from dvc.config import Config
+
+    local = Config(str(root / ".dvc")).read("local")
+    with Config(str(folder / ".dvc")).edit("local") as settings:
+        settings.update(local)
+        settings.setdefault("cache", {})["dir"] = str(cache_folder(root))
+
+
+def _forget_missing(lock: Path, cache: Path) -> None:
+    """Remove the stages of a dvc.lock whose outputs are not on this machine, as those that a clone has not pulled.
+
+    With such an entry DVC does not look for the stage in its run cache: each experiment would repeat it, or fail.
+    """
+    from ruamel.yaml import YAML
+
+    if not lock.is_file():
+        return
+    data = YAML(typ="safe", pure=True).load(lock.read_text(encoding="utf-8")) or {}
+    stages = data.get("stages") or {}
+    kept = {name: entry for name, entry in stages.items() if _is_here(entry, lock.parent, cache)}
+    if len(kept) < len(stages):
+        writer, text = YAML(typ="safe", pure=True), io.StringIO()
+        writer.default_flow_style, writer.width = False, 1_000_000
+        writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+        writer.dump({**data, "stages": kept}, text)
+        write_text(lock, text.getvalue())
+
+
+def _is_here(entry: Mapping[str, Any], folder: Path, cache: Path) -> bool:
+    """Return whether the outputs of a stage are in DVC's cache, or in git and so in the clone."""
+    return all(
+        os.path.lexists(folder / out["path"]) or is_in_cache(str(out.get("md5", "")), cache)
+        for out in entry.get("outs") or ()
+    )

@@ -1,0 +1,55 @@
+"""What a sweep runs: its targets, and the evaluations of the runs that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from flows.graph import Stage
+from posttrain.params.seeds import SEED
+from posttrain.params.stage_table import STAGES, evaluated, model_runs, stage_of
+
+
+def closure(stages: Sequence[Stage], targets: Collection[str]) -> list[Stage]:
+    """Return the targets, stages or groups of a foreach, with all that they need."""
+    wanted: set[str] = set()
+    for stage in reversed(stages):  # upstream stages come first
+        if is_named(stage.name, targets) or stage.name in wanted:
+            wanted |= {stage.name, *stage.upstream}
+    return [stage for stage in stages if stage.name in wanted]
+
+
+def is_named(stage: str, targets: Collection[str]) -> bool:
+    """Return whether the targets have the stage or its group."""
+    return stage in targets or stage.partition("@")[0] in targets
+
+
+def missing_evaluations(
+    settings: Any, ran: Sequence[Stage], targets: Collection[str], swept: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Return the evaluations to add to a sweep's targets, and the models that it trains and nothing evaluates.
+
+    `ran`: the targets with all that they need. A sweep trains the targets that make a model, and of the others those
+    whose settings, or what they begin with, it changes.
+    """
+    keys = [f"{key}." for key in swept]
+    every = f"{SEED}." in keys
+    changed: set[str] = set()
+    for stage in ran:
+        section = _section(stage.name)
+        own = every or any(key.startswith(f"{section}.") or section.startswith(key) for key in keys)
+        if own or changed.intersection(stage.upstream):
+            changed.add(stage.name)
+    models = {stage_of(settings, model): model for model in model_runs(settings)}
+    names = [one.name for one in ran if one.name in changed or is_named(one.name, targets)]
+    trained = {models[name] for name in names if name in models}
+    measures = {run.stage: run.model for run in evaluated(settings).values() if not run.stage.startswith("lm_eval@")}
+    there = {stage.name for stage in ran}
+    added = sorted(name for name, model in measures.items() if model in trained and name not in there)
+    return added, sorted(trained - set(measures.values()))
+
+
+def _section(stage: str) -> str:
+    """Return where the settings of a stage are in params.yaml: online@grpo -> online.runs.grpo; empty elsewhere."""
+    kind, _, run = stage.partition("@")
+    return next((f"{one.group}.{run}" for one in STAGES if one.name == kind), "")
