@@ -62,7 +62,7 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     progress.close()
     scorer = model_of(params.reward_model, f"{section}.reward_model")
     context = Context(runtime, section, scorer, text, params.sampling.max_tokens)
-    reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
+    reward = RewardSum(params.terms, context, wait_above(params.on_failures, params.max_failed))
     judged = [without_context(text, rollouts) for rollouts in drawn] if turns else drawn
     sampled, greedy = (reward.score(rollouts) for rollouts in judged)
     if turns and params.samples > 1:

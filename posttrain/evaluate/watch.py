@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.evaluate.intervals import Floats
+from posttrain.evaluate.intervals import Floats, failures_note
 from posttrain.evaluate.watch_rules import Evaluation, History, Verdict, mean_with_interval
 from posttrain.models.master_weights import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
@@ -98,7 +98,9 @@ class HeldoutWatch:
             f"{label} {metrics[key]:.3f} [{metrics[f'{key}_low']:.3f}, {metrics[f'{key}_high']:.3f}]"
             for key, label in ((f"heldout_{quantity.metric}", quantity.label) for quantity in self._quantities)
         )
-        print(f"{self._where}: step {step}, held-out {', '.join(shown)}", file=sys.stderr)
+        print(
+            f"{self._where}: step {step}, held-out {', '.join([*shown, *_measured(measured.figures)])}", file=sys.stderr
+        )
         if verdict is not None:
             self._judge(step, verdict)
         return {**metrics, **measured.figures}
@@ -156,6 +158,14 @@ class HeldoutWatch:
         if patience is not None and self.history.worse_in_a_row >= patience:
             print(f"{self._where}: the run ends at step {step}: {since} (watch.patience = {patience})", file=sys.stderr)
             self.ended = True
+
+
+def _measured(figures: Mapping[str, float]) -> Iterator[str]:
+    """Yield each metric with its interval, as the line of an evaluation shows it."""
+    for key in figures:
+        if f"{key}_low" in figures:
+            name, note = key.removeprefix("heldout_reward_"), failures_note(figures, key)
+            yield f"{name} {figures[key]:.3f} [{figures[f'{key}_low']:.3f}, {figures[f'{key}_high']:.3f}]{note}"
 
 
 def run_watched(run: TrainingRun, watch: HeldoutWatch | None) -> tuple[MetricsLog, dict[str, float]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from posttrain.evaluate.intervals import FAILED_COUNT, failures_note
 from posttrain.report.markup import NOT_MEASURED
 from posttrain.report.policies import Policy
 from posttrain.rewards.usage import NAMES as JUDGED
@@ -24,6 +25,9 @@ GAIN = ("gain", "gain_low", "gain_high")
 """The paired difference to the reference on the same prompts, and its interval."""
 SEEDS = ("seeds", "over_seeds")
 """The trainings behind a row, and whether the interval of its difference is over seeds too."""
+FELL = "fell_"
+"""Begins the name of a guarded metric (`must_not_fall`) that is clearly lower than the row that is subtracted."""
+BOUNDS = ("_low", "_high")
 CANNOT_TELL = "cannot tell"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
 """The figures that say nothing of a policy without a readable answer."""
@@ -53,8 +57,26 @@ def score_name(summary: Mapping[str, Figures]) -> str:
 
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
     """Return the columns that depend on the rewards and the task of an evaluation."""
-    keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
-    return [key for key in keys if key not in (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "kl")]
+    return shown_parts(key for figure in policy_figures(summary).values() for key in figure)
+
+
+def shown_parts(keys: Iterable[str]) -> list[str]:
+    """Return the figures with a column of their own; an interval and a count of failures stand in their part's cell."""
+    known = dict.fromkeys(keys)
+    parts = dict.fromkeys(key.removesuffix(FAILED_COUNT) if key.startswith("reward_") else key for key in known)
+    others = (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "kl")
+    return [key for key in parts if key not in others and not key.startswith(FELL) and not _is_bound(key, known)]
+
+
+def _is_bound(key: str, known: Container[str]) -> bool:
+    return any(key.endswith(end) and key.removesuffix(end) in known for end in BOUNDS)
+
+
+def part_cell(figures: Figures, key: str) -> str:
+    """Return a part's mean, with its interval and the number of completions without a value, where known."""
+    low, high = (figures.get(f"{key}{end}") for end in BOUNDS)
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    return f"{_number(figures, key, 3)}{interval}{failures_note(figures, key)}"
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
@@ -155,6 +177,11 @@ def verdict(figures: Figures) -> str:
     """Return what a difference says, in a word or two; of one seed it is about that training alone."""
     if "gain" not in figures:
         return ""
+    fell = [f"{key.removeprefix(FELL)} fell {change:+.3f}" for key, change in figures.items() if key.startswith(FELL)]
+    return "; ".join([_by_score(figures), *fell])
+
+
+def _by_score(figures: Figures) -> str:
     if figures["gain_low"] <= 0 <= figures["gain_high"]:
         return CANNOT_TELL
     better = "better" if figures["gain"] > 0 else "worse"
@@ -191,7 +218,7 @@ def result_rows(summary: Mapping[str, Figures]) -> list[list[str]]:
             else "-",
             verdict(figures),
             _number(figures, "greedy", 3) if is_measured(figures) else NOT_MEASURED,
-            *(_number(figures, key, 3) for key in (*extra, "truncated")),
+            *(part_cell(figures, key) for key in (*extra, "truncated")),
             _number(figures, "length", 1),
             _number(figures, "kl", 2),
         ]

@@ -156,7 +156,7 @@ def test_a_score_of_ones_own_need_not_be_an_outcome(folder: Path, capsys: pytest
     (folder / "custom/own_length.py").write_text(
         "def brief(rollouts):\n    return [-len(one.text) / 10 for one in rollouts]\n"
     )
-    metrics = measured(reward={"own_length:brief": 2.0, "format": 0.0})
+    metrics = measured(reward={"own_length:brief": 2.0}, metrics=["format"])
     assert "pass_at_1" not in metrics and metrics["score"] < 0 and metrics["parsed"] == 1
     assert metrics["score_low"] <= metrics["score"] <= metrics["score_high"]
     assert metrics["reward_format"] == 0, "it is measured, and does not count"
