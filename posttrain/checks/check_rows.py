@@ -21,8 +21,9 @@ from posttrain.params.user_code import is_import_path
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
+from posttrain.tables.columns import Kind
 from posttrain.tables.sources import sources_by_key
-from posttrain.tables.user_data import FIRST, FirstRows, first_rows
+from posttrain.tables.user_data import FIRST, FirstRows, ReadSource, first_rows, split_tables
 from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
 
@@ -49,6 +50,7 @@ def check_rows() -> str:
                 errors.append(str(error))
             else:
                 errors += (f"{where}: {line}" for line in rows.faults)
+        errors += _split_faults(name, {key: (kind, found.get(f"{name}/{key}")) for key, (kind, _) in sources.items()})
     notes = [*_unread(settings, found), *_unread_variables(settings, found)]
     called, more = _call_rewards(list(_own_rewards(settings)), found)
     errors += called
@@ -57,6 +59,20 @@ def check_rows() -> str:
         what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
     return "\n".join([*notes, *more])
+
+
+def _split_faults(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> list[str]:
+    """Divide what was read of an entry into splits, as the stage does; where files have more rows, they may agree."""
+    reads: dict[Kind, list[ReadSource]] = {}
+    for kind, rows in sources.values():
+        if rows is None or rows.read is None:
+            return []
+        reads.setdefault(kind, []).append(rows.read)
+    try:
+        split_tables(reads, f"data.files.{name}")
+    except PosttrainError as error:
+        return [] if any(rows is not None and rows.cut for _, rows in sources.values()) else [str(error)]
+    return []
 
 
 def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:

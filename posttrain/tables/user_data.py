@@ -27,6 +27,7 @@ from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, n
 from posttrain.tables.readers import BY_LINE, Columns, Numbered, Part
 from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import (
+    AGREED,
     Log,
     agreeing,
     assign_source_splits,
@@ -91,7 +92,7 @@ def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> 
 def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], where: str) -> DataError:
     """Return the rows whose files name another split than those of another table, and the lines that leave them out."""
     rows = wrong.head(LISTED).iter_rows(named=True)
-    listed = [f"{_place(row['file'], row['line'])}: {row['split']}, elsewhere {row['chosen']}" for row in rows]
+    listed = [f"{_place(row['file'], row['line'])}: {row['split']}, elsewhere {row[AGREED]}" for row in rows]
     group, run = where.rsplit(".", 1)
     lines = [*(f"{'  ' * depth}{name}:" for depth, name in enumerate(group.split("."))), f"    {run}:"]
     if not isinstance(next(iter(reads.values()))[0].source, FileTable | HubTable):
@@ -153,6 +154,8 @@ class FirstRows:
     faults: list[str]
     first: Mapping[str, Any] | None
     cut: list[str]
+    read: ReadSource | None = None
+    """The rows themselves; None where no file is read."""
 
 
 def first_rows(
@@ -169,11 +172,11 @@ def first_rows(
     converted = read_parts(some, kind, source, None, where)
     read = named_splits(converted, list(parts), source, kind, where, alone=alone)
     read.log = _unsaid
-    rows = _ordered(_with_splits([read], kind, tested=False), kind)
+    rows = _ordered(_with_splits([replace(read)], kind, tested=False), kind)
     rows = rows.filter(rows.select(pl.struct("id", "split").is_first_distinct()).to_series())
     failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
     lines = _rejected_rows(rows, failures, [(0, row) for row in read.refused], kind, [0])[1]
-    return FirstRows(lines if source.bad_rows == "stop" else [], next(rows.iter_rows(named=True), None), cut)
+    return FirstRows(lines if source.bad_rows == "stop" else [], next(rows.iter_rows(named=True), None), cut, read)
 
 
 def _unsaid(line: str) -> None:

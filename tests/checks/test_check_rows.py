@@ -90,6 +90,30 @@ def test_wrong_first_rows_are_named(rows: list[Any], chat: Any, said: str) -> No
     assert said in fault()
 
 
+def test_the_splits_of_an_entry_are_tried_on_what_was_read() -> None:
+    """Pairs have a column `chosen`, which once was the name of a helper column too."""
+    splits = {1: "train", 2: "heldout"}
+    pairs = [{"prompt": f"{n}+1?", "chosen": "2", "rejected": "3", "split": split} for n, split in splits.items()]
+    put(pairs, "pairs.jsonl")
+    put([{"prompt": "1+1?", "answer": "2", "split": "test"}], "prompts.jsonl")
+    write(None, tables={"pairs": "pairs.jsonl", "prompts": "prompts.jsonl"})
+    said = fault()
+    assert "1 row of problems that files of another table have in another split" in said
+    assert "my/pairs.jsonl line 1: train, elsewhere test" in said
+    put(
+        [
+            {"prompt": "1+1?", "chosen": "2", "rejected": "3"},
+            *({**ROWS[n], "chosen": "a", "rejected": "b"} for n in range(9)),
+        ],
+        "pairs.jsonl",
+    )
+    assert check_rows() == ""
+    put([{"prompt": f"{n}?", "answer": "2", "split": "train"} for n in range(101)], "more.jsonl")
+    put(pairs, "pairs.jsonl")
+    write(None, tables={"pairs": "pairs.jsonl", "prompts": ["prompts.jsonl", "more.jsonl"]})
+    assert "note: not read" in check_rows(), "later rows may change what the others are"
+
+
 def test_what_is_not_read_is_said() -> None:
     put([{"prompt": f"{n}+1?", "completion": str(n)} for n in range(100)] + ["{"])
     hub = {"chat": {"name": "a/b", "revision": "a" * 40}}

@@ -48,6 +48,23 @@ def asked(table: pl.DataFrame) -> list[int]:
     return [int(turns[0]["content"].split("+")[0]) for turns in table["messages"].to_list()]
 
 
+@pytest.mark.parametrize("name", ["eval", "validation", "valid", "val", "dev", "test", "Eval", "TEST"])
+@pytest.mark.parametrize("kind", ["chat", "prompts"])
+def test_what_is_for_evaluation_is_never_suggested_as_training_data(name: str, kind: str) -> None:
+    put(f"my/{name}.jsonl", 0, 60, answer="1")
+    Path("params.yaml").write_text(json.dumps({"data": {"files": {"mine": {"path": "my", kind: f"{name}.jsonl"}}}}))
+    if (name.lower(), kind) == ("test", "prompts"):
+        assert check_rows() == "", "prompts may be for tests alone"
+        return
+    with pytest.raises(ParamsError, match=f"Its splits are {name}, which are for evaluation. Add a file") as caught:
+        check_rows()
+    assert "splits: {train" not in str(caught.value)
+    put("my/more/part.jsonl", 100, 5), put(f"my/more/{name}.jsonl", 0, 60)
+    Path("params.yaml").write_text(json.dumps({"data": {"files": {"mine": {"path": "my", "chat": "more"}}}}))
+    with pytest.raises(ParamsError, match=r"e\.g\. splits: {train: part}"):
+        check_rows()
+
+
 @pytest.mark.slow
 def test_a_pattern_reads_the_files_that_it_matches() -> None:
     for nth in (10, 9, 1):
@@ -265,7 +282,7 @@ def test_a_file_of_a_list_belongs_to_the_split_of_its_name(capsys: pytest.Captur
 )
 def test_a_table_without_training_rows_is_refused(name: str, word: str) -> None:
     put(name, 0, 10)
-    with pytest.raises(DataError, match=rf"no split named train. Its splits are {word}. .*splits: {{train: {word}}}"):
+    with pytest.raises(DataError, match=rf"no split named train. Its splits are {word}, which are for evaluation"):
         load({"path": name})
     Path("params.yaml").write_text(f"data: {{files: {{mine: {{path: ., chat: {name}}}}}}}")
     with pytest.raises(ParamsError, match="the source has no split named train"):
