@@ -54,12 +54,12 @@ class Decision:
         if names and base not in names:
             fix = did_you_mean(base, list(names)) or f"There are {', '.join(names)}"
             raise PipelineError(what=f"no setting '{base}' is evaluated", where="show results --against", fix=fix)
-        found, fallen = (of.get(names.get(base, ""), ()) for of in (self.differences, self.fallen))
-        fell = {(fall.label, f"{FELL}{fall.metric}"): fall.finding.mean for fall in fallen}
+        chosen = names.get(base, "")
+        found, fallen = self.differences.get(chosen, {}), self.fallen.get(chosen, ())
         return {
             row.setting: dict(row.figures)
-            | _gain(dict(found).get(row.setting))
-            | {key: change for (setting, key), change in fell.items() if setting == row.setting}
+            | _gain(found.get(row.setting))
+            | {f"{FELL}{fall.metric}": fall.finding.mean for fall in fallen if fall.label == row.setting}
             for row in self.rows
         }
 

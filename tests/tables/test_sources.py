@@ -200,6 +200,10 @@ def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str
         load({**same, "bad_rows": "drop"}, {"path": "b.jsonl"})
     capsys.readouterr()
     Path("rejected/chat.rejected.parquet").unlink()
+    with pytest.raises(
+        TableError, match=r"break the rules of a 'chat' table, more of b.jsonl than bad_rows: {drop: 0}"
+    ):
+        load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": {"drop": 0}})
     assert load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": "drop"}).height == 40
     dropped = pl.read_parquet("rejected/chat.rejected.parquet")
     assert set(dropped.select("file", "line").rows()) == {("a.jsonl", 21), ("b.jsonl", 21)}
@@ -275,6 +279,21 @@ def test_a_file_of_a_list_belongs_to_the_split_of_its_name(capsys: pytest.Captur
     assert split_sizes(file_tables("mine")["prompts"])["test"] == 10
     trained = load({"path": "validation.jsonl", "splits": {"train": "validation"}}, heldout_share=0.0)
     assert asked(trained) == [*range(10, 20)]
+
+
+def prompts_of(name: str, numbers: range, **more: Any) -> None:
+    Path(name).write_text("\n".join(json.dumps({"prompt": f"{n}+1?", "answer": str(n + 1), **more}) for n in numbers))
+
+
+def test_of_a_row_that_is_moved_into_test_the_row_of_the_test_file_is_kept() -> None:
+    """The moved one came first, and with it the `info` of the file was lost."""
+    prompts_of("train.jsonl", range(140))
+    prompts_of("test.jsonl", range(30, 40), info={"level": 3})
+    Path("params.yaml").write_text("data: {files: {mine: {path: ., prompts: [train.jsonl, test.jsonl]}}}")
+    table = file_tables("mine")["prompts"]
+    tests = table.filter(split="test")
+    assert tests.height == 10 and set(tests["info"]) == {'{"level": 3}'}
+    assert table.height == 140 and not set(table.filter(pl.col("split") != "test")["problem"]) & set(tests["problem"])
 
 
 @pytest.mark.parametrize(

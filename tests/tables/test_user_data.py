@@ -531,8 +531,39 @@ def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> Non
     counts = [kept.filter(split=split).height for split in ("train", "heldout", "test")]
     train, heldout, test = counts
     expected = f"here: 63 rows: {train} train, {heldout} held out (heldout_share 0.2), {test} test (test_share 0.2)"
-    assert lines[2:] == [expected]
+    assert lines[2].startswith("here: 1 row: 'prompt' is missing") and lines[3].startswith("here: 1 row: prompt each")
+    assert lines[4:] == [expected]
     assert kept.equals(load(put("b.jsonl", PROMPTS), "prompts", **shares))
+
+
+BROKEN = [
+    *({"prompt": " ", "answer": "x"} for _ in range(2)), *({"prompt": None, "answer": f"{n}"} for n in range(3)),
+    *({"prompt": f"{n}?", "answer": "x", "info": f"not {n}"} for n in range(4)),
+]  # fmt: skip
+
+
+def test_every_reason_has_its_count(capsys: pytest.CaptureFixture[str]) -> None:
+    name, shares = put("a.jsonl", [*PROMPTS, *BROKEN]), {"heldout_share": 0.2, "test_share": 0.2}
+    assert load(name, "prompts", bad_rows={"drop": 0.2}, **shares).height == len(PROMPTS)
+    said = capsys.readouterr().err
+    assert "here: 8 rows left out (bad_rows: drop), e.g. " in said, "one of the blank ones is a duplicate"
+    assert "here: 4 rows: 'info' is 'not 0'; give an object" in said
+    assert "here: 3 rows: 'prompt' is missing or null" in said and "here: 1 row: prompt each content must not" in said
+
+
+@pytest.mark.parametrize(("bad_rows", "most"), [("drop", 0.05), ({"drop": 0.05}, 0.05), ({"drop": 0.1}, 0.1)])
+def test_a_larger_share_of_bad_rows_ends_the_stage(bad_rows: Any, most: float) -> None:
+    """More than half of a broken file used to be left out with exit code 0."""
+    name = put("a.jsonl", [*PROMPTS, *BROKEN])
+    with pytest.raises(TableError) as caught:
+        load(name, "prompts", bad_rows=bad_rows, heldout_share=0.2, test_share=0.2)
+    said = str(caught.value)
+    assert f"8 of 69 rows break the rules of a 'prompts' table, more of a.jsonl than bad_rows: {{drop: {most}}}" in said
+    assert "Every reason:\n  4 rows: 'info' is 'not 0'" in said
+    assert said.endswith("or raise the share of bad_rows; rejected/table.rejected.parquet lists them all"), said
+    assert load(name, "prompts", bad_rows={"drop": 0.12}, heldout_share=0.2, test_share=0.2).height == 60
+    with pytest.raises(ParamsError, match="bad_rows"):
+        check(FileTable, {"path": "a.jsonl", "bad_rows": {"drop": 1.5}}, where="x")
 
 
 @pytest.mark.slow
