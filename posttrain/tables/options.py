@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from posttrain.params.params import ONE, SEVERAL, Params
+from posttrain.tables.readers import CsvDialect
 from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.user_splits import SplitOptions
 
@@ -61,6 +62,35 @@ class FileTable(ReadOptions):
         min_length=1,
         description="A parquet, jsonl, json, csv or arrow file, a folder of them, or a pattern: part-*.jsonl",
     )
+
+    separator: str | None = Field(
+        default=None, description='csv: what is between cells, one character, e.g. ";" or "\\t"; null: a comma'
+    )
+    encoding: str | None = Field(
+        default=None, description="csv: e.g. cp1252 or utf-16, as Excel writes them; null: UTF-8"
+    )
+
+    @field_validator("separator")
+    @classmethod
+    def _is_one_character(cls, separator: str | None) -> str | None:
+        if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
+            raise ValueError(f'{separator!r} is not one character, such as ";". Write a tab as "\\t"')
+        return separator
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, encoding: str | None) -> str | None:
+        if encoding is not None:
+            try:
+                "a".encode(encoding)
+            except (LookupError, ValueError) as error:
+                raise ValueError(f"no encoding {encoding[:40]!r}. Use one that Python knows, e.g. cp1252") from error
+        return encoding
+
+    @property
+    def dialect(self) -> CsvDialect:
+        """How its csv files are written."""
+        return CsvDialect(self.separator, self.encoding)
 
     @field_validator("path")
     @classmethod

@@ -197,7 +197,7 @@ def first_rows(
 ) -> FirstRows:
     """Read the first rows of every file of a source as the stage would, and write nothing."""
     assert isinstance(source, FileTable)
-    found = FileFinder(where, outside_workspace).find(source.path, root, source.splits.values())
+    found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
     parts = select_parts(found, source, kind, where, _unsaid, alone=alone)
     cut = [file.place for files in parts.values() for file in files if _is_large_json(file)]
     some = {name: [_first_of(file, cut) for file in files if not _is_large_json(file)] for name, files in parts.items()}
@@ -247,7 +247,7 @@ def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspa
     if isinstance(source, HubTable):
         parts = hub_parts(source, where, log)
     else:
-        parts = _file_parts(source, FileFinder(where, outside_workspace), root, log)
+        parts = _file_parts(source, FileFinder(where, outside_workspace, source.dialect), root, log)
     parts = select_parts(parts, source, kind, where, log, alone=alone)
     read = read_parts(parts, kind, source, source.limit, where)
     if read.limited:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain.errors import DataError, ParamsError, PosttrainError, TableError
+from posttrain.lineage.query import parse_query
 from posttrain.params.params import check
 from posttrain.tables.columns import COLUMNS, Kind, content_id
 from posttrain.tables.hub_data import dataset_parts
@@ -339,7 +340,7 @@ def test_answers_as_json_writes_them(capsys: pytest.CaptureFixture[str]) -> None
         ("a.json", b'{"text": "a"}\n{"text": "b"}', "a file with one object per line must end in .jsonl"),
         ("a.json", b'{"text": "a"}', "a .json file must hold a list of objects"),
         ("a.json", b'[{"text": "a"}, 7]', "a.json row 2: not a JSON object"),
-        ("a.csv", b"text\na\n\xff\xfe\xfd\n", "a.csv cannot be read (line 3: not UTF-8 (byte 0xff))"),
+        ("a.csv", b"text\na\n\xff\xfe\xfd\n", "a.csv cannot be read (line 3: not UTF-8 (byte 0xff); set its enc"),
         ("a.csv", b'text,x\n"a\nb",1\nc\n', "a.csv line 4: it has 1 cells, but the header has 2"),
         ("a.csv", b'text\n"a', "a.csv cannot be read (line 2: unexpected end of data)"),
         ("a.csv", b"text,text\na,b\n", "a.csv cannot be read (the name 'text' is there twice)"),
@@ -354,6 +355,76 @@ def test_unreadable_files(name: str, content: bytes, expected: str) -> None:
     with pytest.raises((DataError, TableError)) as caught:
         load(name, "corpus")
     assert expected in str(caught.value)
+
+
+GERMAN = [{"prompt": f"Wie groß ist {n}; ungefähr?", "completion": f"{n} €"} for n in range(60)]
+EXCEL = [
+    (
+        ";",
+        "cp1252",
+        "cp1252",
+        "",
+        "its header is one column, 'prompt;completion'. If \";\" is between cells, set separ",
+    ),
+    (",", "cp1252", "cp1252", "", "a.csv cannot be read (line 2: not UTF-8 (byte 0xdf); set its encoding, as cp1252"),
+    ("\t", None, "utf-8", "", "its header is one column, 'prompt\\tcompletion'. If \"\\t\" is between cells, set sep"),
+    (
+        ";",
+        None,
+        "utf-8-sig",
+        "sep=;\n",
+        'its header is one column, \'sep=;\'. If ";" is between cells, set separator: ";"',
+    ),
+    ("\t", "utf-16", "utf-16", "", "line 1: not UTF-8 (byte 0xff); it is UTF-16: set encoding: utf-16"),
+    (",", "utf-16-le", "utf-16-le", "", "it is UTF-16, or no text. If it is UTF-16, set encoding: utf-16-le"),
+    ("|", "utf-8", "utf-8", "", 'If "|" is between cells, set separator: "|"'),
+]
+
+
+@pytest.mark.parametrize(("separator", "encoding", "written", "first", "refused"), EXCEL)
+def test_csv_files_of_excel_are_read_and_the_refusal_names_the_option(
+    separator: str, encoding: str | None, written: str, first: str, refused: str
+) -> None:
+    lines = ["prompt,completion".replace(",", separator)]
+    lines += [f'"{row["prompt"]}"{separator}"{row["completion"]}"' for row in GERMAN]
+    Path("a.csv").write_bytes((first + "\r\n".join(lines) + "\r\n").encode(written))
+    with pytest.raises(DataError) as caught:
+        load("a.csv", "chat")
+    assert refused in str(caught.value)
+    options = {"separator": separator, "encoding": encoding}
+    expected = load(put("b.jsonl", GERMAN), "chat", heldout_share=0.2)
+    assert load("a.csv", "chat", heldout_share=0.2, **options).equals(expected)
+    Path("a.csv").write_text(Path("a.csv").read_bytes().decode(written) + "one cell\n", encoding=written)
+    with pytest.raises(TableError, match=r"a\.csv line 6[23]: it has 1 cells, but the header has 2; quote cells that"):
+        load("a.csv", "chat", heldout_share=0.2, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "because"),
+    [
+        ({"separator": ";;"}, "';;' is not one character"),
+        ({"separator": '"'}, "is not one character"),
+        ({"encoding": "cp9999"}, "no encoding 'cp9999'"),
+        ({"encoding": "hex"}, "no encoding 'hex'"),
+    ],
+)
+def test_options_of_csv_that_cannot_be(options: Row, because: str) -> None:
+    with pytest.raises(ParamsError, match=because):
+        check(FileTable, {"path": "a.csv", **options}, where="x")
+    with pytest.raises(DataError, match=r"separator and encoding are options of csv files, and b\.jsonl is not one"):
+        load(put("b.jsonl", GERMAN), "chat", separator=";")
+    Path("a.csv").write_bytes("prompt;completion\na;ü\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"not ascii \(.*byte 0xfc.*\); set another encoding"):
+        load("a.csv", "chat", separator=";", encoding="ascii")
+
+
+def test_a_row_of_such_a_file_is_found_by_its_line() -> None:
+    rows = [f"Wie groß ist die Stadt {n}?;{n} Meter" for n in range(60)]
+    Path("my").mkdir()
+    Path("my/a.csv").write_bytes("\n".join(["prompt;completion", *rows]).encode("cp1252"))
+    table = "chat: {path: '*.csv', separator: ';', encoding: cp1252}"
+    Path("params.yaml").write_text(f"data: {{files: {{mine: {{path: my, {table}}}}}}}")
+    assert parse_query("my/a.csv:3").texts == ("Wie groß ist die Stadt 1?",)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
