@@ -6,6 +6,7 @@ Each row is converted by itself and keeps its file and line. No row is left out 
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -23,6 +24,7 @@ from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow, read_
 from posttrain.tables.failures import LISTED, Failure, failure_lines, rejected_rows, row_failures
 from posttrain.tables.find_files import FileFinder, Parts
 from posttrain.tables.hub_data import hub_parts
+from posttrain.tables.layouts import wanted_columns
 from posttrain.tables.mixing import mix_by_weight
 from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, most_dropped, numbered_sources
 from posttrain.tables.readers import BY_LINE, Columns, Numbered, Part
@@ -93,7 +95,7 @@ def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> 
 def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], where: str) -> DataError:
     """Return the rows whose files name another split than those of another table, and the lines that leave them out."""
     rows = wrong.head(LISTED).iter_rows(named=True)
-    listed = [f"{_place(row['file'], row['line'])}: {row['split']}, elsewhere {row[AGREED]}" for row in rows]
+    listed = [f"{place_of(row['file'], row['line'])}: {row['split']}, elsewhere {row[AGREED]}" for row in rows]
     group, run = where.rsplit(".", 1)
     lines = [*(f"{'  ' * depth}{name}:" for depth, name in enumerate(group.split("."))), f"    {run}:"]
     if not isinstance(next(iter(reads.values()))[0].source, FileTable | HubTable):
@@ -215,6 +217,45 @@ def first_rows(
     return FirstRows(lines if wrong else [], next(rows.iter_rows(named=True), None), cut, read)
 
 
+def drawn_rows(
+    source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, count: int
+) -> pl.DataFrame:
+    """Return training rows of a source with `file` and `line`, drawn with the seed 0 from all files but large .json."""
+    assert isinstance(source, FileTable)
+    found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
+    parts = select_parts(found, source, kind, where, _unsaid, alone=False)
+    wanted, rng, kept, seen = wanted_columns(kind) | source.read, random.Random(0), list[_Drawn](), 0
+    for split, part in ((split, part) for split, files in parts.items() for part in files if not _is_large_json(part)):
+        for number, row in part.rows(Columns(wanted), where):
+            seen += 1
+            place = seen - 1 if seen <= count else rng.randrange(seen)
+            if place < count:
+                kept[place : place + 1] = [_Drawn(split, part.place, number, row)]
+    if not kept:
+        return pl.DataFrame()
+    drawn: Parts = {}
+    for split, file in dict.fromkeys((one.split, one.place) for one in kept):
+        rows = [(one.number, one.row) for one in kept if (one.split, one.place) == (split, file)]
+        drawn.setdefault(split, []).append(Part(file, partial(_given, sorted(rows, key=lambda pair: pair[0]))))
+    read = named_splits(read_parts(drawn, kind, source, None, where), list(parts), source, kind, where, alone=False)
+    return read.rows.filter(split="train")
+
+
+class _Drawn(NamedTuple):
+    """A row that was drawn, or why it cannot be read."""
+
+    split: str
+    place: str
+    number: int
+    row: Any
+
+
+def _given(rows: Sequence[Numbered], columns: Columns) -> Iterator[Numbered]:
+    for number, row in rows:
+        columns.seen.update(dict.fromkeys(row if isinstance(row, dict) else ()))
+        yield number, row
+
+
 def _unsaid(line: str) -> None:
     """Prints nothing: the stage says it."""
 
@@ -317,8 +358,8 @@ def _rejected_rows(
         for failure in failures
     ]
     broken = [failure for failure in broken if len(failure.rows)]
-    lines = [f"{_place(row.file, row.line)}: {row.reason}" for _, row in unreadable[:LISTED]]
-    lines += failure_lines(rows, broken, lambda row: _place(rows["file"][row], rows["line"][row]))
+    lines = [f"{place_of(row.file, row.line)}: {row.reason}" for _, row in unreadable[:LISTED]]
+    lines += failure_lines(rows, broken, lambda row: place_of(rows["file"][row], rows["line"][row]))
     schema = {"source": pl.UInt32(), "file": pl.String(), "line": pl.UInt32(), "reason": pl.String()}
     values = [(nth, row.file, row.line, row.reason) for nth, row in unreadable]
     parts = [pl.DataFrame(values, schema=schema, orient="row")]
@@ -364,5 +405,6 @@ def _two_users(column: str) -> pl.Expr:
     return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()
 
 
-def _place(file: str, line: int) -> str:
+def place_of(file: str, line: int) -> str:
+    """Return where a row is: its file, and its line as an editor counts."""
     return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"
