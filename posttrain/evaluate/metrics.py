@@ -20,6 +20,7 @@ from posttrain.models.forward.forward import score_tokens
 from posttrain.models.master_weights import frozen_on
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
+from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.usage import judge_metrics
 from posttrain.rollout import FAILED, Rollout, Score, TokenRow
@@ -27,7 +28,8 @@ from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
 
-NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
+UNREAD = "no completion has an answer that can be read and compared"
+NOT_MEASURED = "the score is not measured, as no reward judges these prompts"
 
 
 def evaluation_metrics(
@@ -47,6 +49,9 @@ def evaluation_metrics(
     metrics |= _majority(reward, by_prompt, samples) | _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count
+    counted = [name for name in reward.terms if name in weights(reward.terms)]
+    if all(one.scores[name].reason.startswith(NOT_JUDGED) for one in sampled for name in counted):
+        metrics["judged"] = 0.0
     metrics["greedy"] = float(np.mean([reward.total(rollout) for rollout in greedy])) if greedy else math.nan
     return metrics | {
         **_parts(reward, by_prompt, seed),
@@ -218,14 +223,15 @@ def _total(reward: RewardSum | None, rollout: Rollout) -> float | None:
 
 def summary(label: str, metrics: dict[str, float]) -> str:
     """Return the metrics as one printed line."""
-    if not metrics["parsed"]:
+    if metrics.get("judged") == 0:
         return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
     name = "pass@1" if "pass_at_1" in metrics else "score"
     ends = ("_low", "_high", FAILED_COUNT)
     parts = [key for key in metrics if key.startswith(("score_", "reward_")) and not key.endswith(ends)]
     shown = "".join(f"{key.partition('_')[2]} {metrics[key]:.3f}{failures_note(metrics, key)}, " for key in parts)
     greedy = f"greedy {metrics['greedy']:.3f}, " if "greedy" in metrics else ""
+    unread = "" if metrics["parsed"] else f" ({UNREAD})"
     return (
-        f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
+        f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}]{unread}, "
         f"{greedy}{shown}length {metrics['length']:.1f}"
     )

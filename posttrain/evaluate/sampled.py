@@ -12,7 +12,7 @@ import polars as pl
 from posttrain.errors import excerpt
 from posttrain.evaluate.completions import hide_stderr, select_text
 from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
-from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_reference, rollouts_table, summary
+from posttrain.evaluate.metrics import UNREAD, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
@@ -95,10 +95,10 @@ def write_results(
     rows = with_ids(select_text(pl.concat(tables), params.completions), "rollouts")
     write_table(rows, folder / "rollouts.parquet", "rollouts")
     write_json(folder / "metrics.json", figures := rounded(metrics, 5))
-    write_json(folder / "headline.json", {label: figures["score"]} if metrics["parsed"] else {})
+    write_json(folder / "headline.json", {label: figures["score"]} if metrics.get("judged") != 0 else {})
     if not metrics["parsed"]:
         first = "" if params.completions == "none" else f"; the first is {excerpt(measured[0][0][0].text, 100)}"
-        print(f"evaluate@{label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
+        print(f"evaluate@{label}: {UNREAD}{first} (docs/rewards.md)", file=sys.stderr)
     print(summary(label, {key: value for key, value in metrics.items() if key in figures}))
 
 

@@ -19,7 +19,7 @@ from posttrain.evaluate.intervals import FAILED_COUNT
 from posttrain.params.params import did_you_mean
 from posttrain.params.stage_table import Settings
 from posttrain.report.policies import Policy, reference
-from posttrain.report.summary import BOUNDS, FELL, GAIN, Figures, figures_of, is_measured
+from posttrain.report.summary import BOUNDS, FELL, GAIN, Figures, figures_of, is_read
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def decide(policies: Sequence[Policy], settings: Settings) -> Decision:
     rows = [_row(setting, by_label) for setting in (*pooled, *others)]
     kept = [setting for setting in pooled if any(policy.parsed for policy in setting.trained)]
     name = next(setting.label for setting in pooled if base.name in setting.names)
-    rows.sort(key=lambda row: -row.figures["score"] if is_measured(row.figures) else float("inf"))
+    rows.sort(key=lambda row: -row.figures["score"] if is_read(row.figures) else float("inf"))
     watched = guarded(read)
     fallen = {base.label: _fallen(base, kept, watched) for base in kept}
     return Decision(tuple(rows), {setting.label: _against(setting, kept) for setting in kept}, name, fallen)

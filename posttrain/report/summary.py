@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from posttrain.evaluate.intervals import FAILED_COUNT, failures_note
-from posttrain.report.markup import NOT_MEASURED
+from posttrain.report.markup import NOT_MEASURED, UNREAD
 from posttrain.report.policies import Policy
 from posttrain.rewards.usage import NAMES as JUDGED
 from posttrain.tasks.task import load_task
@@ -30,7 +30,7 @@ FELL = "fell_"
 BOUNDS = ("_low", "_high")
 CANNOT_TELL = "cannot tell"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
-"""The figures that say nothing of a policy without a readable answer."""
+"""The figures that say nothing where no reward judges the prompts."""
 _LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+|maj_at_\d+|best_of_\d+_by_.+")
 
 
@@ -64,7 +64,7 @@ def shown_parts(keys: Iterable[str]) -> list[str]:
     """Return the figures with a column of their own; an interval and a count of failures stand in their part's cell."""
     known = dict.fromkeys(keys)
     parts = dict.fromkeys(key.removesuffix(FAILED_COUNT) if key.startswith("reward_") else key for key in known)
-    others = (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "kl")
+    others = (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "judged", "kl")
     return [key for key in parts if key not in others and not key.startswith(FELL) and not _is_bound(key, known)]
 
 
@@ -150,8 +150,21 @@ def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
 
 
 def is_measured(figures: Figures) -> bool:
-    """Return whether any completion has an answer that could be read; if none has, its scores say nothing."""
+    """Return whether a reward judges the prompts; if none does, the score says nothing."""
+    return figures.get("judged") != 0
+
+
+def is_read(figures: Figures) -> bool:
+    """Return whether any completion has an answer that could be read; if none has, no difference is tested."""
     return figures.get("parsed") != 0
+
+
+def score_cell(figures: Figures) -> str:
+    """Return a score with its interval; one of answers that could not be read says so."""
+    if not is_measured(figures):
+        return NOT_MEASURED
+    shown = f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
+    return shown if is_read(figures) else f"{shown} ({UNREAD})"
 
 
 def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
@@ -167,7 +180,7 @@ def reference_of(summary: Mapping[str, Figures]) -> str:
 def subtracted(summary: Mapping[str, Figures]) -> str:
     """Return the row that the others are tested against: the one without a difference, where others have one."""
     rows = policy_figures(summary)
-    without = [name for name, figures in rows.items() if is_measured(figures) and GAIN[0] not in figures]
+    without = [name for name, figures in rows.items() if is_read(figures) and GAIN[0] not in figures]
     if not without or not any(GAIN[0] in figures for figures in rows.values()):
         return reference_of(summary)
     return min(without, key=lambda name: rows[name].get("kl") != 0.0)
@@ -210,9 +223,7 @@ def result_rows(summary: Mapping[str, Figures]) -> list[list[str]]:
         [
             name,
             *([f"{figures.get('seeds', 1):.0f}"] if _has_seeds(summary) else []),
-            f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
-            if is_measured(figures)
-            else NOT_MEASURED,
+            score_cell(figures),
             f"{figures['gain']:+.3f} [{figures['gain_low']:+.3f}, {figures['gain_high']:+.3f}]"
             if "gain" in figures
             else "-",
@@ -246,13 +257,13 @@ def gain_parts(
     found = policy_figures(summary)
     other = subtracted(summary)
     base = found.get(other)
-    if base is None or not is_measured(base):
+    if base is None or not is_read(base):
         return []
     explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in found.items())
     return [
         explain(name, trained.get(other, [base]), trained.get(name, [figures]))
         for name, figures, explain in explained
-        if explain and is_measured(figures) and figures.get("gain_low", 0.0) > 0
+        if explain and is_read(figures) and figures.get("gain_low", 0.0) > 0
     ]
 
 
