@@ -98,6 +98,11 @@ def test_metrics_of_a_watch_are_measured_with_intervals_and_their_failures_count
     ends = {"": 0.5, "_low": 0.5, "_high": 0.5, "_failed": 1.0}
     assert found == {f"heldout_reward_valid{end}": value for end, value in ends.items()}
     assert "valid 0.500 [0.500, 0.500] (1 failed)" in capsys.readouterr().err
+    again = HeldoutWatch(WatchParams(every=1), measure, run.models.policy, 2, "watch")
+    again.load_state_dict(watch.state_dict())
+    kept = again.finish()
+    assert (kept["heldout_reward_valid"], kept["heldout_reward_valid_failed"]) == (0.5, 1.0), "a checkpoint keeps them"
+    assert kept == watch.finish()
     many = HeldoutRewards(
         sampler, run.models.policy, text, prompts * 4, SamplingParams(max_tokens=8),
         samples=2, seed=0, rewards=(true, true), max_failed=0.0, where="watch",
