@@ -16,8 +16,7 @@ from posttrain.params.slots import needed_model
 from posttrain.processes import world
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.scorable import scorable_prompts
-from posttrain.rewards.unread_answers import refuse_unread, stored_unread
+from posttrain.rewards.scorable import refuse_unread, scorable_prompts, stored_unread
 from posttrain.rewards.usage import judge_totals
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row

@@ -19,12 +19,14 @@ from posttrain.params.params import PARAMS_FILE, Params, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
 from posttrain.params.user_code import is_import_path
 from posttrain.rewards.reward import WeightedReward
-from posttrain.rewards.unread_answers import SHOWN, Unread, refuse_unread, stored_unread, why_unread
+from posttrain.rewards.scorable import Unread, refuse_unread, stored_unread
+from posttrain.rewards.unread_answers import SHOWN, why_unread
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.tables.columns import Kind
+from posttrain.tables.first_rows import FIRST, FirstRows, drawn_rows, first_rows
 from posttrain.tables.sources import sources_by_key
-from posttrain.tables.user_data import FIRST, FirstRows, ReadSource, drawn_rows, first_rows, place_of, split_tables
+from posttrain.tables.user_data import ReadSource, place_of, split_tables
 from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
 from posttrain.workspace import table_path

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
 import polars as pl
 
-from posttrain.errors import DataError, excerpt
+from posttrain.errors import excerpt
 from posttrain.rewards.correct import CorrectOptions, correct
 from posttrain.rewards.reward import WeightedReward
-from posttrain.rewards.scorable import why_not_scorable
+from posttrain.rewards.scorable import Unread, why_not_scorable
 from posttrain.rollout import Prompt
 from posttrain.tables.columns import Kind, canonical
-from posttrain.tables.store import read_note
 
-MOST: Final = 0.05
-"""The largest share of training prompts with answers that `correct` cannot read in a run that sets no reward."""
 SHOWN: Final = 5
 _TERM: Final = WeightedReward(type="correct", reward=correct, options=CorrectOptions())
-
-
-class Unread(NamedTuple):
-    """How many answers of training prompts cannot be read."""
-
-    rows: int
-    of: int
-    examples: Sequence[str]
-    """Where some of them are, with the reasons."""
 
 
 def unread_in(frame: pl.DataFrame) -> Unread:
@@ -54,22 +41,3 @@ def answer_notes(tables: Mapping[Kind, pl.DataFrame]) -> dict[Kind, str]:
     """Return what is stored with tables of prompts that have such answers."""
     found = {kind: unread_in(frame) for kind, frame in tables.items() if kind == "prompts"}
     return {kind: canonical({"unread": one._asdict()}) for kind, one in found.items() if one.rows}
-
-
-def stored_unread(table: Path) -> Unread | None:
-    """Return what was counted when a table was made; None: all its answers can be read."""
-    note = read_note(table).get("unread")
-    return None if note is None else Unread(**note)
-
-
-def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
-    """Refuse a run without a reward where `correct` cannot read too many answers; `counted`: of which rows."""
-    if found is None or found.rows <= MOST * found.of:
-        return
-    what = f"it sets no reward, so it learns by `correct`, which cannot read {found.rows:,} of {found.of:,} answers "
-    what += f"{counted}:"
-    fix = (
-        "Name what it learns by, e.g. reward: {correct: {answer: math}} (or exact, choice, regex; docs/rewards.md); "
-        f"or write answers that it can read. At most {MOST:.0%} may be left out"
-    )
-    raise DataError(what="\n  ".join([what, *found.examples]), where=f"{section}.reward", fix=fix)

@@ -16,7 +16,8 @@ from posttrain.checks.check_rows import check_rows
 from posttrain.errors import DataError, ParamsError
 from posttrain.params import user_code
 from posttrain.params.user_code import load_object
-from posttrain.rewards.unread_answers import answer_notes, stored_unread
+from posttrain.rewards.scorable import stored_unread
+from posttrain.rewards.unread_answers import answer_notes
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
 from posttrain.tables.store import read_table

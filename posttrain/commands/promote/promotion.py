@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from posttrain.compare.evaluated import EvaluatedPolicy
+from posttrain.compare.evaluated import EvaluatedPolicy, check_same_prompts
 from posttrain.compare.guards import falls, guarded, untested
 from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
@@ -115,15 +115,23 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
     if not (names := guarded([candidate])):
         return []
     settings = read()
-    labels = {run.model: label for label, run in reversed(evaluated(settings).items())}
+    runs = evaluated(settings)
+    same = {label: run for label, run in runs.items() if run.table == runs[candidate.policy].table}
+    labels = {run.model: label for label, run in reversed(same.items())}
     before = [group_of(settings, "evaluate.settings").get("reference"), candidate.own.get("start")]
     start = next((labels[str(model)] for model in before if str(model) in labels), None)
-    others = []
-    if start is not None and start != candidate.policy:
-        require_current(start)
-        others += select([start], None, "sampled")
-    if last is not None:
-        others += select([candidate.policy, last.tag], last.policy, "sampled")[1:]
+    others, lost = [], list[str]()
+    try:
+        if start is not None and start != candidate.policy:
+            require_current(start)
+            others += select([start], None, "sampled")
+        if last is not None:
+            others += select([candidate.policy, last.tag], last.policy, "sampled")[1:]
+        check_same_prompts([candidate, *others])
+    except (DataError, PipelineError) as error:
+        if force is None:
+            raise
+        others, lost = [], [f"not tested ({error.what})"]
     if not others and start is None:
         found = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
         fix = f"Add its start to evaluate.policies ({candidate.own.get('start', 'none')}); or --force REASON"
@@ -135,7 +143,7 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
         fix = f"`posttrain compare {candidate.policy} OTHER --metric NAME` shows it; or --force REASON"
     if found and force is None:
         raise PipelineError(what="; ".join(found), where=candidate.policy, fix=fix)
-    against = " and ".join(other.name for other in others)
+    found, against = [*lost, *found], " and ".join(other.name for other in others)
     return [f"guard: {line}" for line in found] or [
         f"guards: {', '.join(names)} did not fall against {against}"
     ] * bool(others)
