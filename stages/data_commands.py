@@ -8,6 +8,7 @@ from posttrain.params.params import load
 from posttrain.params.slots import model_of, model_slot, table_of, table_slot
 from posttrain.processes.own_command import OwnCommand, written_by
 from posttrain.processes.stage import run_named_stage
+from posttrain.rewards.unread_answers import answer_notes
 from posttrain.tables.columns import Tables
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import USER_KINDS, UserTables, load_tables
@@ -22,7 +23,7 @@ class CommandRun(UserTables, OwnCommand):
 
 def main(run: str) -> None:
     """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
-    prepare(run, _tables)
+    prepare(run, _tables, answer_notes)
 
 
 def _tables(run: str) -> Tables:

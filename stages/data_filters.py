@@ -16,6 +16,7 @@ from posttrain.params.slots import NONE, model_of, model_slot
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.scorable import check_scorable, row_fault, scorable_prompts
+from posttrain.rewards.unread_answers import answer_notes
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tables.columns import TOOL_USE, Kind, canonical
 from posttrain.tables.filters import FilterRun, filtered
@@ -61,7 +62,7 @@ def main(run: str) -> None:
     params = load(ScoredFilterRun, where)
     scored = (lambda table, kind: low_scored(table, kind, params, where)) if params.reward else None
     kind, table = filtered(run, params, scored)
-    write_tables({kind: table}, Path("data") / run)
+    write_tables({kind: table}, Path("data") / run, answer_notes({kind: table}))
 
 
 def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: str) -> tuple[pl.DataFrame, str]:

@@ -20,6 +20,7 @@ from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
+from posttrain.rewards.unread_answers import answer_notes
 from posttrain.sampling.cache import frozen_sampler
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
@@ -90,7 +91,7 @@ def _write(run: str, tables: Tables, figures: Mapping[str, float]) -> None:
     for kind, frame in tables.items():
         check_table(frame, kind, folder / f"{kind}.parquet")
     check_disjoint({str(kind): frame for kind, frame in tables.items()})
-    write_tables(tables, folder)
+    write_tables(tables, folder, answer_notes(tables))
     counts = {
         f"{kind}_{split}": tables[kind].filter(split=split).height
         for kind in ("pairs", "chat", "prompts")

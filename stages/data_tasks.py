@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from posttrain.processes.stage import run_named_stage
+from posttrain.rewards.unread_answers import answer_notes
 from posttrain.tables.prepare import prepare
 from posttrain.tasks.generate import task_tables
 
 
 def main(run: str) -> None:
     """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
-    prepare(run, task_tables)
+    prepare(run, task_tables, answer_notes)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ from posttrain.online.collect import PolicyGroups
 from posttrain.online.heldout import heldout_prompts, heldout_watch
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
+from posttrain.params.params import at, read
 from posttrain.params.slots import needed_model
 from posttrain.processes import world
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rewards.scorable import refuse_unread, scorable_prompts, stored_unread
 from posttrain.rewards.usage import judge_totals
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row
@@ -38,6 +39,8 @@ def main(run: str) -> None:
 def load(name: str, params: OnlineParams) -> Loaded:
     """Read the prompts of the table that the rewards can score, and the models that the objective needs."""
     start, table = needed_model(params.start, f"{section_of(name)}.start"), table_path(params.data)
+    if at(read(), section_of(name)).get("reward") is None:
+        refuse_unread(stored_unread(table), section_of(name), f"of {table}")
     text = load_text(start, params.date, params.template)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = scorable_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))

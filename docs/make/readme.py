@@ -22,7 +22,7 @@ from posttrain.params.stage_table import Settings
 from posttrain.params.stage_table import policies as evaluated_labels
 from posttrain.report.build import PAGE
 from posttrain.report.lineage import labels
-from posttrain.report.markup import NOT_MEASURED
+from posttrain.report.markup import NOT_MEASURED, UNREAD
 from posttrain.report.policies import read_json
 from posttrain.report.results import reward_note
 from posttrain.report.stale_results import staleness
@@ -31,6 +31,7 @@ from posttrain.report.summary import (
     Figures,
     gains,
     is_measured,
+    is_read,
     policy_figures,
     result_rows,
     result_titles,
@@ -159,7 +160,7 @@ def draw(summary: Mapping[str, Figures], settings: Settings, members: Mapping[st
 
 def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
     rows = [
-        {"policy": name, "label": f"{figures['score']:.2f}", **{key: figures[key] for key in ("score", "low", "high")}}
+        {"policy": name, "label": _label(figures), **{key: figures[key] for key in ("score", "low", "high")}}
         if is_measured(figures)
         else {"policy": name, "label": NOT_MEASURED, "high": 0.0}
         for name, figures in policies.items()
@@ -197,6 +198,10 @@ def _bars(policies: Mapping[str, Figures], colour: Spec) -> Spec:
             },
         ],
     }
+
+
+def _label(figures: Figures) -> str:
+    return f"{figures['score']:.2f}" + ("" if is_read(figures) else f" ({UNREAD})")
 
 
 def _learning(settings: Settings, colour: Spec) -> list[Spec]:

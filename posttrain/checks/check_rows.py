@@ -19,13 +19,20 @@ from posttrain.params.params import PARAMS_FILE, Params, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of
 from posttrain.params.user_code import is_import_path
 from posttrain.rewards.reward import WeightedReward
+from posttrain.rewards.scorable import Unread, refuse_unread, stored_unread
+from posttrain.rewards.unread_answers import SHOWN, why_unread
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
+from posttrain.tables.columns import Kind
+from posttrain.tables.first_rows import FIRST, FirstRows, drawn_rows, first_rows
 from posttrain.tables.sources import sources_by_key
-from posttrain.tables.user_data import FIRST, FirstRows, first_rows
+from posttrain.tables.user_data import ReadSource, place_of, split_tables
 from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
+from posttrain.workspace import table_path
 
+DRAWN: Final = 1000
+"""Rows of a table of prompts whose answers are tried."""
 EXAMPLE: Final = Prompt("example", ({"role": "user", "content": "What is 2 + 3?"},), (), "5")
 """The prompt for a reward whose run reads no prompts that are there yet."""
 
@@ -49,7 +56,10 @@ def check_rows() -> str:
                 errors.append(str(error))
             else:
                 errors += (f"{where}: {line}" for line in rows.faults)
+        errors += _split_faults(name, {key: (kind, found.get(f"{name}/{key}")) for key, (kind, _) in sources.items()})
     notes = [*_unread(settings, found), *_unread_variables(settings, found)]
+    unread, said = _unread_answers(settings)
+    errors, notes = [*errors, *unread], [*notes, *said]
     called, more = _call_rewards(list(_own_rewards(settings)), found)
     errors += called
     if errors:
@@ -57,6 +67,20 @@ def check_rows() -> str:
         what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
     return "\n".join([*notes, *more])
+
+
+def _split_faults(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> list[str]:
+    """Divide what was read of an entry into splits, as the stage does; where files have more rows, they may agree."""
+    reads: dict[Kind, list[ReadSource]] = {}
+    for kind, rows in sources.values():
+        if rows is None or rows.read is None:
+            return []
+        reads.setdefault(kind, []).append(rows.read)
+    try:
+        split_tables(reads, f"data.files.{name}")
+    except PosttrainError as error:
+        return [] if any(rows is not None and rows.cut for _, rows in sources.values()) else [str(error)]
+    return []
 
 
 def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:
@@ -67,6 +91,45 @@ def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]
     left += [f"what data.tasks.{name} makes" for name, run in group_of(settings, "data.tasks").items() if _is_own(run)]
     if left:
         yield f"note: not read: {', '.join(left)}"
+
+
+def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
+    """The runs of GRPO and the like without a reward whose answers `correct` cannot read, and what was tried."""
+    errors, notes = list[str](), list[str]()
+    for name, run in group_of(settings, "online.runs").items():
+        data = str(run.get("data", "")) if isinstance(run, Mapping) and run.get("reward") is None else ""
+        where, entry = f"online.runs.{name}", data.removesuffix("/prompts")
+        if entry == data:
+            continue
+        try:
+            if entry in group_of(settings, "data.files"):
+                found = _drawn_answers(entry)
+                counted = f"of {found.of:,} rows of {data}, drawn with the seed 0"
+                notes.append(f"note: {where} has no reward: `correct` was tried on the answers {counted}")
+            elif (stored := stored_unread(table_path(data))) is None:
+                continue
+            else:
+                found, counted = stored, f"of {table_path(data)}"
+            refuse_unread(found, where, counted)
+        except PosttrainError as error:
+            errors.append(str(error))
+    return errors, notes
+
+
+def _drawn_answers(entry: str) -> Unread:
+    """Return how many answers of rows that are drawn from the files of an entry cannot be read."""
+    params, wrong, tried = load_settings("data.files", entry), list[str](), 0
+    sources = {key: source for key, (kind, source) in sources_by_key(params).items() if kind == "prompts"}
+    for key, source in sources.items():
+        where, root = f"data.files.{entry}.{key}", Path(params.path)
+        rows = drawn_rows(
+            source, "prompts", where, root, outside_workspace=params.outside_workspace, count=DRAWN // len(sources)
+        )
+        tried += rows.height
+        for row in rows.iter_rows(named=True):
+            if (why := why_unread(row)) is not None:
+                wrong.append(f"{place_of(row['file'], row['line'])}: {excerpt(row['answer'], 60)} ({why})")
+    return Unread(len(wrong), tried, wrong[:SHOWN])
 
 
 def _unread_variables(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from posttrain.params.seeds import SEED, SEED_MEANING
 from posttrain.params.slots import MODEL, slots
 from posttrain.params.stage_table import STAGES
 from posttrain.params.user_code import PATH
-from posttrain.rewards.catalog import REWARDS, Rewards
+from posttrain.rewards.catalog import REWARDS, Metrics, Rewards
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.tables.sources import UserTables
 from posttrain.tasks.task import TASKS, load_task
@@ -28,6 +28,7 @@ NAME: Final = "^[A-Za-z0-9][A-Za-z0-9_-]*$"
 OWN: Final[JsonSchemaValue] = {"type": "string", "pattern": f"^{PATH.pattern}$"}
 """The import path of something of the user's own."""
 _READS_REWARDS: Final = get_args(Rewards)[1].func
+_READS_METRICS: Final = get_args(Metrics)[1].func
 _REWARDS: Final = "rewards"
 """The definition of rewards, which some of them hold."""
 _TERMS: Final = [(key, field) for key, field in WeightedReward.model_fields.items() if key in TERM_KEYS | WORKER_KEYS]
@@ -123,6 +124,9 @@ class _Schema(GenerateJsonSchema):
             return self._choice(choice)
         if function is _READS_REWARDS:
             return {"$comment": _REWARDS}
+        if function is _READS_METRICS:
+            names: JsonSchemaValue = {"type": "array", "items": {"type": "string"}}
+            return {"anyOf": [names, {"type": "object"}]}
         inner = super().function_before_schema(schema)
         if getattr(function, "__name__", "") == _SHORT_FORM:
             words: JsonSchemaValue = {"type": "string"}

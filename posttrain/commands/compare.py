@@ -26,6 +26,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--table", metavar="NAME/KIND", help=table)
     page = "write a page: a row for each setting, with the parameters that vary as columns, the best first"
     parser.add_argument("--to", metavar="FILE", help=page)
+    metric = "compare a metric, or a part of the reward, instead of the score: a name of evaluate.settings.metrics"
+    parser.add_argument("--metric", metavar="NAME", help=metric)
     parser.add_argument("--greedy", action="store_true", help="compare the greedy completions, not the sampled ones")
     tokens = "of two policies: how the second one ranks each token of the first one's greedy answers"
     parser.add_argument("--tokens", action="store_true", help=tokens)
@@ -36,25 +38,32 @@ def run(arguments: Namespace) -> str:
     if arguments.tokens:
         return _tokens(arguments)
     from posttrain.compare.comparison import compare
+    from posttrain.compare.guards import by_metric, without_value
     from posttrain.compare.paired import Score
     from posttrain.compare.selection import select
     from posttrain.compare.text import as_data, as_text
 
     score: Score = "greedy" if arguments.greedy else "sampled"
     chosen = select(arguments.names, arguments.policy, score, arguments.task, arguments.table)
+    notes = _not_current([one.policy for one in chosen if not one.weights])
+    if arguments.metric:
+        notes += without_value(chosen, arguments.metric)
+        chosen = [by_metric(one, arguments.metric) for one in chosen]
     found = compare(chosen, arguments.against)
-    found = replace(found, notes=[*_not_current([one.policy for one in chosen if not one.weights]), *found.notes])
+    found = replace(found, notes=[*notes, *found.notes])
     if arguments.to:
         from posttrain.report.comparison_page import comparison_page
         from posttrain.workspace import write_text
 
-        write_text(Path(arguments.to), comparison_page(found, _typed(arguments), score, arguments.against))
-    return Document(as_json(as_data(found))) if arguments.json else as_text(found, score)
+        write_text(
+            Path(arguments.to), comparison_page(found, _typed(arguments), score, arguments.against, arguments.metric)
+        )
+    return Document(as_json(as_data(found))) if arguments.json else as_text(found, score, arguments.metric)
 
 
 def _typed(arguments: Namespace) -> str:
     """Return the command line again, as far as it says what is compared."""
-    options = {"policy": arguments.policy, "against": arguments.against, "table": arguments.table}
+    options = {name: getattr(arguments, name) for name in ("policy", "against", "table", "metric")}
     pairs = [*((name, given) for name, given in options.items() if given), *(("task", one) for one in arguments.task)]
     words = [word for name, given in pairs for word in (f"--{name}", given)]
     return shlex.join(["compare", *arguments.names, *words, *["--greedy"] * arguments.greedy])
@@ -77,7 +86,9 @@ def _tokens(arguments: Namespace) -> str:
     from posttrain.compare.token_shift import token_shift
     from posttrain.errors import ParamsError
 
-    others = [name for name in ("policy", "against", "task", "table", "to", "greedy") if getattr(arguments, name)]
+    others = [
+        name for name in ("policy", "against", "task", "table", "to", "metric", "greedy") if getattr(arguments, name)
+    ]
     if others:
         what, fix = f"--{others[0]} is not read with --tokens", f"Remove --{others[0]}"
         raise ParamsError(what=what, where="compare", fix=fix)

@@ -17,7 +17,8 @@ the figures, all measured on prompts that nothing was trained on:
   truncated             share of completions that were cut at the longest length
   length                mean number of tokens of a completion
   KL to NAME            how far the policy is from that one, in nats per completion (k1)
-  other columns         the mean of a reward, or a figure of the task"""
+  other columns         the mean of a metric or a part of the reward [95 %], the completions on which it failed are left
+                        out and counted; or a figure of the task"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from posttrain.compare.belonging import unlike
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.compare.guards import Fall, falls, guarded, untested
 from posttrain.compare.paired import tested
 from posttrain.compare.settings import Setting, differing, grouped, mean_score, meaning
 from posttrain.compare.statistics import Finding, findings
@@ -31,6 +32,8 @@ class Pair:
     left: int
     right: int
     finding: Finding
+    falls: tuple[Fall, ...] = ()
+    """The guarded metrics (`must_not_fall`) of which one setting has clearly less."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,12 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
     pairs = _pairs([setting.label for setting in settings], settings, against)
     scored = [scores(setting.trained) for setting in settings]
-    held_out = [Pair(*pair, finding) for pair, finding in zip(pairs, tested(scored, pairs), strict=True)]
+    watched = guarded(found)
+    held_out = [
+        Pair(*pair, finding, tuple(falls(settings[pair[0]], settings[pair[1]], watched)))
+        for pair, finding in zip(pairs, tested(scored, pairs), strict=True)
+    ]
+    notes += untested(found, watched)
     at = [at_equal(settings, budget) for budget in BUDGETS]
     training = [_in_training(equal, settings, pairs) for equal in at]
     return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_few(means), *_unequal(means)])
@@ -98,6 +106,10 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
 
 def verdict(pair: Pair, labels: Sequence[str]) -> str:
     """Return the result as a sentence; with one seed each it is about the two trainings, not about their settings."""
+    return "; ".join([_by_score(pair, labels), *map(str, pair.falls)])
+
+
+def _by_score(pair: Pair, labels: Sequence[str]) -> str:
     finding = pair.finding
     if not finding.significant:
         return "cannot tell"

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from posttrain.compare.experiments import TIMES
-from posttrain.compare.paired import Score, is_readable, prompt_scores
+from posttrain.compare.paired import Score, is_readable, prompt_parts, prompt_scores
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
 from posttrain.measure.record import read_record
@@ -44,6 +44,12 @@ class EvaluatedPolicy:
     """The section of params.yaml with the settings of the run that made the model."""
     parsed: bool
     """Whether any completion has an answer that could be read; if none has, the scores mean nothing."""
+    parts: Mapping[str, Floats] = field(default_factory=dict)
+    """Name -> the mean of a part of the reward, or of a metric, on every prompt."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """Name -> how many completions have no value of it."""
+    metric: str = ""
+    """The metric that stands in place of its score; empty for the score itself."""
     weights: str = ""
     """The command that brings its model into the workspace; empty for a policy of the workspace."""
     code: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +103,7 @@ def evaluated_policy(
     score: Score,
 ) -> EvaluatedPolicy:
     """Return a policy by its rollouts; `settings`: the whole of the params.yaml that it was made with."""
-    scores = prompt_scores(rollouts, score)
+    scores, (parts, failed) = prompt_scores(rollouts, score), prompt_parts(rollouts, score)
     plot = folder / plot_path(model)
     return EvaluatedPolicy(
         name=name,
@@ -110,6 +116,8 @@ def evaluated_policy(
         seconds=_seconds(folder, name, stage_of(settings, model)),
         section=section_of(settings, model),
         parsed=is_readable(rollouts, score),
+        parts=parts,
+        failed=failed,
     )
 
 

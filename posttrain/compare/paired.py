@@ -11,6 +11,7 @@ import polars as pl
 
 from posttrain.compare.statistics import Difference, Finding, Floats, difference, findings
 from posttrain.errors import DataError
+from posttrain.rollout import FAILED
 
 Score = Literal["sampled", "greedy"]
 """Sampled: the mean reward of the samples (pass@1 where it is 0 or 1); greedy: that of the likeliest completion."""
@@ -20,6 +21,27 @@ def prompt_scores(rollouts: pl.DataFrame, score: Score) -> pl.DataFrame:
     """Return the score of every prompt: `prompt_id` and `reward`, null where no completion could be scored."""
     chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
     return chosen.group_by("prompt_id", maintain_order=True).agg(pl.col("reward").mean().cast(pl.Float64))
+
+
+def prompt_parts(rollouts: pl.DataFrame, score: Score) -> tuple[dict[str, Floats], dict[str, int]]:
+    """Return the mean of each part of the reward and each metric on every prompt, and how many completions lack one.
+
+    Completions without a score count nowhere. NaN: no completion of the prompt has the value.
+    """
+    if "scores" not in rollouts.columns:
+        return {}, {}
+    chosen = rollouts.filter(pl.col("greedy") if score == "greedy" else ~pl.col("greedy"))
+    order = chosen.select(pl.col("prompt_id").unique(maintain_order=True))
+    scored = chosen.filter(pl.col("reward").is_not_null()).select("prompt_id", one="scores")
+    rows = scored.explode("one").unnest("one").drop_nulls("name")
+    value = pl.when(~pl.col("status").is_in(sorted(FAILED))).then("value")
+    means = rows.group_by("name", "prompt_id", maintain_order=True).agg(value.mean(), lost=value.null_count())
+    found, lost = {}, {}
+    for (name,), mine in means.group_by("name", maintain_order=True):
+        joined = order.join(mine, on="prompt_id", how="left", maintain_order="left")
+        found[str(name)] = joined["value"].fill_null(float("nan")).to_numpy()
+        lost[str(name)] = int(mine["lost"].sum())
+    return found, lost
 
 
 def is_readable(rollouts: pl.DataFrame, score: Score) -> bool:

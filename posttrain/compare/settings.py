@@ -21,7 +21,7 @@ _SEEDS = re.compile(r"([-_.](s|seed)?[-_.]?)?\d*$")
 
 HOW = frozenset(
     {"policy", "data", "split", "prompts", "samples", "kl_samples", "device", "engine", "engine_args", "engine_servers"}
-    | {"batch", "completions", "max_failed", "on_failures"}
+    | {"batch", "completions", "max_failed", "on_failures", "metrics", "must_not_fall"}
 )
 """Settings of an evaluation that do not change what its score means; which prompts they are, their ids say."""
 
@@ -52,7 +52,10 @@ def differing(found: Sequence[Flat]) -> list[str]:
 
 def meaning(policy: EvaluatedPolicy) -> Flat:
     """Return the settings of a policy's evaluation that change what its score means: all but a few, named in HOW."""
-    return meaning_of(policy.policy, policy.settings)
+    found = meaning_of(policy.policy, policy.settings)
+    own = (f"reward.{policy.metric}", f"reward.{policy.metric}.weight")
+    kept = (key for key in found if not key.startswith("reward.") or key.startswith(f"{own[0]}."))
+    return {key: found[key] for key in kept if key not in own} if policy.metric else found
 
 
 def meaning_of(label: str, settings: Flat) -> Flat:

@@ -12,13 +12,13 @@ from posttrain.compare.comparison import Comparison, Mean, Pair, Training, verdi
 from posttrain.compare.paired import Score
 from posttrain.measure.text_table import text_table
 
-MOST_PAIRS = 15
+MOST_PAIRS, MOST_FALLS = 15, 3
 UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
 
 
-def as_text(found: Comparison, score: Score) -> str:
-    """Return the whole comparison for the terminal, the conclusion last."""
-    metric = score_title(score)
+def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
+    """Return the whole comparison for the terminal, the conclusion last; `named`: the metric that is compared."""
+    metric = score_title(score, named)
     parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
     parts += [f"note: {note}" for note in found.notes]
     labels = [mean.label for mean in found.means]
@@ -30,13 +30,19 @@ def as_text(found: Comparison, score: Score) -> str:
     return "\n\n".join([*parts, conclusion(found)])
 
 
-def score_title(score: Score) -> str:
-    """Return what a score is called where it is shown."""
-    return "score" if score == "sampled" else "greedy score"
+def score_title(score: Score, named: str | None = None) -> str:
+    """Return what a score, or the metric of that name, is called where it is shown."""
+    return named or "score" if score == "sampled" else f"greedy {named or 'score'}"
 
 
 def conclusion(found: Comparison) -> str:
-    """Return the conclusion in one line."""
+    """Return the conclusion in one line, with the guarded metrics that fell."""
+    fallen = [f" But {fall}." for pair in found.held_out for fall in pair.falls]
+    more = f" And {len(fallen) - MOST_FALLS} more." if len(fallen) > MOST_FALLS else ""
+    return f"{_conclusion(found)}{''.join(fallen[:MOST_FALLS])}{more}"
+
+
+def _conclusion(found: Comparison) -> str:
     labels = [mean.label for mean in found.means]
     if len(labels) == 1:
         return "There is only one setting: nothing to compare."
@@ -99,6 +105,7 @@ def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
         "left": labels[pair.left],
         "right": labels[pair.right],
         **asdict(pair.finding),
+        "must_not_fall": [asdict(fall) for fall in pair.falls],
         "verdict": verdict(pair, labels),
     }
 

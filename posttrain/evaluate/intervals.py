@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,30 @@ def prompt_figures(known: Sequence[Sequence[float]], samples: int, seed: int) ->
         rates = [pass_at_k(len(group), np.array([group.sum()]), k) for group in groups]
         found[f"pass_at_{k}"] = float(np.concatenate(rates).mean())
     return found
+
+
+def part_figures(name: str, values: Sequence[Sequence[float | None]], seed: int) -> dict[str, float]:
+    """Return the mean of a part of the reward, or of a metric, over prompts, with its interval.
+
+    values: those of each prompt's completions; None: it failed there. `NAME_failed` counts these, where there are any.
+    """
+    known = [[value for value in mine if value is not None] for mine in values]
+    failed = sum(map(len, values)) - sum(map(len, known))
+    found: dict[str, float] = {}
+    if any(known):
+        figures = prompt_figures(known, 1, seed)
+        found = {f"{name}{end}": figures[f"score{end}"] for end in ("", "_low", "_high")}
+    return found | ({f"{name}{FAILED_COUNT}": float(failed)} if failed else {})
+
+
+FAILED_COUNT: Final = "_failed"
+"""Ends the name of the number of completions without a value of a metric."""
+
+
+def failures_note(figures: Mapping[str, float], name: str) -> str:
+    """Return how many completions have no value of a metric, as it stands next to its mean; empty where all have."""
+    failed = figures.get(f"{name}{FAILED_COUNT}") or 0
+    return f" ({failed:,.0f} failed)" if failed else ""
 
 
 def is_outcome(scores: Floats) -> bool:

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from posttrain.errors import DataError
-from posttrain.evaluate.intervals import best_of_k, prompt_figures, sizes
+from posttrain.evaluate.intervals import FAILED_COUNT, best_of_k, failures_note, part_figures, prompt_figures, sizes
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
@@ -20,6 +20,7 @@ from posttrain.models.forward.forward import score_tokens
 from posttrain.models.master_weights import frozen_on
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
+from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.usage import judge_metrics
 from posttrain.rollout import FAILED, Rollout, Score, TokenRow
@@ -27,7 +28,8 @@ from posttrain.tables.columns import SCORE, canonical
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
 
-NOT_MEASURED = "the score is not measured, as no completion has an answer that can be read and compared"
+UNREAD = "no completion has an answer that can be read and compared"
+NOT_MEASURED = "the score is not measured, as no reward judges these prompts"
 
 
 def evaluation_metrics(
@@ -47,17 +49,28 @@ def evaluation_metrics(
     metrics |= _majority(reward, by_prompt, samples) | _best_of(reward, by_prompt, samples)
     if len(sampled) < count:
         metrics["failed"] = 1 - len(sampled) / count
+    counted = [name for name in reward.terms if name in weights(reward.terms)]
+    if all(one.scores[name].reason.startswith(NOT_JUDGED) for one in sampled for name in counted):
+        metrics["judged"] = 0.0
     metrics["greedy"] = float(np.mean([reward.total(rollout) for rollout in greedy])) if greedy else math.nan
-    counted = weights(reward.terms)
-    parts = {name: value for name, value in reward.means(sampled).items() if [*counted] != [name]}
     return metrics | {
-        **{f"reward_{name}": value for name, value in parts.items()},
+        **_parts(reward, by_prompt, seed),
         "parsed": float(np.mean([status(reward, rollout) == "ok" for rollout in sampled])),
         "truncated": float(np.mean([rollout.truncated for rollout in sampled])),
         "length": float(np.mean([len(rollout.logps) for rollout in sampled])),
         **_task_metrics(sampled, scores),
         **judge_metrics(),
     }
+
+
+def _parts(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], seed: int) -> dict[str, float]:
+    """Return each part of the reward and each metric; the only part that counts is the score."""
+    found: dict[str, float] = {}
+    for name in (name for name in reward.terms if [*weights(reward.terms)] != [name]):
+        scores = [[rollout.scores[name] for rollout in mine if not reward.failure(rollout)] for mine in by_prompt]
+        values = [[None if score.status in FAILED else score.value for score in mine] for mine in scores]
+        found |= part_figures(f"reward_{name}", values, seed)
+    return found
 
 
 def _majority(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:
@@ -210,13 +223,15 @@ def _total(reward: RewardSum | None, rollout: Rollout) -> float | None:
 
 def summary(label: str, metrics: dict[str, float]) -> str:
     """Return the metrics as one printed line."""
-    if not metrics["parsed"]:
+    if metrics.get("judged") == 0:
         return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
     name = "pass@1" if "pass_at_1" in metrics else "score"
-    parts = [key for key in metrics if key.startswith(("score_", "reward_")) and key not in ("score_low", "score_high")]
-    shown = "".join(f"{key.partition('_')[2]} {metrics[key]:.3f}, " for key in parts)
+    ends = ("_low", "_high", FAILED_COUNT)
+    parts = [key for key in metrics if key.startswith(("score_", "reward_")) and not key.endswith(ends)]
+    shown = "".join(f"{key.partition('_')[2]} {metrics[key]:.3f}{failures_note(metrics, key)}, " for key in parts)
     greedy = f"greedy {metrics['greedy']:.3f}, " if "greedy" in metrics else ""
+    unread = "" if metrics["parsed"] else f" ({UNREAD})"
     return (
-        f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}], "
+        f"{label}: {name} {metrics['score']:.3f} [{metrics['score_low']:.3f}, {metrics['score_high']:.3f}]{unread}, "
         f"{greedy}{shown}length {metrics['length']:.1f}"
     )

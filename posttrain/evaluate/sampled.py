@@ -12,7 +12,7 @@ import polars as pl
 from posttrain.errors import excerpt
 from posttrain.evaluate.completions import hide_stderr, select_text
 from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
-from posttrain.evaluate.metrics import NOT_MEASURED, evaluation_metrics, kl_to_reference, rollouts_table, summary
+from posttrain.evaluate.metrics import UNREAD, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
@@ -62,7 +62,7 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     progress.close()
     scorer = model_of(params.reward_model, f"{section}.reward_model")
     context = Context(runtime, section, scorer, text, params.sampling.max_tokens)
-    reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
+    reward = RewardSum(params.terms, context, wait_above(params.on_failures, params.max_failed))
     judged = [without_context(text, rollouts) for rollouts in drawn] if turns else drawn
     sampled, greedy = (reward.score(rollouts) for rollouts in judged)
     if turns and params.samples > 1:
@@ -95,10 +95,10 @@ def write_results(
     rows = with_ids(select_text(pl.concat(tables), params.completions), "rollouts")
     write_table(rows, folder / "rollouts.parquet", "rollouts")
     write_json(folder / "metrics.json", figures := rounded(metrics, 5))
-    write_json(folder / "headline.json", {label: figures["score"]} if metrics["parsed"] else {})
+    write_json(folder / "headline.json", {label: figures["score"]} if metrics.get("judged") != 0 else {})
     if not metrics["parsed"]:
         first = "" if params.completions == "none" else f"; the first is {excerpt(measured[0][0][0].text, 100)}"
-        print(f"evaluate@{label}: {NOT_MEASURED}{first} (docs/rewards.md)", file=sys.stderr)
+        print(f"evaluate@{label}: {UNREAD}{first} (docs/rewards.md)", file=sys.stderr)
     print(summary(label, {key: value for key, value in metrics.items() if key in figures}))
 
 

@@ -13,8 +13,17 @@ from posttrain.evaluate.intervals import SEED
 from posttrain.models.device import DeviceParams
 from posttrain.params.params import PARAMS_FILE, Params, at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
-from posttrain.rewards.catalog import MEASURED, Rewards, need_a_weight, need_reward_model
+from posttrain.rewards.catalog import (
+    MEASURED,
+    SCORE,
+    Metrics,
+    Rewards,
+    need_reward_model,
+    refuse_metrics,
+    with_metrics,
+)
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
+from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import Split
@@ -68,14 +77,41 @@ class EvaluateParams(Params):
         default_factory=list,
         description="turns before each prompt, e.g. [{role: system, content: ...}] and examples: user, assistant, ...",
     )
-    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
-        MEASURED, description="what is measured; the weighted sum is the score"
+    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
+        SCORE, description="weight of each reward by name; the weighted sum is the score"
+    )
+    metrics: Metrics = Field(
+        MEASURED,
+        description="rewards that are measured next to the score: [NAME, ...] or {NAME: {its options}}; where `reward` "
+        "is set, the default is none",
+    )
+    must_not_fall: list[str] = Field(
+        default_factory=list,
+        description="metrics, or parts of `reward`, that `compare` and `promote` watch: where one is clearly lower, "
+        "compare says so and promote refuses",
     )
     max_failed: MaxFailed = MAX_FAILED
     on_failures: OnFailures = "end"
     completions: Completions = Field(
         "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_reward_own_metrics(cls, given: Any) -> Any:
+        return {"metrics": {}, **given} if isinstance(given, dict) and "reward" in given else given
+
+    @property
+    def terms(self) -> dict[str, WeightedReward]:
+        """The rewards and the metrics."""
+        return with_metrics(self.reward, self.metrics)
+
+    @model_validator(mode="after")
+    def _guards_what_is_measured(self) -> EvaluateParams:
+        if odd := [name for name in self.must_not_fall if name not in self.terms]:
+            known = ", ".join(self.terms)
+            raise ValueError(f"must_not_fall: '{odd[0]}' is not measured. Add it to metrics, or name one of {known}")
+        return self
 
     @model_validator(mode="after")
     def _within_the_engine(self) -> EvaluateParams:
@@ -84,7 +120,7 @@ class EvaluateParams(Params):
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> EvaluateParams:
-        need_reward_model(self.reward, self.reward_model)
+        need_reward_model(self.terms, self.reward_model)
         if odd := [name for name, term in self.reward.items() if term.normalise]:
             raise ValueError(f"reward '{odd[0]}' has normalise: policies would not be comparable. Remove it")
         return self
@@ -92,7 +128,7 @@ class EvaluateParams(Params):
 
 SAMPLING = frozenset(
     {"samples", "kl_samples", "sampling", "engine", "engine_args", "engine_servers", "context", "reward"}
-    | {"max_failed", "on_failures"}
+    | {"metrics", "must_not_fall", "max_failed", "on_failures"}
 )
 """The settings of samples, which a likelihood does not read."""
 

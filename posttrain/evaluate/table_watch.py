@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import polars as pl
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from posttrain.algorithms.objective import STEP_COLUMNS, HeldoutItems, Objective
 from posttrain.errors import DataError
@@ -28,7 +28,7 @@ FELL = 0.5
 """Share of held-out pairs both of whose answers have become less likely from which on a line says so."""
 
 
-SAMPLED: Final[Listing[tuple[Callable[..., dict[str, Any]], Callable[..., Measure]]]] = Listing(
+SAMPLED: Final[Listing[tuple[Callable[..., tuple[dict[str, Any], dict[str, Any]]], Callable[..., Measure]]]] = Listing(
     "posttrain.online.heldout", "SAMPLED"
 )
 """What reads a reward and what samples prompts; a run without them does not depend on the code that samples."""
@@ -48,16 +48,21 @@ class DemonstrationWatch(TableWatch):
         description="the reward of samples for the rows' prompts, with the demonstration as the right answer; "
         "null: nothing is sampled, the loss decides",
     )
+    metrics: Any = Field(
+        None, description="rewards that are measured of the samples too: [NAME, ...] or {NAME: {its options}}"
+    )
     samples: int = Field(1, ge=1, description="samples of each prompt, where there is a reward")
     max_tokens: int = Field(64, ge=1, description="the longest sample, stop token included")
 
-    @field_validator("reward", mode="after")
-    @classmethod
-    def _comparable(cls, reward: dict[str, Any] | None) -> dict[str, Any] | None:
-        if reward is None:
-            return None
+    @model_validator(mode="after")
+    def _comparable(self) -> DemonstrationWatch:
+        if self.reward is None:
+            if self.metrics is not None:
+                raise ValueError("metrics are measured of samples, which only a `reward` asks for. Set reward too")
+            return self
         ((terms, _),) = SAMPLED.values()
-        return terms(reward)
+        self.__dict__["reward"], self.__dict__["metrics"] = terms(self.reward, self.metrics)
+        return self
 
 
 WATCH: Any = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")

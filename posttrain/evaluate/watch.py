@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.evaluate.intervals import Floats
+from posttrain.evaluate.intervals import Floats, failures_note
 from posttrain.evaluate.watch_rules import Evaluation, History, Verdict, mean_with_interval
 from posttrain.models.master_weights import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
@@ -82,6 +83,7 @@ class HeldoutWatch:
         self._params, self._measure, self._policy, self._steps, self._where = params, measure, policy, steps, where
         self._quantities = quantities
         self.history, self.ended = History(), False
+        self._figures: list[Mapping[str, float]] = []
         self._best = self._weights() if params.keep == "best" else {}
 
     def look(self, step: int) -> dict[str, float]:
@@ -91,6 +93,7 @@ class HeldoutWatch:
         measured = self._measure()
         newest = Evaluation(step, measured.true_P, measured.proxy_P)
         verdict = self.history.add(newest)
+        self._figures.append(measured.figures)
         if self._best and self.history.best is newest:
             self._best = self._weights()
         metrics = self._metrics(newest)
@@ -98,7 +101,9 @@ class HeldoutWatch:
             f"{label} {metrics[key]:.3f} [{metrics[f'{key}_low']:.3f}, {metrics[f'{key}_high']:.3f}]"
             for key, label in ((f"heldout_{quantity.metric}", quantity.label) for quantity in self._quantities)
         )
-        print(f"{self._where}: step {step}, held-out {', '.join(shown)}", file=sys.stderr)
+        print(
+            f"{self._where}: step {step}, held-out {', '.join([*shown, *_measured(measured.figures)])}", file=sys.stderr
+        )
         if verdict is not None:
             self._judge(step, verdict)
         return {**metrics, **measured.figures}
@@ -117,16 +122,29 @@ class HeldoutWatch:
         line = f"best held-out {decides} at step {best.step} of {last.step}; the model is that of step {kept.step}"
         print(f"{self._where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
         figures = {name: value for name, value in self._metrics(kept).items() if not name.endswith(("_low", "_high"))}
+        place = next(nth for nth, one in enumerate(self.history.evaluations) if one is kept)
+        figures |= {name: value for name, value in self._figures[place].items() if _is_metric(name)}
         found = {"best_step": best.step, "kept_step": kept.step, **rounded(figures)}
         return found if at is None else {**found, "over_optimised_step": at}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the evaluations and the best weights, for a checkpoint."""
-        return {**self.history.state_dict(), **{f"best.{name}": part for name, part in self._best.items()}}
+        names = dict.fromkeys(name for figures in self._figures for name in figures)
+        figures = {
+            f"figure.{name}": torch.tensor([of.get(name, math.nan) for of in self._figures], dtype=torch.float64)
+            for name in names
+        }
+        best = {f"best.{name}": part for name, part in self._best.items()}
+        return {**self.history.state_dict(), **figures, **best}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         self.history.load_state_dict(tensors)
+        figures = {key.removeprefix("figure."): of.tolist() for key, of in tensors.items() if key.startswith("figure.")}
+        self._figures = [
+            {name: values[nth] for name, values in figures.items() if not math.isnan(values[nth])}
+            for nth in range(len(self.history.evaluations))
+        ]
         self._best = {name: as_divided(tensors[f"best.{name}"], part) for name, part in self._best.items()}
 
     def _weights(self) -> dict[str, Tensor]:
@@ -156,6 +174,18 @@ class HeldoutWatch:
         if patience is not None and self.history.worse_in_a_row >= patience:
             print(f"{self._where}: the run ends at step {step}: {since} (watch.patience = {patience})", file=sys.stderr)
             self.ended = True
+
+
+def _is_metric(name: str) -> bool:
+    return name.startswith("heldout_reward_") and not name.endswith(("_low", "_high"))
+
+
+def _measured(figures: Mapping[str, float]) -> Iterator[str]:
+    """Yield each metric with its interval, as the line of an evaluation shows it."""
+    for key in figures:
+        if f"{key}_low" in figures:
+            name, note = key.removeprefix("heldout_reward_"), failures_note(figures, key)
+            yield f"{name} {figures[key]:.3f} [{figures[f'{key}_low']:.3f}, {figures[f'{key}_high']:.3f}]{note}"
 
 
 def run_watched(run: TrainingRun, watch: HeldoutWatch | None) -> tuple[MetricsLog, dict[str, float]]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import DataError
+from posttrain.params.params import PARAMS_FILE, load, read
+from posttrain.params.stage_table import group_of
 from posttrain.tables.columns import ID_LENGTH
-from posttrain.tables.readers import READERS, Columns, file_part
+from posttrain.tables.options import FileTable
+from posttrain.tables.readers import PLAIN, READERS, Columns, CsvDialect, file_part
+from posttrain.tables.sources import FilesRun, sources_by_key
 
 LONG: Final = 20
 """Shorter texts, such as `yes`, are in other rows too: they are searched only if the row has no longer one."""
@@ -104,7 +110,7 @@ def _source_row(file: Path, number: int) -> Any:
     if file.suffix.lower() not in READERS:
         what, fix = f"rows of a '{file.suffix}' file cannot be read", f"Name one of {', '.join(READERS)}"
         raise DataError(what=what, where=str(file), fix=f"{fix}, or give a piece of the row's text")
-    part, names = file_part(file), Columns(frozenset())
+    part, names = file_part(file, _dialect(file)), Columns(frozenset())
     next(part.rows(names, str(file)), None)
     for nth, row in part.rows(Columns(frozenset(names.seen)), str(file)):
         if nth == number:
@@ -112,6 +118,20 @@ def _source_row(file: Path, number: int) -> Any:
                 return row
             raise DataError(what=f"{row}", where=f"{file}:{number}", fix="Give a piece of the row's text")
     raise DataError(what="no row has this number", where=f"{file}:{number}", fix="Lines and rows are counted from 1")
+
+
+def _dialect(file: Path) -> CsvDialect:
+    """Return how a table of `data.files` reads this file."""
+    for name in group_of(read(), "data.files") if Path(PARAMS_FILE).is_file() else ():
+        run = load(FilesRun, f"data.files.{name}")
+        for _, source in sources_by_key(run).values():
+            if not isinstance(source, FileTable) or source.dialect == PLAIN:
+                continue
+            place = Path(os.path.abspath(Path(run.path) / source.path))
+            whole = Path(os.path.abspath(file))
+            if whole.is_relative_to(place) or fnmatch(str(whole), str(place)):
+                return source.dialect
+    return PLAIN
 
 
 def _inner(text: str, *, ascii_only: bool = False) -> str:

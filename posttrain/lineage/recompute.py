@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.evaluate.intervals import prompt_figures
+from posttrain.evaluate.intervals import part_figures, prompt_figures
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.tasks.task import load_task
 
@@ -32,7 +32,7 @@ def evaluated(frame: pl.DataFrame, seed: int) -> dict[str, float]:
     found["parsed"] = _mean((known["status"] == "ok").cast(pl.Float64))
     found["truncated"] = _mean(known["truncated"].cast(pl.Float64))
     found["length"] = _mean(lengths(known).cast(pl.Float64))
-    return found | _parts(known) | _of_tasks(known)
+    return found | _parts(known, seed) | _of_tasks(known)
 
 
 def lengths(frame: pl.DataFrame) -> pl.Series:
@@ -40,12 +40,15 @@ def lengths(frame: pl.DataFrame) -> pl.Series:
     return frame["length"] if "length" in frame.columns else frame["logps"].list.len()
 
 
-def _parts(known: pl.DataFrame) -> dict[str, float]:
-    """Return the mean of each reward over the rows that it could score."""
-    scores = known.select(pl.col("scores").explode().alias("one")).unnest("one")
-    scored = scores.filter(~pl.col("status").is_in(sorted(FAILED)))
-    means = scored.group_by("name", maintain_order=True).agg(pl.col("value").mean())
-    return {f"reward_{name}": value for name, value in means.iter_rows()}
+def _parts(known: pl.DataFrame, seed: int) -> dict[str, float]:
+    """Return each part of the reward and each metric, over the rows that it could score."""
+    scores = known.select("prompt_id", pl.col("scores").alias("one")).explode("one").unnest("one").drop_nulls("name")
+    value = pl.when(~pl.col("status").is_in(sorted(FAILED))).then("value")
+    found: dict[str, float] = {}
+    for name, part in scores.group_by("name", maintain_order=True):
+        values = part.group_by("prompt_id", maintain_order=True).agg(value)["value"].to_list()
+        found |= part_figures(f"reward_{name[0]}", values, seed)
+    return found
 
 
 def _of_tasks(known: pl.DataFrame) -> dict[str, float]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
 from posttrain.errors import DataError
-from posttrain.evaluate.intervals import Floats
+from posttrain.evaluate.intervals import Floats, part_figures
 from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
+from posttrain.params.params import Params
 from posttrain.params.slots import model_of
 from posttrain.processes import world
-from posttrain.rewards.catalog import learned, need_a_weight, term
+from posttrain.rewards.catalog import Metrics, Rewards, learned, refuse_metrics, with_metrics
 from posttrain.rewards.failures import MAX_FAILED, FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum, scored_by_first
-from posttrain.rollout import Prompt, Rollout
+from posttrain.rollout import FAILED, Prompt, Rollout
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
 from posttrain.sampling.sampler import (
@@ -73,7 +75,7 @@ def heldout_watch(
     where, sampling = f"{section}.watch", params.rollout.sampling
     reward_model = model_of(params.reward_model, f"{section}.reward_model")
     context = Context(models.runtime, where, reward_model, text, sampling.max_tokens)
-    true = RewardSum(watch.reward, context, wait_above(params.on_failures, params.max_failed))
+    true = RewardSum(watch.terms, context, wait_above(params.on_failures, params.max_failed))
     if params.rollout.ahead:
         local = LocalSampler(models.policy, text.stops, models.runtime, section=f"{section}.rollout.sampling")
         sampler = DistributedSampler(local)
@@ -115,7 +117,8 @@ def sampled_demonstrations(
     prompts = scorable_prompts(params.reward or {}, encode_prompts(text, shown), table)
     sampling = SamplingParams(max_tokens=params.max_tokens)
     check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * params.samples, sampling, where)
-    reward = RewardSum(params.reward or {}, Context(run.models.runtime, where, None, text, params.max_tokens))
+    terms = with_metrics(params.reward or {}, params.metrics or {})
+    reward = RewardSum(terms, Context(run.models.runtime, where, None, text, params.max_tokens))
     sampler = DistributedSampler(LocalSampler(run.models.policy, text.stops, run.models.runtime, section=where))
     sampled = HeldoutRewards(
         sampler, run.models.policy, text, prompts, sampling,
@@ -123,17 +126,26 @@ def sampled_demonstrations(
     )  # fmt: skip
 
     def measure() -> Measured:
-        return sampled()._replace(proxy_P=(losses := loss()).proxy_P, figures=losses.figures)
+        found, losses = sampled(), loss()
+        return found._replace(proxy_P=losses.proxy_P, figures={**losses.figures, **found.figures})
 
     return measure
 
 
-def terms_of(reward: dict[str, Any]) -> dict[str, Any]:
-    """Return the typed rewards of a run that samples without a reward model."""
-    terms = need_a_weight({name: term(name, value) for name, value in reward.items()})
+class _Terms(Params):
+    """The rewards and metrics of a run that samples without a reward model."""
+
+    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(description="what decides")
+    metrics: Metrics = Field({}, description="what is measured next to it")
+
+
+def terms_of(reward: dict[str, Any], metrics: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the typed rewards and metrics of a run that samples without a reward model."""
+    typed = _Terms.model_validate({"reward": reward, "metrics": metrics or {}})
+    terms = with_metrics(typed.reward, typed.metrics)
     if odd := [*learned(terms), *(name for name, one in terms.items() if one.normalise)]:
         raise ValueError(f"reward '{odd[0]}' needs a reward model or normalise, which samples of sft do not have")
-    return dict(terms)
+    return dict(typed.reward), dict(typed.metrics)
 
 
 SAMPLED: Final = {"reward": (terms_of, sampled_demonstrations)}
@@ -180,14 +192,33 @@ class HeldoutRewards:
             name="heldout",
         )
         true, proxy = self._rewards
-        scores = self._per_prompt(true, rollouts)
-        return Measured(scores, scores if proxy is true else self._per_prompt(proxy, rollouts))
+        scored, kept = self._scored(true, rollouts)
+        scores = self._per_prompt([true.total(one) if place in kept else np.nan for place, one in enumerate(scored)])
+        if proxy is true:
+            return Measured(scores, scores, self._metrics(scored, kept))
+        by_proxy, known = self._scored(proxy, rollouts)
+        values = [proxy.total(one) if place in known else np.nan for place, one in enumerate(by_proxy)]
+        return Measured(scores, self._per_prompt(values), self._metrics(scored, kept))
 
-    def _per_prompt(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> Floats:
-        """Return the mean reward of each prompt's samples that could be scored; nan where there is none."""
+    def _scored(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> tuple[list[Rollout], set[int]]:
+        """Return the scored samples, and the places of those that could be scored."""
         scored = scored_by_first(reward, rollouts)
-        kept = set(FailureLimit(reward, self._max_failed, self._where).check(scored))
-        values = [reward.total(rollout) if place in kept else np.nan for place, rollout in enumerate(scored)]
+        return scored, set(FailureLimit(reward, self._max_failed, self._where).check(scored))
+
+    def _metrics(self, scored: Sequence[Rollout], kept: Collection[int]) -> dict[str, float]:
+        """Return the metrics of the samples, with their intervals over prompts."""
+        found: dict[str, float] = {}
+        for name in self._rewards[0].only_measured:
+            scores = [(place, one.scores[name]) for place, one in enumerate(scored)]
+            values = [
+                [None if score.status in FAILED else score.value for place, score in part if place in kept]
+                for part in (scores[start : start + self._samples] for start in range(0, len(scores), self._samples))
+            ]
+            found |= part_figures(f"heldout_reward_{name}", values, 0)
+        return found
+
+    def _per_prompt(self, values: Sequence[float]) -> Floats:
+        """Return the mean reward of each prompt's samples that could be scored; nan where there is none."""
         by_prompt = np.array(values).reshape(len(self._prompts), self._samples)
         known = np.isfinite(by_prompt).sum(axis=1)
         return np.where(known > 0, np.nansum(by_prompt, axis=1) / np.maximum(known, 1), np.nan)

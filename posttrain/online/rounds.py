@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import STEP_COLUMNS
 from posttrain.errors import RewardError
+from posttrain.evaluate.intervals import FAILED_COUNT
 from posttrain.formulas.policy import k3
 from posttrain.models.sharding import fill
 from posttrain.online.collect import Collect, Draw
@@ -277,7 +278,7 @@ def _numbered(groups: Sequence[Batch]) -> Batch:
 
 
 def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Mean and deviation of each part over the rollouts that it could score, and the share with status `ok`."""
+    """Mean and deviation of each part over the rollouts that it could score, its share of `ok`, and its failures."""
     found: dict[str, float] = {}
     for name in names:
         scores = [rollout.scores[name] for rollout in rollouts]
@@ -286,6 +287,8 @@ def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[st
             found[f"reward_{name}"] = sum(values) / len(values)
             found[f"reward_{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
         found[f"reward_{name}_ok"] = sum(score.status == "ok" for score in scores) / len(scores)
+        if lost := len(scores) - len(values):
+            found[f"reward_{name}{FAILED_COUNT}"] = float(lost)
     return found
 
 

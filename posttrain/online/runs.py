@@ -31,7 +31,16 @@ from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.trpo import Trpo, trpo_refusal
 from posttrain.params.slots import NONE, model_of, model_slot, table_of, table_slot
-from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model, term
+from posttrain.rewards.catalog import (
+    USUAL,
+    Metrics,
+    Rewards,
+    need_a_weight,
+    need_reward_model,
+    refuse_metrics,
+    term,
+    with_metrics,
+)
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINES
@@ -58,9 +67,17 @@ class WatchParams(WatchRule):
 
     prompts: int = Field(64, ge=2, description="prompts, from the top of the split heldout")
     samples: int = Field(1, ge=1, description="samples of each prompt, with rollout.sampling")
-    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
         TRUE, description="the true reward; the reward of the run is the proxy that it is compared with"
     )
+    metrics: Metrics = Field(
+        {}, description="rewards that are measured next to it: [NAME, ...] or {NAME: {its options}}"
+    )
+
+    @property
+    def terms(self) -> dict[str, WeightedReward]:
+        """The true reward and the metrics."""
+        return with_metrics(self.reward, self.metrics)
 
 
 class OnlineParams(TrainingParams):
@@ -121,7 +138,7 @@ class OnlineParams(TrainingParams):
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> OnlineParams:
-        watched = {} if self.watch is None else self.watch.reward
+        watched = {} if self.watch is None else self.watch.terms
         need_reward_model({**watched, **self.reward}, self.reward_model)
         if odd := [name for name, term in watched.items() if term.normalise]:
             raise ValueError(f"watch.reward.{odd[0]} has normalise: steps would not be comparable. Remove it")

@@ -294,7 +294,8 @@ def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
     kind, _, run = stage.partition("@")
     tasks = {name: list(_tasks(task)) for name, task in group_of(settings, "data.tasks").items()}
     if kind == "report":
-        own: Any = [*tasks.values(), group_of(settings, "evaluate.settings").get("reward")]
+        measured = group_of(settings, "evaluate.settings")
+        own: Any = [*tasks.values(), measured.get("reward"), measured.get("metrics")]
     elif kind == "evaluate":
         own = group_of(settings, "evaluate.settings")
     else:

@@ -10,8 +10,9 @@ from typing import Any
 import polars as pl
 
 from posttrain.measure.phases import phase
+from posttrain.params.formats import texts_in
 from posttrain.params.params import read
-from posttrain.params.stage_table import Settings, group_of
+from posttrain.params.stage_table import Settings, group_of, model_runs
 from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.decision import Decision, decide
 from posttrain.report.lineage import differing, labels, made_from
@@ -57,9 +58,11 @@ from posttrain.report.tables import (
 )
 from posttrain.report.watched_metrics import about, health
 from posttrain.report.wrong import Asked, wrong_rows
+from posttrain.tables.leaks import leaks_of, tables_under
 from posttrain.tables.store import write_parquet
 from posttrain.workspace import metrics_path, write_json, write_text
 
+DATA = Path("data")
 SAMPLES, PAGE = Path("report/samples.parquet"), Path("report/report.html")
 CURVES = Path("report/curves.csv")
 SCORES = Path("report/scores.csv")
@@ -104,11 +107,15 @@ def read_report(not_current: Mapping[str, str]) -> Report:
     summary, decision = summarize(policies, rewards), decide(policies, settings)
     table = side_by_side(policies, SHOWN_PROMPTS)
     data = page_data(settings, policies, table, summary, decision, errors)
-    figures, tasks = decision.figures(), tasks_of(policies)
+    figures, tasks, found_leaks = (
+        decision.figures(),
+        tasks_of(policies),
+        leaks_of(learned(settings), tables_under(DATA)),
+    )
     written = {
         "results": results_cells(result_titles(figures), result_rows(figures), errors),
         "others": Markup("".join(other_table(other.name, as_cells(other)) for other in others)),
-        "health": health_list(health(data["curves"])),
+        "health": health_list(health(data["curves"]), found_leaks),
         "wrong": wrong_table(wrong_rows(policies) if score_name(summary) == "pass@1" else []),
         "settings": settings_tables(differing(settings)),
         "lineage": lineage_table(made_from(settings, list(policies))),
@@ -116,7 +123,15 @@ def read_report(not_current: Mapping[str, str]) -> Report:
     kept = to_json(summary, figures, tasks | decision.tasks(tasks), decision.members)
     if others:
         kept["tables"] = [{"table": other.name, **row} for other in others for row in other.rows]
+    if found_leaks:
+        kept["leaks"] = [leak.plain for leak in found_leaks]
     return Report(data, written, table, kept, headline(summary), errors)
+
+
+def learned(settings: Settings) -> list[str]:
+    """Return the tables that runs learn from, as mine/chat."""
+    named = {text for run in model_runs(settings).values() for text in texts_in(run or {})}
+    return [name for name in tables_under(DATA) if name in named]
 
 
 def build_page(not_current: Mapping[str, str], heading: Markup, to: Path) -> dict[str, str]:

@@ -12,9 +12,11 @@ from posttrain.report.markup import Column, element, listed, table
 from posttrain.report.page import plain_page
 
 
-def comparison_page(found: Comparison, command: str, score: Score, against: str | None) -> str:
+def comparison_page(
+    found: Comparison, command: str, score: Score, against: str | None, named: str | None = None
+) -> str:
     """Return the page of what a command line compared; the differences are to `against`, or to the best setting."""
-    labels, metric = [mean.label for mean in found.means], score_title(score)
+    labels, metric = [mean.label for mean in found.means], score_title(score, named)
     base = next((pair.right for pair in found.held_out), 0) if against else 0
     varied = list(dict.fromkeys(key for mean in found.means for key in mean.varied)) or ["setting"]
     titles = [*varied, "seeds", f"{metric} [95 %]", f"minus {labels[base]} [95 %, Holm]", "verdict", *BUDGETS]
@@ -29,7 +31,8 @@ def comparison_page(found: Comparison, command: str, score: Score, against: str 
         for place, mean in enumerate(found.means)
     ]
     columns = [Column(title, "left wrap" if title in (*varied, "verdict") else "") for title in titles]
-    tests = f"{metric.capitalize()}s on the same {found.prompts} held-out prompts, as `posttrain {command}` tests them."
+    what = named or f"{metric.capitalize()}s"
+    tests = f"{what} on the same {found.prompts} held-out prompts, as `posttrain {command}` tests them."
     about = element("p", f"{tests} {conclusion(found)}")
     parts = (element("h1", command), about, table(command, columns, rows), listed(found.notes))
     return plain_page(command, element("main", *parts))

@@ -6,18 +6,20 @@ The differences are those of `posttrain compare`: paired on the same prompts, wi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posttrain.compare.evaluated import evaluated_policy, scores
+from posttrain.compare.guards import Fall, by_metric, falls, guarded
 from posttrain.compare.paired import tested
 from posttrain.compare.settings import Setting, grouped, mean_score
 from posttrain.compare.statistics import Finding
 from posttrain.errors import PipelineError
+from posttrain.evaluate.intervals import FAILED_COUNT
 from posttrain.params.params import did_you_mean
 from posttrain.params.stage_table import Settings
 from posttrain.report.policies import Policy, reference
-from posttrain.report.summary import GAIN, Figures, figures_of, is_measured
+from posttrain.report.summary import BOUNDS, FELL, GAIN, Figures, figures_of, is_read
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Decision:
     """Setting -> the settings that are tested against it, with Holm's correction over them."""
     base: str
     """The setting of the policy that KL was measured against; else the first one."""
+    fallen: Mapping[str, Sequence[Fall]] = field(default_factory=dict)
+    """Setting -> the guarded metrics that are clearly lower in others than in it."""
 
     def figures(self, other: str | None = None) -> dict[str, dict[str, float]]:
         """Setting -> figures, with the difference to `other`: a setting, or one of its policies."""
@@ -50,8 +54,14 @@ class Decision:
         if names and base not in names:
             fix = did_you_mean(base, list(names)) or f"There are {', '.join(names)}"
             raise PipelineError(what=f"no setting '{base}' is evaluated", where="show results --against", fix=fix)
-        found = self.differences.get(names.get(base, ""), {})
-        return {row.setting: dict(row.figures) | _gain(found.get(row.setting)) for row in self.rows}
+        chosen = names.get(base, "")
+        found, fallen = self.differences.get(chosen, {}), self.fallen.get(chosen, ())
+        return {
+            row.setting: dict(row.figures)
+            | _gain(found.get(row.setting))
+            | {f"{FELL}{fall.metric}": fall.finding.mean for fall in fallen if fall.label == row.setting}
+            for row in self.rows
+        }
 
     @property
     def members(self) -> dict[str, tuple[str, ...]]:
@@ -76,8 +86,16 @@ def decide(policies: Sequence[Policy], settings: Settings) -> Decision:
     rows = [_row(setting, by_label) for setting in (*pooled, *others)]
     kept = [setting for setting in pooled if any(policy.parsed for policy in setting.trained)]
     name = next(setting.label for setting in pooled if base.name in setting.names)
-    rows.sort(key=lambda row: -row.figures["score"] if is_measured(row.figures) else float("inf"))
-    return Decision(tuple(rows), {setting.label: _against(setting, kept) for setting in kept}, name)
+    rows.sort(key=lambda row: -row.figures["score"] if is_read(row.figures) else float("inf"))
+    watched = guarded(read)
+    fallen = {base.label: _fallen(base, kept, watched) for base in kept}
+    return Decision(tuple(rows), {setting.label: _against(setting, kept) for setting in kept}, name, fallen)
+
+
+def _fallen(base: Setting, settings: Sequence[Setting], metrics: Sequence[str]) -> list[Fall]:
+    """Return the guarded metrics that are clearly lower in other settings than in this one."""
+    every = (fall for setting in settings if setting is not base for fall in falls(setting, base, metrics))
+    return [fall for fall in every if fall.than == base.label]
 
 
 def _against(base: Setting, settings: Sequence[Setting]) -> dict[str, Finding]:
@@ -103,4 +121,16 @@ def _row(setting: Setting, policies: Mapping[str, Policy]) -> Row:
     means["seeds"] = len(setting.trained)
     if len(setting.trained) > 1:
         means |= dict(zip(("score", "low", "high"), mean_score(setting), strict=True))
+        for part in setting.trained[0].parts:
+            means |= _pooled(setting, part) if f"reward_{part}" in means else {}
     return Row(setting.label, setting.names, mine[0].model, tuple(policy.label for policy in mine), means)
+
+
+def _pooled(setting: Setting, part: str) -> dict[str, float]:
+    """Return a part of the reward, or a metric, over the seeds of a setting; failures are those of all seeds."""
+    if not all(part in policy.parts for policy in setting.trained):
+        return {}
+    own = replace(setting, trained=[by_metric(policy, part) for policy in setting.trained])
+    key, lost = f"reward_{part}", sum(policy.failed.get(part, 0) for policy in setting.trained)
+    found = dict(zip((key, *(f"{key}{end}" for end in BOUNDS)), mean_score(own), strict=True))
+    return found | ({f"{key}{FAILED_COUNT}": float(lost)} if lost else {})

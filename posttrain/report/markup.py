@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 NOT_MEASURED = "not measured"
 """What a cell shows in place of a figure."""
+UNREAD = "no readable answer"
+"""What stands next to a score of completions without an answer that could be read."""
 
 
 class Markup(str):

@@ -14,7 +14,7 @@ from posttrain.measure.text_table import text_table
 from posttrain.params.formats import flattened
 from posttrain.params.stage_table import Settings, group_of, policies, runs_of
 from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
-from posttrain.report.summary import GAIN
+from posttrain.report.summary import GAIN, part_cell, shown_parts
 
 LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated")
 """Figures that have a column of their own, or say nothing beside the score."""
@@ -105,7 +105,7 @@ def as_cells(table: OtherTable) -> list[list[str]]:
     figures = dict.fromkeys(
         key for row in table.rows for key in row if key not in ("policy", "run", "score", "low", "high")
     )
-    more = [key for key in figures if key not in GAIN and not key.startswith("pass_at_")]
+    more = [key for key in shown_parts(figures) if not key.startswith("pass_at_")]
     titles = ["policy", "score [95 % interval]", f"difference to {table.reference}", *(_words(key) for key in more)]
     rows = []
     for row in table.rows:
@@ -113,7 +113,7 @@ def as_cells(table: OtherTable) -> list[list[str]]:
         cells.append(
             _with_interval(row["gain"], row["gain_low"], row["gain_high"], sign="+") if GAIN[0] in row else "-"
         )
-        rows.append([*cells, *(f"{row[key]:.3f}" if key in row else "-" for key in more)])
+        rows.append([*cells, *(part_cell(row, key) for key in more)])
     return [titles, *rows]
 
 

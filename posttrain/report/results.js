@@ -1,5 +1,6 @@
-// Whether any completion has an answer that could be read; if none has, its scores say nothing.
-const isMeasured = (metrics) => metrics.parsed !== 0;
+// Whether a reward judges the prompts; if none does, the scores say nothing.
+const isMeasured = (metrics) => metrics.judged !== 0;
+const unread = (metrics) => (metrics.parsed === 0 ? " (no readable answer)" : "");
 const NOT_MEASURED = "not measured";
 
 // The table that decides: a row for each setting with its seeds pooled, and its difference to one of them.
@@ -13,17 +14,24 @@ function resultColumns(rows, against) {
   return [
     ...(seeds ? [share("seeds", "seeds", "trainings that differ in their seeds alone", 0)] : []),
     { text: `${DATA.score} [95 %]`, about: "mean of the sampled completions; the interval is over prompts, and over seeds where there are several", kind: "whole", of: (row) => row.metrics.score,
-      value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]` },
+      value: (row) => !isMeasured(row.metrics) ? NOT_MEASURED : `${fixed(row.metrics.score, 3)} [${fixed(row.metrics.low, 3)}, ${fixed(row.metrics.high, 3)}]${unread(row.metrics)}` },
     { text: `minus ${against}`, about: `the paired difference to ${against} on the same prompts, 95 % after Holm's correction, as posttrain compare tests it`, kind: "whole",
       of: (row) => found[row.setting]?.[0], value: (row) => row.setting in found ? difference(row) : "–" },
     { text: "verdict", about: "of one seed it is about that training alone", left: true, kind: "whole", of: (row) => found[row.setting]?.[3] ?? "", value: (row) => found[row.setting]?.[3] ?? "" },
     ...sampled.map((key) => scored(key, `pass@${key.slice(8)}`, "a right completion among so many")),
     scored("greedy", "greedy", "the same of the likeliest completion of each prompt"),
-    ...DATA.extra.map((key) => share(key, key.replace(/^reward_/, "").replaceAll("_", " "), "mean of the sampled completions")),
+    ...DATA.extra.map((key) => ({ ...share(key, key.replace(/^reward_/, "").replaceAll("_", " "), "mean of the sampled completions, with its 95 % interval; completions on which it failed are left out and counted"), value: (row) => partCell(row.metrics, key) })),
     share("truncated", "truncated", "share of completions that did not end by themselves"),
     share("length", "length", "mean tokens of a completion", 1),
     share("kl", `KL to ${DATA.reference}`, "nats per completion, from the policy's own samples", 2),
   ];
+}
+
+// A part of the reward or a metric: its mean, interval, and how many completions have no value of it.
+function partCell(metrics, key) {
+  const [low, high, failed] = ["_low", "_high", "_failed"].map((end) => metrics[key + end]);
+  const interval = low === undefined || high === undefined ? "" : ` [${fixed(low, 3)}, ${fixed(high, 3)}]`;
+  return `${fixed(metrics[key], 3)}${interval}${failed ? ` (${figure(failed)} failed)` : ""}`;
 }
 
 // The rows of the table with all figures of their trainings, of several seeds the means.

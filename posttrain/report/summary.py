@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from posttrain.report.markup import NOT_MEASURED
+from posttrain.evaluate.intervals import FAILED_COUNT, failures_note
+from posttrain.report.markup import NOT_MEASURED, UNREAD
 from posttrain.report.policies import Policy
 from posttrain.rewards.usage import NAMES as JUDGED
 from posttrain.tasks.task import load_task
@@ -24,9 +25,12 @@ GAIN = ("gain", "gain_low", "gain_high")
 """The paired difference to the reference on the same prompts, and its interval."""
 SEEDS = ("seeds", "over_seeds")
 """The trainings behind a row, and whether the interval of its difference is over seeds too."""
+FELL = "fell_"
+"""Begins the name of a guarded metric (`must_not_fall`) that is clearly lower than the row that is subtracted."""
+BOUNDS = ("_low", "_high")
 CANNOT_TELL = "cannot tell"
 SCORES = ("score", "low", "high", "greedy", "pass_at_1")
-"""The figures that say nothing of a policy without a readable answer."""
+"""The figures that say nothing where no reward judges the prompts."""
 _LEFT_OUT = re.compile(r"kl_k3|pass_at_(?!1$)\d+|maj_at_\d+|best_of_\d+_by_.+")
 
 
@@ -53,8 +57,26 @@ def score_name(summary: Mapping[str, Figures]) -> str:
 
 def extra_columns(summary: Mapping[str, Figures]) -> list[str]:
     """Return the columns that depend on the rewards and the task of an evaluation."""
-    keys = dict.fromkeys(key for figure in policy_figures(summary).values() for key in figure)
-    return [key for key in keys if key not in (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "kl")]
+    return shown_parts(key for figure in policy_figures(summary).values() for key in figure)
+
+
+def shown_parts(keys: Iterable[str]) -> list[str]:
+    """Return the figures with a column of their own; an interval and a count of failures stand in their part's cell."""
+    known = dict.fromkeys(keys)
+    parts = dict.fromkeys(key.removesuffix(FAILED_COUNT) if key.startswith("reward_") else key for key in known)
+    others = (*_FIRST, *GAIN, *SEEDS, *JUDGED, "pass_at_1", "judged", "kl")
+    return [key for key in parts if key not in others and not key.startswith(FELL) and not _is_bound(key, known)]
+
+
+def _is_bound(key: str, known: Container[str]) -> bool:
+    return any(key.endswith(end) and key.removesuffix(end) in known for end in BOUNDS)
+
+
+def part_cell(figures: Figures, key: str) -> str:
+    """Return a part's mean, with its interval and the number of completions without a value, where known."""
+    low, high = (figures.get(f"{key}{end}") for end in BOUNDS)
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    return f"{_number(figures, key, 3)}{interval}{failures_note(figures, key)}"
 
 
 def tasks_of(policies: Iterable[Policy]) -> dict[str, str]:
@@ -128,8 +150,21 @@ def policy_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
 
 
 def is_measured(figures: Figures) -> bool:
-    """Return whether any completion has an answer that could be read; if none has, its scores say nothing."""
+    """Return whether a reward judges the prompts; if none does, the score says nothing."""
+    return figures.get("judged") != 0
+
+
+def is_read(figures: Figures) -> bool:
+    """Return whether any completion has an answer that could be read; if none has, no difference is tested."""
     return figures.get("parsed") != 0
+
+
+def score_cell(figures: Figures) -> str:
+    """Return a score with its interval; one of answers that could not be read says so."""
+    if not is_measured(figures):
+        return NOT_MEASURED
+    shown = f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
+    return shown if is_read(figures) else f"{shown} ({UNREAD})"
 
 
 def reward_figures(summary: Mapping[str, Figures]) -> dict[str, Figures]:
@@ -145,7 +180,7 @@ def reference_of(summary: Mapping[str, Figures]) -> str:
 def subtracted(summary: Mapping[str, Figures]) -> str:
     """Return the row that the others are tested against: the one without a difference, where others have one."""
     rows = policy_figures(summary)
-    without = [name for name, figures in rows.items() if is_measured(figures) and GAIN[0] not in figures]
+    without = [name for name, figures in rows.items() if is_read(figures) and GAIN[0] not in figures]
     if not without or not any(GAIN[0] in figures for figures in rows.values()):
         return reference_of(summary)
     return min(without, key=lambda name: rows[name].get("kl") != 0.0)
@@ -155,6 +190,11 @@ def verdict(figures: Figures) -> str:
     """Return what a difference says, in a word or two; of one seed it is about that training alone."""
     if "gain" not in figures:
         return ""
+    fell = [f"{key.removeprefix(FELL)} fell {change:+.3f}" for key, change in figures.items() if key.startswith(FELL)]
+    return "; ".join([_by_score(figures), *fell])
+
+
+def _by_score(figures: Figures) -> str:
     if figures["gain_low"] <= 0 <= figures["gain_high"]:
         return CANNOT_TELL
     better = "better" if figures["gain"] > 0 else "worse"
@@ -183,15 +223,13 @@ def result_rows(summary: Mapping[str, Figures]) -> list[list[str]]:
         [
             name,
             *([f"{figures.get('seeds', 1):.0f}"] if _has_seeds(summary) else []),
-            f"{figures['score']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]"
-            if is_measured(figures)
-            else NOT_MEASURED,
+            score_cell(figures),
             f"{figures['gain']:+.3f} [{figures['gain_low']:+.3f}, {figures['gain_high']:+.3f}]"
             if "gain" in figures
             else "-",
             verdict(figures),
             _number(figures, "greedy", 3) if is_measured(figures) else NOT_MEASURED,
-            *(_number(figures, key, 3) for key in (*extra, "truncated")),
+            *(part_cell(figures, key) for key in (*extra, "truncated")),
             _number(figures, "length", 1),
             _number(figures, "kl", 2),
         ]
@@ -219,13 +257,13 @@ def gain_parts(
     found = policy_figures(summary)
     other = subtracted(summary)
     base = found.get(other)
-    if base is None or not is_measured(base):
+    if base is None or not is_read(base):
         return []
     explained = ((name, figures, load_task(tasks.get(name) or "").explain) for name, figures in found.items())
     return [
         explain(name, trained.get(other, [base]), trained.get(name, [figures]))
         for name, figures, explain in explained
-        if explain and is_measured(figures) and figures.get("gain_low", 0.0) > 0
+        if explain and is_read(figures) and figures.get("gain_low", 0.0) > 0
     ]
 
 

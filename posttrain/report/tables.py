@@ -7,6 +7,7 @@ from typing import Any
 
 from posttrain.report.markup import Column, Markup, element, figures, folded, listed, table
 from posttrain.report.wrong import TITLES
+from posttrain.tables.leaks import Leak
 
 TEXT = "left wrap"
 DIFFERS = (
@@ -27,12 +28,13 @@ def wrong_table(rows: Sequence[Sequence[str]]) -> Markup:
     )
 
 
-def health_list(found: Mapping[str, Sequence[str]]) -> Markup:
-    """Return what to worry about at the end of each run."""
-    if not found:
+def health_list(found: Mapping[str, Sequence[str]], leaks: Sequence[Leak] = ()) -> Markup:
+    """Return what to worry about at the end of each run, and test prompts in the tables that runs learn from."""
+    if not found and not leaks:
         return element("p", "No run has a metric with limits.", class_="note")
     fine = [run for run, worries in found.items() if not worries]
     lines = [f"! {run}: {'; '.join(worries)}" for run, worries in found.items() if worries]
+    lines += [f"! {leak}" for leak in leaks]
     return listed([*lines, *([f"No metric is beyond its limits: {', '.join(fine)}."] if fine else [])])
 
 

@@ -34,6 +34,11 @@ METRICS = (
         "it falls",
     ),
     Metric(
+        ("reward_NAME_failed",),
+        "completions that it could not score, which its mean leaves out (missing: none)",
+        "it rises: above `max_failed` the run ends",
+    ),
+    Metric(
         ("groups_with_signal",),
         "share of groups whose rewards differ, so that they have a gradient",
         "below 0.1: other prompts, larger `group_size`, `resample`",
@@ -91,6 +96,11 @@ METRICS = (
     ),
     Metric(("heldout_true", "heldout_proxy"), "with `watch`", "the proxy rises and the true reward falls"),
     Metric(
+        ("heldout_reward_NAME", "heldout_reward_NAME_failed"),
+        "a metric of `watch.metrics`; completions without a value of it, which its mean leaves out",
+        "it falls while the true reward rises",
+    ),
+    Metric(
         ("heldout_loss", "heldout_score", "heldout_accuracy"),
         "with `watch`, of runs that learn from a table",
         "the loss rises, the score falls",
@@ -124,7 +134,7 @@ def metric_named(name: str) -> Metric | None:
     exact = next((row for row in METRICS if name in row.names), None)
     if exact or not name.startswith("reward_"):
         return exact
-    ends = next((end for end in ("_ok", "_std") if name.endswith(end)), "")
+    ends = next((end for end in ("_ok", "_std", "_failed") if name.endswith(end)), "")
     return metric_named(f"reward_NAME{ends}")
 
 

@@ -11,7 +11,7 @@ from posttrain.errors import PosttrainError
 from posttrain.params.stage_table import Settings, group_of
 from posttrain.params.user_code import is_import_path
 from posttrain.report.policies import Policy
-from posttrain.rewards.catalog import MEASURED, term
+from posttrain.rewards.catalog import MEASURED, SCORE, metric_settings, term
 from posttrain.rewards.reward import Each, score_one
 from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow
 from posttrain.tasks.task import load_task
@@ -56,7 +56,9 @@ class Asked:
     """Says what a reward asked for and did not get, for rewards that are cheap to ask again."""
 
     def __init__(self, settings: Settings) -> None:
-        self._terms = group_of(settings, "evaluate.settings").get("reward") or MEASURED
+        own = group_of(settings, "evaluate.settings")
+        metrics = metric_settings(own.get("metrics") or ([] if "reward" in own else MEASURED))
+        self._terms = {**(own.get("reward") or SCORE), **metrics}
         self._known: dict[tuple[str, str], tuple[Each, Any] | None] = {}
 
     def reason(self, row: Mapping[str, Any]) -> str:

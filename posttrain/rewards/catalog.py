@@ -98,10 +98,44 @@ def term(name: Any, value: Any) -> WeightedReward:
 Rewards = Annotated[dict[str, WeightedReward], BeforeValidator(_terms)]
 """name -> weight, or name -> {weight, options of the reward}; with `type` the name is one of the user's choice."""
 
+
+def metric_settings(given: Any) -> Any:
+    """Return metrics by name, each with its options: a list of names has none."""
+    if isinstance(given, list):
+        return {name: {} for name in given} if all(isinstance(name, str) for name in given) else given
+    return (
+        {name: {} if value is None else value for name, value in given.items()} if isinstance(given, Mapping) else given
+    )
+
+
+def _metrics(given: Any) -> Any:
+    """Names, or names with the options of each, as typed terms that never count."""
+    named = metric_settings(given)
+    if not isinstance(named, Mapping):
+        return named
+    for name, value in named.items():
+        kept = value.keys() & _OF_A_SUM if isinstance(value, Mapping) else ()
+        if not isinstance(value, Mapping | WeightedReward) or kept:
+            what = f"'{name}' has {', '.join(sorted(kept))}" if kept else f"'{name}' is {excerpt(value, 80)}"
+            raise ValueError(f"{what}: a metric only has options. Write [{name}], or {{{name}: {{OPTION: ...}}}}")
+    return {name: value if isinstance(value, WeightedReward) else _metric(name, value) for name, value in named.items()}
+
+
+def _metric(name: Any, options: Mapping[str, Any]) -> WeightedReward:
+    return term(name, {**options, "weight": 0.0})
+
+
+_OF_A_SUM: Final = frozenset({"weight", "gate", "normalise"})
+"""Keys of a reward that say what it adds to a sum."""
+Metrics = Annotated[dict[str, WeightedReward], BeforeValidator(_metrics)]
+"""Names of rewards that are measured and never count: [name, ...], or name -> options of the reward."""
+
 USUAL: Any = {"correct": 1.0, "format": 0.2}
 """What runs learn from where params.yaml says nothing."""
-MEASURED: Any = {"correct": 1.0, "format": 0.0}
-"""What evaluations measure where it says nothing."""
+SCORE: Any = {"correct": 1.0}
+"""The score of evaluations where it says nothing."""
+MEASURED: Any = ["format"]
+"""Their metrics where it says nothing."""
 
 
 def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:
@@ -109,6 +143,26 @@ def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedR
     if not weights(terms):
         raise ValueError("no reward has a weight other than 0. Name one, e.g. {correct: 1.0}")
     return terms
+
+
+def refuse_metrics(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:
+    """Refuse a reward with weight 0 where metrics have a key of their own."""
+    if odd := [name for name, term in need_a_weight(terms).items() if not (term.counted or term.gate)]:
+        raise ValueError(
+            f"{', '.join(odd)}: with weight 0 it is a metric, not a part of the score. Write it under `metrics`, next "
+            f"to `reward`: metrics: [{', '.join(odd)}], or with options metrics: {{{odd[0]}: {{OPTION: ...}}}}"
+        )
+    return terms
+
+
+def with_metrics(
+    terms: Mapping[str, WeightedReward], metrics: Mapping[str, WeightedReward]
+) -> dict[str, WeightedReward]:
+    """Return rewards and metrics together; refuses a name that both have."""
+    if twice := sorted(terms.keys() & metrics.keys()):
+        fix = f"Remove it from metrics, or name it otherwise: {{other: {{type: {twice[0]}}}}}"
+        raise ValueError(f"'{twice[0]}' is in reward and in metrics. {fix}")
+    return {**terms, **metrics}
 
 
 def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from posttrain.errors import RewardError
 from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Rollout
+from posttrain.rollout import FAILED, Rollout, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,38 +54,81 @@ def wait_above(on_failures: OnFailures, max_failed: float) -> float | None:
     return max_failed if on_failures == "wait" else None
 
 
+@dataclass
+class Recent:
+    """How many of about the last `MEMORY` rollouts have failed."""
+
+    failed: float = 0.0
+    total: float = 0.0
+
+    def add(self, lost: int, count: int) -> Recent:
+        """Count more rollouts; older ones fade."""
+        fade = min(1.0, max(MEMORY - count, 0) / self.total) if self.total else 1.0
+        self.failed, self.total = self.failed * fade + lost, self.total * fade + count
+        return self
+
+
+def _example(rollout: Rollout, score: Score) -> str:
+    reason = f"{score.status}: {score.reason}" if score.reason else score.status
+    return f"({reason}; prompt {rollout.prompt.id}, completion {rollout.text[:80]!r})"
+
+
 class FailureLimit:
-    """Takes out the rollouts that could not be scored, and ends a run where their fraction passes the limit."""
+    """Takes out the rollouts that could not be scored, and ends a run where their fraction passes the limit.
+
+    Rewards that only measure (weight 0, metrics) have a count of their own each, of the rollouts that are kept.
+    """
 
     def __init__(self, reward: RewardSum, most: float, where: str) -> None:
         self._reward, self._most, self._where = reward, most, where
-        self.failed, self.total = 0.0, 0.0
+        self._counts = {name: Recent() for name in ("", *reward.only_measured)}
+
+    @property
+    def failed(self) -> float:
+        """About how many of the last rollouts could not be scored."""
+        return self._counts[""].failed
+
+    @property
+    def total(self) -> float:
+        """Of how many."""
+        return self._counts[""].total
 
     def check(self, rollouts: Sequence[Rollout]) -> list[int]:
         """Return the places of the rollouts that every part could score."""
         failures = [self._reward.failure(scored) for scored in rollouts]
         kept = [place for place, failed in enumerate(failures) if not failed]
         lost, count = len(rollouts) - len(kept), len(rollouts)
-        fade = min(1.0, max(MEMORY - count, 0) / self.total) if self.total else 1.0
-        self.failed, self.total = self.failed * fade + lost, self.total * fade + count
+        recent = self._counts[""].add(lost, count)
         first = next(((scored, *failed) for scored, failed in zip(rollouts, failures, strict=True) if failed), None)
-        if first is None:
-            return kept
-        rollout, name, score = first
-        source = "as its task failed" if rollout.failed else f"by reward '{name}'"
-        reason = f"{score.status}: {score.reason}" if score.reason else score.status
-        what = f"{lost} of {count} completions could not be scored, the first {source} ({reason}; prompt "
-        what += f"{rollout.prompt.id}, completion {rollout.text[:80]!r})"
-        fix = f"Fix the {'task' if rollout.failed else 'reward'}"
-        if not kept:
-            what += ". Nothing is left to learn from or to measure, whatever max_failed is"
-            raise RewardError(what=what, where=self._where, fix=fix)
-        if self.total >= LEAST and self.failed > self._most * self.total:
-            what += f". {self.failed / self.total:.0%} of the last {self.total:.0f} are more than max_failed = "
+        if first is not None:
+            rollout, name, score = first
+            source = "as its task failed" if rollout.failed else f"by reward '{name}'"
+            what = f"{lost} of {count} completions could not be scored, the first {source} {_example(rollout, score)}"
+            nothing = "Nothing is left to learn from or to measure" if not kept else ""
+            self._judge(recent, what, f"Fix the {'task' if rollout.failed else 'reward'}", nothing, "")
+        for name in self._reward.only_measured:
+            self._measured(name, [rollouts[place] for place in kept])
+        return kept
+
+    def _measured(self, name: str, rollouts: Sequence[Rollout]) -> None:
+        """Count the failures of a reward that only measures."""
+        failed = [rollout for rollout in rollouts if rollout.scores[name].status in FAILED]
+        recent = self._counts[name].add(len(failed), len(rollouts))
+        if failed:
+            what = f"{len(failed)} of {len(rollouts)} completions have no value of metric '{name}', the first "
+            what += _example(failed[0], failed[0].scores[name])
+            nothing = "It measured nothing" if len(failed) == len(rollouts) else ""
+            self._judge(recent, what, f"Fix metric '{name}'", nothing, " of its mean")
+
+    def _judge(self, recent: Recent, what: str, fix: str, nothing: str, means: str) -> None:
+        """Print what failed, or end the run where nothing is left or too much has failed."""
+        if nothing:
+            raise RewardError(what=f"{what}. {nothing}, whatever max_failed is", where=self._where, fix=fix)
+        if recent.total >= LEAST and recent.failed > self._most * recent.total:
+            what += f". {recent.failed / recent.total:.0%} of the last {recent.total:.0f} are more than max_failed = "
             fix += ", or raise max_failed. A failed score never counts as 0 (docs/rewards.md)"
             raise RewardError(what=f"{what}{self._most:g}", where=self._where, fix=fix)
-        print(f"{self._where}: {what}. They are left out", file=sys.stderr)
-        return kept
+        print(f"{self._where}: {what}. They are left out{means}", file=sys.stderr)
 
     def complete(self, prompts: Sequence[T], rollouts: Sequence[Rollout]) -> tuple[list[T], list[Rollout]]:
         """Return the prompts all of whose rollouts were scored, and those rollouts."""
@@ -96,8 +140,9 @@ class FailureLimit:
         """Return the counts as a tensor, for a checkpoint."""
         import torch
 
-        return torch.tensor([self.failed, self.total], dtype=torch.float64)
+        return torch.tensor([(one.failed, one.total) for one in self._counts.values()], dtype=torch.float64)
 
     def load(self, saved: Tensor) -> None:
         """Restore the counts from `tensor`."""
-        self.failed, self.total = saved.tolist()
+        for recent, (failed, total) in zip(self._counts.values(), saved.tolist(), strict=True):
+            recent.failed, recent.total = failed, total

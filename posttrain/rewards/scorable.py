@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
 from posttrain.rollout import FAILED, Prompt, Rollout
+from posttrain.tables.store import read_note
 from posttrain.tasks.task import load_task
 
 MOST_UNREAD = 0.3
 """Share of completions that a reward cannot read from which on it is said."""
+MOST_ANSWERS: Final = 0.05
+"""The largest share of training prompts with answers that `correct` cannot read in a run that sets no reward."""
 TEACH = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
 
 
@@ -131,3 +135,31 @@ def say_unread(terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout],
 def _unread(name: str, rollouts: Sequence[Rollout]) -> list[str]:
     """Return why a reward cannot read completions, of each one that it cannot."""
     return [rollout.scores[name].reason for rollout in rollouts if rollout.scores[name].status == "unparseable"]
+
+
+class Unread(NamedTuple):
+    """How many answers of training prompts cannot be read."""
+
+    rows: int
+    of: int
+    examples: Sequence[str]
+    """Where some of them are, with the reasons."""
+
+
+def stored_unread(table: Path) -> Unread | None:
+    """Return what was counted when a table was made; None: all its answers can be read."""
+    note = read_note(table).get("unread")
+    return None if note is None else Unread(**note)
+
+
+def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
+    """Refuse a run without a reward where `correct` cannot read too many answers; `counted`: of which rows."""
+    if found is None or found.rows <= MOST_ANSWERS * found.of:
+        return
+    what = f"it sets no reward, so it learns by `correct`, which cannot read {found.rows:,} of {found.of:,} answers "
+    what += f"{counted}:"
+    fix = (
+        "Name what it learns by, e.g. reward: {correct: {answer: math}} (or exact, choice, regex; docs/rewards.md); "
+        f"or write answers that it can read. At most {MOST_ANSWERS:.0%} may be left out"
+    )
+    raise DataError(what="\n  ".join([what, *found.examples]), where=f"{section}.reward", fix=fix)

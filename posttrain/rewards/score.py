@@ -68,7 +68,7 @@ class RewardSum:
         """Return the scores; where too many failed because something is down, wait until it is back."""
         found, began, pause = self.scores(name, task, rollouts), time.monotonic(), PAUSE_S
         term = self.terms[name]
-        while self._wait_above is not None and (term.counted or term.gate):
+        while self._wait_above is not None:
             down = [place for place, score in enumerate(found) if score.status == "infrastructure"]
             if not down or len(down) <= self._wait_above * len(found):
                 break
@@ -84,6 +84,11 @@ class RewardSum:
             waited = f"{time.monotonic() - began:.0f} s"
             print(f"{self._context.where}: reward '{name}' is back after {waited}", file=sys.stderr)
         return found
+
+    @property
+    def only_measured(self) -> list[str]:
+        """The parts that change no sum: metrics, and rewards with weight 0."""
+        return [name for name, term in self.terms.items() if not (term.counted or term.gate)]
 
     def failure(self, rollout: Rollout) -> tuple[str, Score] | None:
         """Return the first part that is needed and could not score the rollout, with its score."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from posttrain.errors import DataError
 from posttrain.tables.failures import first_line, printable
-from posttrain.tables.readers import READERS, Part, file_part
+from posttrain.tables.readers import PLAIN, READERS, CsvDialect, Part, file_part
 from posttrain.tables.splits import SPLIT_NAMES
 from posttrain.workspace import is_outside
 
@@ -42,6 +42,7 @@ class FileFinder:
 
     where: str
     outside_workspace: bool
+    dialect: CsvDialect = PLAIN
     ignored: list[str] = field(default_factory=list)
 
     def find(self, path: str, root: Path, names: Collection[str]) -> Parts:
@@ -99,7 +100,10 @@ class FileFinder:
             raise self._error(f"{file} is not a file", "Fix the path")
         if file.suffix.lower() not in READERS:
             raise self._error(f"{file} has an unknown file type", f"Give a file that ends in {_SUFFIXES}")
-        return file_part(file)
+        try:
+            return file_part(file, self.dialect)
+        except DataError as error:
+            raise self._error(error.what, error.fix) from error
 
     def _check_inside(self, place: Path) -> None:
         if not self.outside_workspace and is_outside(place):

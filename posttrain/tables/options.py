@@ -9,11 +9,35 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from posttrain.params.params import ONE, SEVERAL
+from posttrain.params.params import ONE, SEVERAL, Params
+from posttrain.tables.readers import CsvDialect
 from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.user_splits import SplitOptions
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+
+
+MOST_DROPPED: Final = 0.05
+"""The largest share of rows that `bad_rows: drop` leaves out."""
+
+
+class DropRows(Params):
+    """Leave out rows that break a rule, up to a share."""
+
+    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="the largest share of a source's rows that is left out")
+
+
+BadRows = Literal["stop", "drop"] | DropRows
+BAD_ROWS: Final = (
+    f"What to do with rows that break the table's rules: stop, drop up to {MOST_DROPPED:g} of them, or {{drop: SHARE}}"
+)
+
+
+def most_dropped(bad_rows: BadRows) -> float | None:
+    """Return the largest share of rows that may be left out; None: none may."""
+    if isinstance(bad_rows, DropRows):
+        return bad_rows.drop
+    return MOST_DROPPED if bad_rows == "drop" else None
 
 
 class ReadOptions(ColumnOptions, SplitOptions):
@@ -23,9 +47,7 @@ class ReadOptions(ColumnOptions, SplitOptions):
         default=None, gt=0, description="In a list of sources: its share of the training rows is its weight among them"
     )
     limit: int | None = Field(default=None, ge=1, description="Read only so many rows of each of the source's splits")
-    bad_rows: Literal["stop", "drop"] = Field(
-        default="stop", description="What to do with rows that break the table's rules"
-    )
+    bad_rows: BadRows = Field(default="stop", description=BAD_ROWS)
 
     @property
     def place(self) -> str:
@@ -40,6 +62,35 @@ class FileTable(ReadOptions):
         min_length=1,
         description="A parquet, jsonl, json, csv or arrow file, a folder of them, or a pattern: part-*.jsonl",
     )
+
+    separator: str | None = Field(
+        default=None, description='csv: what is between cells, one character, e.g. ";" or "\\t"; null: a comma'
+    )
+    encoding: str | None = Field(
+        default=None, description="csv: e.g. cp1252 or utf-16, as Excel writes them; null: UTF-8"
+    )
+
+    @field_validator("separator")
+    @classmethod
+    def _is_one_character(cls, separator: str | None) -> str | None:
+        if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
+            raise ValueError(f'{separator!r} is not one character, such as ";". Write a tab as "\\t"')
+        return separator
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, encoding: str | None) -> str | None:
+        if encoding is not None:
+            try:
+                "a".encode(encoding)
+            except (LookupError, ValueError) as error:
+                raise ValueError(f"no encoding {encoding[:40]!r}. Use one that Python knows, e.g. cp1252") from error
+        return encoding
+
+    @property
+    def dialect(self) -> CsvDialect:
+        """How its csv files are written."""
+        return CsvDialect(self.separator, self.encoding)
 
     @field_validator("path")
     @classmethod

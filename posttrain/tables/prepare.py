@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,12 +12,16 @@ from posttrain.measure.phases import phase
 from posttrain.params.params import read
 from posttrain.params.stage_table import group_of, policies
 from posttrain.tables.columns import Kind, Tables
+from posttrain.tables.leaks import leaks
 from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import check_disjoint, check_table, write_tables
 from posttrain.workspace import table_path
 
+Notes = Callable[[Tables], Mapping[Kind, str]]
+"""Counts what is stored with the tables."""
 
-def prepare(run: str, make: Callable[[str], Tables]) -> None:
+
+def prepare(run: str, make: Callable[[str], Tables], notes: Notes = lambda tables: {}) -> None:  # noqa: ARG005
     """Make the tables of a run, check them and write them to data/RUN; if one is refused, nothing is written."""
     with phase("load"):
         tables = make(run)
@@ -24,8 +29,12 @@ def prepare(run: str, make: Callable[[str], Tables]) -> None:
             check_table(frame, kind, table_path(f"{run}/{kind}"))
         check_disjoint({str(kind): frame for kind, frame in tables.items()})
         _check_evaluation_split(run, tables)
-    write_tables(tables, Path("data") / run)
+        noted = notes(tables)
+    write_tables(tables, Path("data") / run, noted)
     print(summary(tables))
+    named = {f"{run}/{kind}": frame for kind, frame in tables.items()}
+    for leak in leaks(named, {name: frame for name, frame in named.items() if name.endswith("/prompts")}):
+        print(leak, file=sys.stderr)
 
 
 def _check_evaluation_split(run: str, tables: Tables) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import json
 import os
 import re
@@ -34,6 +36,19 @@ _MEMORY_OF_JSON: Final = 8
 _CONVERSATION: Final = re.compile(r"""\[\s*\{\s*["'](role|content)["']\s*:""")
 
 
+@dataclass(frozen=True)
+class CsvDialect:
+    """How a csv file is written."""
+
+    separator: str | None = None
+    """What is between cells; None: a comma."""
+    encoding: str | None = None
+    """None: UTF-8, with or without a byte order mark."""
+
+
+PLAIN: Final = CsvDialect()
+
+
 @dataclass
 class Columns:
     """The columns that are read from a file, and those that it has."""
@@ -63,13 +78,18 @@ class Part:
             raise DataError(what=what, where=where, fix=fix) from error
 
 
-def file_part(file: Path) -> Part:
+def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
     """Return a file as a part; its suffix must be one of `READERS`."""
+    suffix = file.suffix.lower()
+    if dialect != PLAIN and suffix != ".csv":
+        what = f"separator and encoding are options of csv files, and {printable(str(file))} is not one"
+        raise DataError(what=what, where=str(file), fix="Remove them, or name the csv files alone")
+    reader = READERS[suffix] if suffix != ".csv" else partial(_read_csv, dialect=dialect)
 
     def read(columns: Columns) -> Iterator[Numbered]:
         # opened here, because libraries read names with '*' or '://' in them as patterns and URLs
         with file.open("rb") as stream:
-            for number, row in READERS[file.suffix.lower()](stream, columns):
+            for number, row in reader(stream, columns):
                 if isinstance(row, dict) and not row.keys() <= columns.seen.keys():
                     columns.seen.update(dict.fromkeys(row))
                 yield number, row
@@ -143,24 +163,49 @@ def _read_json(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noq
         yield number, row if isinstance(row, dict) else "not a JSON object; give a list of objects"
 
 
-def _read_csv(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
+def _read_csv(stream: BinaryIO, columns: Columns, dialect: CsvDialect = PLAIN) -> Iterator[Numbered]:
     csv.field_size_limit(LONGEST_LINE)
-    reader = csv.reader(_decoded_lines(stream), strict=True)
+    separator = dialect.separator or ","
+    lines = _decoded_lines(stream) if dialect.encoding is None else _lines_in(stream, dialect.encoding)
+    reader = csv.reader(_without_hint(lines, separator), strict=True, delimiter=separator)
     try:
-        header = next(reader, [])
+        header = next((cells for cells in reader if cells), [])
+        _check_header(header, dialect)
         columns.seen.update(dict.fromkeys(_unique(header)))
         ended = reader.line_num
         for cells in reader:
             number, ended = ended + 1, reader.line_num  # a quoted cell may span several lines
             if cells:
-                yield number, _csv_row(header, cells)
+                yield number, _csv_row(header, cells, separator)
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
 
 
-def _csv_row(header: list[str], cells: list[str]) -> Row | str:
+def _without_hint(lines: Iterator[str], separator: str) -> Iterator[str]:
+    """Yield the lines; Excel's first line `sep=;`, which says the separator, is empty."""
+    for number, line in enumerate(lines):
+        yield "\n" if number == 0 and line.strip() == f"sep={separator}" else line
+
+
+def _check_header(header: list[str], dialect: CsvDialect) -> None:
+    """Refuse a header that was not divided into columns, and name the option that divides it."""
+    name = header[0] if header else ""
+    found = next((mark for mark in _SEPARATORS if len(header) == 1 and mark in name), None)
+    if found is not None and dialect.separator is None:
+        shown = json.dumps(found)
+        raise ValueError(
+            f"its header is one column, {short_repr(name)}. If {shown} is between cells, set separator: {shown}"
+        )
+
+
+_SEPARATORS: Final = (";", "\t", "|")
+"""What is between cells of csv files that have no commas there."""
+
+
+def _csv_row(header: list[str], cells: list[str], separator: str) -> Row | str:
     if len(cells) != len(header):
-        return f"it has {len(cells)} cells, but the header has {len(header)}; quote cells that contain a comma"
+        between = "a comma" if separator == "," else f"the separator {separator!r}"
+        return f"it has {len(cells)} cells, but the header has {len(header)}; quote cells that contain {between}"
     if any(_CONVERSATION.match(cell) for cell in cells if cell.startswith("[")):
         return "a cell holds a conversation as text, which csv cannot store; use jsonl or parquet"
     return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
@@ -176,10 +221,31 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
     for number, line in _lines(stream):
+        if number == 1 and b"\0" in line and not line.startswith(_BOMS_16):
+            raise ValueError("it is UTF-16, or no text. If it is UTF-16, set encoding: utf-16-le")
         try:
             yield (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"line {number}: {_not_utf8(error)}") from error
+            is_16 = number == 1 and line.startswith(_BOMS_16)
+            fix = "it is UTF-16: set encoding: utf-16" if is_16 else "set its encoding, as cp1252 of Excel"
+            raise ValueError(f"line {number}: {_not_utf8(error)}; {fix}") from error
+
+
+_BOMS_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
+    """Yield the lines of a file in another encoding."""
+    text = io.TextIOWrapper(stream, encoding, newline="\n")
+    try:
+        for number, line in enumerate(iter(partial(text.readline, LONGEST_LINE + 1), ""), 1):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
+            yield line.removeprefix("\ufeff") if number == 1 else line
+    except UnicodeError as error:
+        raise ValueError(f"not {encoding} ({error}); set another encoding") from error
+    finally:
+        text.detach()
 
 
 def _parsed(data: bytes) -> Any:

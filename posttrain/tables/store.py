@@ -6,11 +6,13 @@ A damaged file raises an error; it never makes polars panic.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
+from types import MappingProxyType
+from typing import Any, BinaryIO, Final
 
 import polars as pl
 import psutil
@@ -67,11 +69,13 @@ def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
 
 
 @phase("write")
-def write_tables(tables: Mapping[Kind, pl.DataFrame], folder: Path) -> None:
-    """Write checked tables to folder/KIND.parquet; the folder appears whole or not at all."""
+def write_tables(
+    tables: Mapping[Kind, pl.DataFrame], folder: Path, notes: Mapping[Kind, str] = MappingProxyType({})
+) -> None:
+    """Write checked tables to folder/KIND.parquet, with notes in JSON; the folder appears whole or not at all."""
     with atomic_path(folder) as temporary:
         for kind, frame in tables.items():
-            write_parquet(frame, temporary / f"{kind}.parquet")
+            write_parquet(frame, temporary / f"{kind}.parquet", notes.get(kind, ""))
 
 
 def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
@@ -174,6 +178,8 @@ DECODE_ERRORS: Final = (
 
 FORMAT: Final = b"posttrain.format"
 """The key of the format version in a table's metadata."""
+NOTE: Final = b"posttrain.note"
+"""The key of what was counted when a table was made."""
 _ROW_GROUP: Final = 65_536
 _BATCH: Final = 4096
 _WIDTH: Final = 8
@@ -259,18 +265,18 @@ def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
 
 
 @phase("write")
-def write_parquet(frame: pl.DataFrame, path: Place) -> None:
-    """The frame as parquet, atomically and with the same bytes for the same content."""
+def write_parquet(frame: pl.DataFrame, path: Place, note: str = "") -> None:
+    """The frame as parquet, atomically and with the same bytes for the same content; `note`: JSON about the table."""
     file = Path(path)
     try:
         with atomic_path(file) as temporary:
             with temporary.open("wb") as stream:
-                schema = _arrow(frame.clear()).schema
+                schema = _arrow(frame.clear(), note).schema
                 with pq.ParquetWriter(
                     stream, schema, compression="zstd", compression_level=3, write_page_checksum=True
                 ) as writer:
                     for part in frame.iter_slices(_ROW_GROUP) if frame.height else [frame]:
-                        writer.write_table(_arrow(part))
+                        writer.write_table(_arrow(part, note))
             sync(temporary)
         sync(file)
     except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
@@ -281,9 +287,20 @@ def write_parquet(frame: pl.DataFrame, path: Place) -> None:
         ) from error
 
 
-def _arrow(frame: pl.DataFrame) -> pa.Table:
+def _arrow(frame: pl.DataFrame, note: str) -> pa.Table:
     table = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
-    return table.replace_schema_metadata({FORMAT: str(TABLES)})
+    return table.replace_schema_metadata({FORMAT: str(TABLES), **({NOTE: note} if note else {})})
+
+
+def read_note(file: Path) -> dict[str, Any]:
+    """Return the note in a table's metadata; empty where it has none, or where there is no table that can be read."""
+    try:
+        with _opened(file) as stream:
+            note = (pq.read_schema(stream).metadata or {}).get(NOTE)
+    except DECODE_ERRORS:
+        return {}
+    found: dict[str, Any] = json.loads(note) if note else {}
+    return found
 
 
 def _decode_names(field: pa.Field) -> None:

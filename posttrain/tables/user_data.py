@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,11 @@ from posttrain.tables.failures import LISTED, Failure, failure_lines, rejected_r
 from posttrain.tables.find_files import FileFinder, Parts
 from posttrain.tables.hub_data import hub_parts
 from posttrain.tables.mixing import mix_by_weight
-from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, numbered_sources
-from posttrain.tables.readers import BY_LINE, Columns, Numbered, Part
+from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, most_dropped, numbered_sources
+from posttrain.tables.readers import BY_LINE
 from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import (
+    AGREED,
     Log,
     agreeing,
     assign_source_splits,
@@ -37,10 +39,6 @@ from posttrain.tables.user_splits import (
     split_shares,
 )
 
-FIRST: Final = 100
-"""So many rows of each file are read by `check`."""
-_LARGE_JSON: Final = 32 * 2**20
-"""Bytes of a .json file, which can only be read as a whole, that `check` does not read."""
 _SPLIT_TITLES: Final[dict[Split, str]] = {"train": "train", "heldout": "held out", "test": "test"}
 _FROM: Final = ("source", *ORIGIN)
 """Which source of the list a row is from, its file and its line."""
@@ -73,7 +71,7 @@ def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kin
     """Return the rows of every table of an entry with ids and splits, which are the same in all of them."""
     tested = any("test" in set(read.rows["split"]) for read in reads.get("prompts", []))
     tables = {kind: _with_splits(sources, kind, tested=tested) for kind, sources in reads.items()}
-    dropping = [kind for kind, sources in reads.items() if all(read.source.bad_rows == "drop" for read in sources)]
+    dropping = [kind for kind, sources in reads.items() if all(read.source.bad_rows != "stop" for read in sources)]
     found, wrong = agreeing(tables, dropping, lambda kind, line: reads[kind][0].log(line))
     across = _across_tables(tables, wrong) if wrong.height else wrong
     if across.height:
@@ -91,7 +89,7 @@ def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> 
 def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], where: str) -> DataError:
     """Return the rows whose files name another split than those of another table, and the lines that leave them out."""
     rows = wrong.head(LISTED).iter_rows(named=True)
-    listed = [f"{_place(row['file'], row['line'])}: {row['split']}, elsewhere {row['chosen']}" for row in rows]
+    listed = [f"{place_of(row['file'], row['line'])}: {row['split']}, elsewhere {row[AGREED]}" for row in rows]
     group, run = where.rsplit(".", 1)
     lines = [*(f"{'  ' * depth}{name}:" for depth, name in enumerate(group.split("."))), f"    {run}:"]
     if not isinstance(next(iter(reads.values()))[0].source, FileTable | HubTable):
@@ -125,20 +123,22 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
     sources = [read.source for read in reads]
     rows = _without_duplicates(_ordered(rows, kind), log)
     failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
-    for policy in ("stop", "drop"):
-        chosen = [nth for nth, source in enumerate(sources) if source.bad_rows == policy]
-        if not chosen:
-            continue
+    for drops in (False, True):
+        chosen = [nth for nth, source in enumerate(sources) if (source.bad_rows != "stop") == drops]
         rejected, lines = _rejected_rows(rows, failures, refused, kind, chosen)
-        if lines and policy == "stop":
-            what = f"of {rows_text(count)} break the rules of a '{kind}' table:"
-            raise _rejection(rejected, lines, what, where, table)
-        if lines:
-            write_parquet(rejected.drop("source"), rejected_path(table))
-            example = f"{lines[0]} ({rejected_path(table)} lists all)"
-            log(f"{rows_text(rejected.height)} left out (bad_rows: drop), e.g. {example}")
-        if rejected.height:
-            rows = rows.join(rejected, on=_FROM, how="anti", maintain_order="left")
+        if not lines:
+            continue
+        reasons = _reasons(rows, failures, refused, chosen)
+        over = next((read for nth, read in enumerate(reads) if nth in chosen and _too_many(rejected, nth, read)), None)
+        if not drops or over is not None:
+            what = f"of {rows_text(count)} break the rules of a '{kind}' table" + ("" if over is None else _more(over))
+            raise _rejection(rejected, [lines, reasons], f"{what}:", where, table, over)
+        write_parquet(rejected.drop("source"), rejected_path(table))
+        example = f"{lines[0]} ({rejected_path(table)} lists all)"
+        log(f"{rows_text(rejected.height)} left out (bad_rows: drop), e.g. {example}")
+        for line in reasons if len(reasons) > 1 else ():
+            log(line)
+        rows = rows.join(rejected, on=_FROM, how="anti", maintain_order="left")
     mixed = mix_by_weight(rows, sources, where, log)
     check_splits(mixed, sources[0], kind, where)
     good = mixed.drop(_WORKING)
@@ -146,56 +146,43 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
     return good
 
 
-@dataclass
-class FirstRows:
-    """The first rows of a source's files: lines about what is wrong, one row, and the files that have more rows."""
-
-    faults: list[str]
-    first: Mapping[str, Any] | None
-    cut: list[str]
+def _too_many(rejected: pl.DataFrame, nth: int, read: ReadSource) -> bool:
+    """Return whether more of a source's rows are wrong than `bad_rows` leaves out."""
+    most = most_dropped(read.source.bad_rows)
+    return most is not None and rejected.filter(source=nth).height > most * read.count
 
 
-def first_rows(
-    source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool
-) -> FirstRows:
-    """Read the first rows of every file of a source as the stage would, and write nothing."""
-    assert isinstance(source, FileTable)
-    found = FileFinder(where, outside_workspace).find(source.path, root, source.splits.values())
-    parts = select_parts(found, source, kind, where, _unsaid, alone=alone)
-    cut = [file.place for files in parts.values() for file in files if _is_large_json(file)]
-    some = {name: [_first_of(file, cut) for file in files if not _is_large_json(file)] for name, files in parts.items()}
-    if not any(some.values()):
-        return FirstRows([], None, cut)
-    converted = read_parts(some, kind, source, None, where)
-    read = named_splits(converted, list(parts), source, kind, where, alone=alone)
-    read.log = _unsaid
-    rows = _ordered(_with_splits([read], kind, tested=False), kind)
+def _more(read: ReadSource) -> str:
+    most = most_dropped(read.source.bad_rows)
+    return f", more of {read.source.place} than bad_rows: {{drop: {most:g}}} leaves out"
+
+
+def _reasons(
+    rows: pl.DataFrame, failures: Sequence[Failure], refused: Sequence[tuple[int, RefusedRow]], sources: Sequence[int]
+) -> list[str]:
+    """Return every reason with the number of its rows, in whose reasons numbers and quoted values may differ."""
+    counts, examples = Counter[str](), dict[str, str]()
+    for nth, row in refused:
+        if nth in sources:
+            alike = _VALUES.sub("_", row.reason)
+            counts[alike] += 1
+            examples.setdefault(alike, row.reason)
+    for failure in failures:
+        reason = f"{failure.column} {failure.rule}"
+        counts[reason] += int(rows["source"].gather(failure.rows).is_in(sources).sum())
+    return [f"{rows_text(count)}: {examples.get(alike, alike)}" for alike, count in counts.most_common() if count]
+
+
+_VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+"""What differs between rows that are wrong in the same way."""
+
+
+def tried(read: ReadSource, kind: Kind) -> tuple[pl.DataFrame, pl.DataFrame, list[str]]:
+    """Return the rows of a source by itself, those that break a rule, and lines about the first of these."""
+    rows = _ordered(_with_splits([replace(read)], kind, tested=False), kind)
     rows = rows.filter(rows.select(pl.struct("id", "split").is_first_distinct()).to_series())
     failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
-    lines = _rejected_rows(rows, failures, [(0, row) for row in read.refused], kind, [0])[1]
-    return FirstRows(lines if source.bad_rows == "stop" else [], next(rows.iter_rows(named=True), None), cut)
-
-
-def _unsaid(line: str) -> None:
-    """Prints nothing: the stage says it."""
-
-
-def _is_large_json(part: Part) -> bool:
-    return part.place.lower().endswith(".json") and Path(part.place).stat().st_size > _LARGE_JSON
-
-
-def _first_of(part: Part, cut: list[str]) -> Part:
-    """Return the first rows of a part; `cut` gets its place where it has more."""
-
-    def read(columns: Columns) -> Iterator[Numbered]:
-        for number, row in part.read(columns):
-            if number > FIRST:
-                cut.append(part.place)
-                columns.complete = not part.place.lower().endswith(".jsonl")
-                return
-            yield number, row
-
-    return Part(part.place, read)
+    return rows, *_rejected_rows(rows, failures, [(0, row) for row in read.refused], kind, [0])
 
 
 def _log(where: str, line: str) -> None:
@@ -208,7 +195,7 @@ def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspa
     if isinstance(source, HubTable):
         parts = hub_parts(source, where, log)
     else:
-        parts = _file_parts(source, FileFinder(where, outside_workspace), root, log)
+        parts = _file_parts(source, FileFinder(where, outside_workspace, source.dialect), root, log)
     parts = select_parts(parts, source, kind, where, log, alone=alone)
     read = read_parts(parts, kind, source, source.limit, where)
     if read.limited:
@@ -252,11 +239,16 @@ def _file_parts(source: FileTable, finder: FileFinder, root: Path, log: Log) -> 
 
 
 def _without_duplicates(rows: pl.DataFrame, log: Log) -> pl.DataFrame:
-    first = rows.select(pl.struct("id", "split").is_first_distinct()).to_series()
-    if first.all():
+    """Return one of the rows with the same id and split: one whose file names the split, else the first.
+
+    A row that the shares move into `test` has no `info` that its copy in the test file may have.
+    """
+    placed = rows.select("id", "split", "fixed").with_row_index("place").sort(~pl.col("fixed"), "place")
+    kept = placed.filter(placed.select(pl.struct("id", "split").is_first_distinct()).to_series())["place"].sort()
+    if len(kept) == rows.height:
         return rows
-    log(f"{rows_text(rows.height - int(first.sum()))} left out: duplicates of an earlier row of the same split")
-    return rows.filter(first)
+    log(f"{rows_text(rows.height - len(kept))} left out: duplicates of an earlier row of the same split")
+    return rows[kept]
 
 
 def _rejected_rows(
@@ -273,8 +265,8 @@ def _rejected_rows(
         for failure in failures
     ]
     broken = [failure for failure in broken if len(failure.rows)]
-    lines = [f"{_place(row.file, row.line)}: {row.reason}" for _, row in unreadable[:LISTED]]
-    lines += failure_lines(rows, broken, lambda row: _place(rows["file"][row], rows["line"][row]))
+    lines = [f"{place_of(row.file, row.line)}: {row.reason}" for _, row in unreadable[:LISTED]]
+    lines += failure_lines(rows, broken, lambda row: place_of(rows["file"][row], rows["line"][row]))
     schema = {"source": pl.UInt32(), "file": pl.String(), "line": pl.UInt32(), "reason": pl.String()}
     values = [(nth, row.file, row.line, row.reason) for nth, row in unreadable]
     parts = [pl.DataFrame(values, schema=schema, orient="row")]
@@ -283,10 +275,16 @@ def _rejected_rows(
     return pl.concat(parts, how="diagonal"), lines
 
 
-def _rejection(rejected: pl.DataFrame, lines: list[str], what: str, where: str, table: Path) -> TableError:
+def _rejection(
+    rejected: pl.DataFrame, said: Sequence[list[str]], what: str, where: str, table: Path, over: ReadSource | None
+) -> TableError:
+    """Return the error of rejected rows; `said`: lines about the first, and every reason with its count."""
+    lines, reasons = said
     more = [f"and {rejected.height - len(lines):,} more"] if rejected.height > len(lines) else []
+    more += ["Every reason:", *reasons] if more or (over is not None and len(reasons) > 1) else []
     write_parquet(rejected.drop("source"), rejected_path(table))
-    fix = f"Fix or remove these rows, or set bad_rows: drop; {rejected_path(table)} lists them all"
+    choice = "set bad_rows: drop" if over is None else "raise the share of bad_rows"
+    fix = f"Fix or remove these rows, or {choice}; {rejected_path(table)} lists them all"
     return TableError(what="\n  ".join([f"{rejected.height:,} {what}", *lines, *more]), where=where, fix=fix)
 
 
@@ -314,5 +312,6 @@ def _two_users(column: str) -> pl.Expr:
     return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()
 
 
-def _place(file: str, line: int) -> str:
+def place_of(file: str, line: int) -> str:
+    """Return where a row is: its file, and its line as an editor counts."""
     return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

@@ -21,6 +21,10 @@ Log = Callable[[str], None]
 _STRICTNESS: Final = pl.Enum(["train", "heldout", "test"])
 
 
+AGREED: Final = "agreed split"
+"""The column of a problem's split while tables are made to agree; no column of a table may have its name."""
+
+
 class SplitOptions(Params):
     """How rows are divided into splits."""
 
@@ -60,10 +64,16 @@ def _named(names: list[str], source: SplitOptions, kind: Kind, where: str, *, al
     has_rows = bool(needed & {*named.values()}) if alone else bool(named)
     if missing is not None or not has_rows:
         what = f"split '{missing}' not found" if missing is not None else "the source has no split named train"
-        known = printable(", ".join(names)[:300])
-        fix = f"Its splits are {known}. Name them, e.g. splits: {{train: {printable(names[0])}}}"
-        raise DataError(what=what, where=where, fix=fix)
+        raise DataError(what=what, where=where, fix=_naming(names))
     return named
+
+
+def _naming(names: list[str]) -> str:
+    """Return how the splits of a source are named; what is for evaluation is never suggested as training data."""
+    known = f"Its splits are {printable(', '.join(names)[:300])}"
+    if trained := [name for name in names if SPLIT_NAMES.get(name.lower(), "train") == "train"]:
+        return f"{known}. Name them, e.g. splits: {{train: {printable(trained[0])}}}"
+    return f"{known}, which are for evaluation. Add a file or split with training rows"
 
 
 def assign_source_splits(
@@ -143,17 +153,17 @@ def agreeing(
         return found, wrong[0]
     split = pl.col("split").cast(_STRICTNESS)
     rows = pl.concat([frame.select("problem", split, "fixed") for frame in named.values()])
-    chosen = (
+    agreed = (
         rows.group_by("problem")
-        .agg(pl.col("split").n_unique().alias("count"), _chosen(pl.col("split")).cast(pl.String()).alias("chosen"))
+        .agg(pl.col("split").n_unique().alias("count"), _chosen(pl.col("split")).cast(pl.String()).alias(AGREED))
         .filter(pl.col("count") > 1)
         .drop("count")
     )
-    for kind, frame in named.items() if chosen.height else ():
-        joined = frame.join(chosen, on="problem", how="left", maintain_order="left")
-        away = (pl.col("split") != pl.col("chosen")).fill_null(value=False)
+    for kind, frame in named.items() if agreed.height else ():
+        joined = frame.join(agreed, on="problem", how="left", maintain_order="left")
+        away = (pl.col("split") != pl.col(AGREED)).fill_null(value=False)
         moved = joined.filter(away & ~pl.col("fixed"))
-        for name, count in sorted(moved["chosen"].value_counts().iter_rows()):
+        for name, count in sorted(moved[AGREED].value_counts().iter_rows()):
             what = f"now in {name}" if name in SPLITS[kind] else "left out"
             log(kind, f"{rows_text(count)} {what}: their problems are in the split {name} of another table or file")
         if kind in dropping and (removed := joined.filter(away, "fixed").height):
@@ -162,9 +172,9 @@ def agreeing(
                 f"{rows_text(removed)} left out (bad_rows: drop): another table has their problems in other splits",
             )
             joined = joined.filter(~(away & pl.col("fixed")))
-        wrong.append(joined.filter(away, "fixed").select("problem", "split", "chosen", *ORIGIN, kind=pl.lit(kind)))
-        choice = pl.when("fixed").then("split").otherwise(pl.coalesce("chosen", "split")).alias("split")
-        found[kind] = joined.with_columns(choice).drop("chosen").filter(pl.col("split").is_in(SPLITS[kind]))
+        wrong.append(joined.filter(away, "fixed").select("problem", "split", AGREED, *ORIGIN, kind=pl.lit(kind)))
+        choice = pl.when("fixed").then("split").otherwise(pl.coalesce(AGREED, "split")).alias("split")
+        found[kind] = joined.with_columns(choice).drop(AGREED).filter(pl.col("split").is_in(SPLITS[kind]))
     return found, pl.concat(wrong, how="diagonal")
 
 

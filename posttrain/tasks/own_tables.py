@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import polars as pl
 from pydantic import Field
@@ -19,7 +19,7 @@ from posttrain.params.params import PARAMS_FILE, Params, at, check, read
 from posttrain.pipeline.code_manifest import named_files
 from posttrain.tables.columns import TURNS, Kind, Split, Tables, content_ids
 from posttrain.tables.conversion import ConvertedRows
-from posttrain.tables.options import ReadOptions
+from posttrain.tables.options import BAD_ROWS, BadRows, ReadOptions
 from posttrain.tables.user_data import ReadSource, make_table, named_splits, split_tables
 from posttrain.workspace import CUSTOM, LIBRARY
 
@@ -30,7 +30,7 @@ class OwnTables(Params):
     splits: dict[Split, str] = Field(default={}, description="our split: the name in the column `split`")
     heldout_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, where a table has no `split`")
     test_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, where a table has no `split`")
-    bad_rows: Literal["stop", "drop"] = Field("stop", description="what to do with rows that break the table's rules")
+    bad_rows: BadRows = Field("stop", description=BAD_ROWS)
 
 
 def own_options(run: str, params: type[Params]) -> dict[str, Any]:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from posttrain.checks.check_rows import check_rows
-from posttrain.errors import ParamsError
+from posttrain.errors import DataError, ParamsError
 from posttrain.params import user_code
 from posttrain.params.user_code import load_object
+from posttrain.rewards.scorable import stored_unread
+from posttrain.rewards.unread_answers import answer_notes
+from posttrain.tables.prepare import prepare
+from posttrain.tables.sources import file_tables
+from posttrain.tables.store import read_table
+from stages.online import load
 from tests.workspace import ROOT, environment
 
 ROWS = [{"prompt": f"{n}+1?", "completion": str(n + 1), "answer": str(n + 1)} for n in range(60)]
@@ -88,6 +96,82 @@ def test_wrong_first_rows_are_named(rows: list[Any], chat: Any, said: str) -> No
     put(rows)
     write(chat)
     assert said in fault()
+
+
+def test_the_splits_of_an_entry_are_tried_on_what_was_read() -> None:
+    """Pairs have a column `chosen`, which once was the name of a helper column too."""
+    splits = {1: "train", 2: "heldout"}
+    pairs = [{"prompt": f"{n}+1?", "chosen": "2", "rejected": "3", "split": split} for n, split in splits.items()]
+    put(pairs, "pairs.jsonl")
+    put([{"prompt": "1+1?", "answer": "2", "split": "test"}], "prompts.jsonl")
+    write(None, tables={"pairs": "pairs.jsonl", "prompts": "prompts.jsonl"})
+    said = fault()
+    assert "1 row of problems that files of another table have in another split" in said
+    assert "my/pairs.jsonl line 1: train, elsewhere test" in said
+    put(
+        [
+            {"prompt": "1+1?", "chosen": "2", "rejected": "3"},
+            *({**ROWS[n], "chosen": "a", "rejected": "b"} for n in range(9)),
+        ],
+        "pairs.jsonl",
+    )
+    assert check_rows() == ""
+    put([{"prompt": f"{n}?", "answer": "2", "split": "train"} for n in range(101)], "more.jsonl")
+    put(pairs, "pairs.jsonl")
+    write(None, tables={"pairs": "pairs.jsonl", "prompts": ["prompts.jsonl", "more.jsonl"]})
+    assert "note: not read" in check_rows(), "later rows may change what the others are"
+
+
+GRPO = {"algorithm": "grpo", "start": "base/tiny", "data": "mine/prompts", "corpus": "none", "reward_model": "none"}
+
+
+def learns(rows: list[Any], run: dict[str, Any] | None = None) -> None:
+    """params.yaml with an online run on these prompts."""
+    put(rows)
+    base = {"scratch": {"tiny": {"data": "mine/corpus"}}}
+    write(None, tables={"prompts": "a.jsonl"}, base=base, online={"runs": {"grpo": {**GRPO, **(run or {})}}})
+
+
+def words(count: int, of: int) -> list[dict[str, str]]:
+    """So many answers are words, all of them after the first 100 rows."""
+    return [{"prompt": f"{n}?", "answer": "in words" if of - count <= n else str(n)} for n in range(of)]
+
+
+def test_answers_that_correct_cannot_read_are_found_before_a_run_without_a_reward() -> None:
+    """GRPO found them hours later; the first 100 rows of a sorted file say nothing of the others."""
+    learns(words(150, 600))
+    said = fault()
+    assert "online.runs.grpo.reward: it sets no reward, so it learns by `correct`, which cannot read 1" in said
+    assert "answers of 600 rows of mine/prompts, drawn with the seed 0" in said
+    assert re.search(r"my/a\.jsonl line \d+: 'in words' \(", said)
+    assert "Name what it learns by, e.g. reward: {correct: {answer: math}}" in said
+
+
+def test_a_run_that_sets_its_reward_or_has_few_such_answers_is_not_refused() -> None:
+    learns(words(150, 600), {"reward": {"correct": {"answer": "exact"}}})
+    assert "no reward" not in check_rows()
+    learns(words(10, 600))
+    said = "note: online.runs.grpo has no reward: `correct` was tried on the answers of 600 rows of mine/prompts"
+    assert said in check_rows()
+    learns(words(0, 3000))
+    assert "answers of 1,000 rows of mine/prompts, drawn with the seed 0" in check_rows()
+
+
+def test_other_tables_are_judged_by_what_their_stage_has_counted(workspace: Path) -> None:
+    learns(words(150, 600))
+    prepare("mine", file_tables, answer_notes)
+    stored = stored_unread(Path("data/mine/prompts.parquet"))
+    table = read_table("data/mine/prompts.parquet", "prompts")
+    train = table.filter(split="train")
+    assert stored is not None and (stored.rows, stored.of) == (train.filter(answer="in words").height, train.height)
+    (workspace / "data/mine").rename(workspace / "data/other")
+    write(None, tables={"prompts": "a.jsonl"}, online={"runs": {"grpo": {**GRPO, "data": "other/prompts"}}})
+    said = fault()
+    assert f"cannot read {stored.rows} of {stored.of} answers of data/other/prompts.parquet" in said
+    assert "'in words' (" in said and "of prompt " in said
+    params: Any = SimpleNamespace(start="base/tiny", data="other/prompts")
+    with pytest.raises(DataError, match="it sets no reward, so it learns by `correct`, which cannot read"):
+        load("online@grpo", params)
 
 
 def test_what_is_not_read_is_said() -> None:

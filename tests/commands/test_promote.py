@@ -86,6 +86,23 @@ def test_a_score_that_means_something_else_is_not_compared(committed: Path) -> N
     )
 
 
+def test_a_guarded_metric_that_fell_against_the_reference_stops_the_promotion(committed: Path) -> None:
+    """Also the first one of a name, which is compared with no champion."""
+    params = committed / "params.yaml"
+    params.write_text(params.read_text().replace("prompts: 120,", "prompts: 120, must_not_fall: [format],"))
+    done = dvc(committed, "repro", "evaluate@sft", "evaluate@base")
+    assert done.returncode == 0, done.stdout
+    git(Path(), "commit", "--quiet", "--all", "--message", "a guard")
+    with pytest.raises(PipelineError, match=r"format of base fell: -0\.\d+ \[.*\] against sft \(must_not_fall\)"):
+        promote("base", "champion")
+    promote("sft", "champion")
+    assert "guard" not in message("promoted/champion/1"), "it is the reference itself"
+    with pytest.raises(PipelineError, match="against promoted/champion/1"):
+        promote("base", "champion")
+    promote("base", "other", "form does not matter")
+    assert "guard: format of base fell" in message("promoted/other/1")
+
+
 def test_what_cannot_be_promoted_is_refused_and_leaves_no_tag(committed: Path) -> None:
     for name, title, force in (("grop", "champion", None), ("grpo", "a b", None), ("grpo", "champion", " ")):
         with pytest.raises(ParamsError):

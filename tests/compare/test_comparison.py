@@ -342,6 +342,7 @@ def test_results_that_are_not_current_are_named(finished: Path) -> None:
         ("sampling: {temperature: 1.0}", "sampling: {max_tokens: 9}", ["sampling.temperature", "sampling.max_tokens"]),
         ("date: 1 May 2026", "context: [{role: system, content: Think}]", ["date", "context"]),
         ("reward: {correct: 1.0}", "reward: {correct: 1.0, format: 0.0, regex: {weight: 0.0, pattern: a}}", []),
+        ("reward: {correct: 1.0}", "reward: {correct: 1.0}, metrics: [format], must_not_fall: [format]", []),
         ("device: {type: cpu}, engine: vllm, seed: 1", "completions: none, samples: 4, max_failed: 0.2", []),
     ],
 )

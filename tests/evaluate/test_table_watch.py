@@ -159,12 +159,21 @@ def test_the_rows_are_the_same_ones_each_time_and_two_are_needed(tmp_path: Path)
         ({"reward": {"model": 1.0}}, "reward 'model'"),
         ({"reward": {"correct": {"weight": 1.0, "normalise": True}}}, "normalise"),
         ({"prompts": 5}, "watch.prompts: unknown key"),
+        ({"metrics": ["format"]}, "metrics are measured of samples, which only a `reward` asks for"),
+        ({"reward": {"correct": 1.0}, "metrics": ["model"]}, "reward 'model' needs a reward model"),
+        ({"reward": {"correct": 1.0, "format": 0.0}}, "format: with weight 0 it is a metric"),
         ({"patience": 0}, "watch.patience"),
     ],
 )
 def test_a_watch_of_demonstrations_that_cannot_be_is_refused(watch: dict[str, Any], because: str) -> None:
     with pytest.raises(ParamsError, match=because):
         settings_of("sft.runs", {"start": "base/a", "data": "a/chat", "watch": watch}, "sft.runs.a")
+
+
+def test_a_watch_of_demonstrations_may_have_metrics() -> None:
+    watch = {"reward": {"correct": 1.0}, "metrics": {"format": {"after": "####"}}}
+    params: Any = settings_of("sft.runs", {"start": "base/a", "data": "a/chat", "watch": watch}, "sft.runs.a")
+    assert params.watch.reward["correct"].counted == 1 and params.watch.metrics["format"].options.after == "####"
 
 
 def test_samples_of_prompts_with_tools_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posttrain.errors import DataError, ParamsError, TrainingError
+from posttrain.errors import DataError, ParamsError, RewardError, TrainingError
 from posttrain.evaluate.watch import HeldoutWatch, Measured
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online.heldout import HeldoutRewards, heldout_prompts, heldout_watch
@@ -17,7 +18,8 @@ from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
 from posttrain.online.runs import ONLINE, WatchParams
 from posttrain.params.params import check
-from posttrain.rollout import Prompt, Rollout
+from posttrain.rewards.reward import Reward, WeightedReward
+from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.tables.columns import from_rows, with_ids
@@ -72,6 +74,41 @@ def watched(folder: Path, place: Path, params: WatchParams) -> tuple[TrainingRun
     )
     watch = HeldoutWatch(params, measure, run.models.policy, run.source.steps, "watch")
     return replace(run, watch=watch), watch
+
+
+def test_metrics_of_a_watch_are_measured_with_intervals_and_their_failures_counted(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, text = make_run(folder, "grpo", tmp_path), ChatText(load_tokenizer(folder))
+    prompts = [Prompt(f"h{i}", asked(i), text.prompt(asked(i)), "1") for i in range(5)]
+
+    def fails_once(rollouts: Sequence[Rollout]) -> list[Score]:
+        return [Score(0.5, "error" if one.prompt.id == "h0" and not one.sample else "ok") for one in rollouts]
+
+    metric = WeightedReward(reward=Reward(lambda options, context: fails_once), weight=0.0)
+    true = function_reward(lengths, {"valid": metric})  # type: ignore[arg-type]
+    sampler = LocalSampler(run.models.policy, text.stops, run.models.runtime)
+    measure = HeldoutRewards(
+        sampler, run.models.policy, text, prompts, SamplingParams(max_tokens=8),
+        samples=2, seed=0, rewards=(true, true), max_failed=0.1, where="watch",
+    )  # fmt: skip
+    watch = HeldoutWatch(WatchParams(every=1), measure, run.models.policy, 2, "watch")
+    metrics = watch.look(0)
+    found = {key: value for key, value in metrics.items() if "valid" in key}
+    ends = {"": 0.5, "_low": 0.5, "_high": 0.5, "_failed": 1.0}
+    assert found == {f"heldout_reward_valid{end}": value for end, value in ends.items()}
+    assert "valid 0.500 [0.500, 0.500] (1 failed)" in capsys.readouterr().err
+    again = HeldoutWatch(WatchParams(every=1), measure, run.models.policy, 2, "watch")
+    again.load_state_dict(watch.state_dict())
+    kept = again.finish()
+    assert (kept["heldout_reward_valid"], kept["heldout_reward_valid_failed"]) == (0.5, 1.0), "a checkpoint keeps them"
+    assert kept == watch.finish()
+    many = HeldoutRewards(
+        sampler, run.models.policy, text, prompts * 4, SamplingParams(max_tokens=8),
+        samples=2, seed=0, rewards=(true, true), max_failed=0.0, where="watch",
+    )  # fmt: skip
+    with pytest.raises(RewardError, match="no value of metric 'valid'"):
+        many()
 
 
 def scripted(run: TrainingRun, params: WatchParams, true: dict[int, float], proxy: dict[int, float]) -> Any:
@@ -252,6 +289,8 @@ def test_few_held_out_prompts_are_noted_and_an_error_of_memory_names_its_key(
         ({"watch": {"every": 0}}, "watch.every"),
         ({"watch": {"reward": {"correct": {"weight": 1.0, "normalise": True}}}}, "watch.reward.correct has normalise"),
         ({"watch": {"reward": {"model": 1.0}}}, "a reward model is named where the reward `model` is"),
+        ({"watch": {"reward": {"correct": 1.0, "format": 0.0}}}, "format: with weight 0 it is a metric"),
+        ({"watch": {"metrics": ["model"]}}, "a reward model is named where the reward `model` is"),
         ({"watch": {"split": "test"}}, "watch.split: unknown key"),
     ],
 )

@@ -36,7 +36,10 @@ def test_each_part_of_the_reward_by_hand() -> None:
 
 
 def test_a_part_that_scored_nothing_has_no_mean() -> None:
-    assert reward_metrics(["judge"], [scored(judge=Score(0.0, "error"))]) == {"reward_judge_ok": 0.0}
+    assert reward_metrics(["judge"], [scored(judge=Score(0.0, "error"))]) == {
+        "reward_judge_ok": 0.0,
+        "reward_judge_failed": 1.0,
+    }
 
 
 def group(*rewards: float) -> Batch:

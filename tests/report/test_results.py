@@ -227,9 +227,28 @@ def test_a_policy_without_current_results_is_a_row_with_its_reason(finished: Pat
 
 
 @pytest.mark.slow
-def test_a_policy_without_a_readable_answer_is_not_measured_wherever_it_is_shown(reported: Path) -> None:
+def test_a_measured_0_is_shown_as_0_wherever_it_is_shown(reported: Path) -> None:
+    """It was "not measured", although metrics.json had the score with its interval."""
     file = reported / "results/base/metrics.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "parsed": 0.0}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "parsed": 0.0, "greedy": 0.0}))
+    build_report()
+    (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
+    assert "0.000 [0.000, 0.000] (no readable answer)" in row and "not measured" not in row
+    (data,) = [one for one in json.loads(results_json({})) if one["policy"] == "base"]
+    assert [data[key] for key in ("score", "low", "high", "greedy", "pass_at_1")] == [0.0] * 5
+    assert json.loads((reported / "report/headline.json").read_text())["base"] == 0.0
+    assert "base,0.0" in (reported / "report/scores.csv").read_text()
+    page = (reported / "report/report.html").read_text()
+    assert "0.000 [0.000,\u00a00.000] (no readable answer)" in page
+    write_readme({})
+    assert "0.00 (no readable answer)</text>" in FIGURE.read_text(encoding="utf-8")
+    assert "| base | 0.000 [0.000, 0.000] (no readable answer) | " in Path("README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_policy_on_prompts_that_no_reward_judges_is_not_measured_wherever_it_is_shown(reported: Path) -> None:
+    file = reported / "results/base/metrics.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "parsed": 0.0, "judged": 0.0}))
     build_report()
     (row,) = [line for line in results_table({}).splitlines() if line.startswith("base ")]
     assert row.count("not measured") == 2, "its score and that of greedy completions"

@@ -11,11 +11,13 @@ from typing import Any, TypeGuard
 import pytest
 import torch
 
-from posttrain.errors import RewardError
-from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table
+from posttrain.errors import ParamsError, RewardError
+from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table, summary
 from posttrain.evaluate.sampled import write_results
-from posttrain.evaluate.settings import EvaluateParams
+from posttrain.evaluate.settings import EvaluateParams, EvaluateRun
+from posttrain.lineage.recompute import evaluated
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.params.params import check
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
@@ -150,10 +152,10 @@ def test_a_failure_has_the_status_of_a_row_whatever_the_rewards_before_it_say(fa
     check_table(table, "rollouts", "results/a/rollouts.parquet")
 
 
-def test_a_reward_that_never_scored_has_no_figure(
+def test_a_metric_that_never_scored_has_a_count_and_ends_the_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is only measured may fail everywhere; metrics.json is JSON then, which has no NaN."""
+    """It has no mean: metrics.json is JSON, which has no NaN."""
     monkeypatch.chdir(tmp_path)
     reward = reward_of(by_text)
     down: Reward[Any] = Reward(lambda options, context: lambda rollouts: [FAILED] * len(rollouts))
@@ -164,8 +166,97 @@ def test_a_reward_that_never_scored_has_no_figure(
     write_results("a", [(drawn, False), (greedy, True)], metrics, params, reward)
     found = read_finite_json(Path("results/a/metrics.json"))
     assert found["score"] == 0.5 and "reward_watched" not in found
-    out, printed = capsys.readouterr()
-    assert "not finite, so left out: reward_watched\n" in printed and "nan" not in out
+    assert found["reward_watched_failed"] == 6, "of the completions that have a score"
+    assert "nan" not in capsys.readouterr().out
+    with pytest.raises(RewardError, match=r"8 of 8 completions have no value of metric 'watched'.*whatever max_failed"):
+        limit(reward, 0.9).check([*drawn, *greedy])
+
+
+def broken(share: int) -> RewardSum:
+    """A reward by the text, and a metric that raises on so many of 100 completions and is 0.5 on the others."""
+
+    def raises(rollouts: Sequence[Rollout]) -> list[Score | float]:
+        numbers = [int(rollout.prompt.id.removeprefix("p")) for rollout in rollouts]
+        return [Score(0.0, "error", "it raised") if number < share else 0.5 for number in numbers]
+
+    reward = reward_of(by_text)
+    reward.terms["valid"] = WeightedReward(reward=Reward(lambda options, context: raises), weight=0.0)
+    return reward
+
+
+def hundred(reward: RewardSum) -> list[Rollout]:
+    prompts = [Prompt(f"p{nth}", [{"role": "user", "content": "?"}], [1], "1", problem=f"p{nth}") for nth in range(100)]
+    return reward.score([replace(rollout_of("1"), prompt=prompt) for prompt in prompts])
+
+
+def test_a_metric_that_fails_often_ends_the_run_and_a_rare_failure_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It used to be averaged over the rows that survived, without a word."""
+    reward = broken(32)
+    with pytest.raises(
+        RewardError, match=r"32 of 100 completions have no value of metric 'valid'.*32% of the last 100"
+    ):
+        limit(reward).check(hundred(reward))
+    reward = broken(3)
+    assert limit(reward).check(hundred(reward)) == list(range(100)), "the completions keep their score"
+    printed = capsys.readouterr().err
+    assert "3 of 100 completions have no value of metric 'valid', the first (error: it raised; prompt p0" in printed
+    assert "They are left out of its mean" in printed
+
+
+def test_small_rounds_count_the_failures_of_a_metric_together_and_a_checkpoint_keeps_them() -> None:
+    reward = broken(20)
+    scored, counted = hundred(reward), limit(reward, 0.15)
+    for start in range(0, 16, 4):
+        counted.check([*scored[start : start + 4], *scored[60 : 60 + 28]])
+    resumed = limit(reward, 0.15)
+    resumed.load(counted.tensor())
+    with pytest.raises(RewardError, match="of the last 148 are more than max_failed"):
+        resumed.check([*scored[:18], *scored[90:92]])
+
+
+def test_a_metrics_failures_stand_next_to_its_mean_with_an_interval() -> None:
+    reward = broken(3)
+    drawn = hundred(reward)
+    metrics = evaluation_metrics(reward, drawn, drawn, 0)
+    assert metrics["reward_valid"] == 0.5 and metrics["reward_valid_failed"] == 3
+    assert metrics["reward_valid_low"] == metrics["reward_valid_high"] == 0.5
+    assert "valid 0.500 (3 failed)" in summary("a", metrics)
+    frame = with_ids(rollouts_table("a", drawn, reward, greedy=False), "rollouts")
+    again = evaluated(frame, 0)
+    assert {key: again[key] for key in metrics if key.startswith("reward_valid")} == {
+        key: metrics[key] for key in metrics if key.startswith("reward_valid")
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "because"),
+    [
+        ({"reward": {"correct": 1.0, "format": 0.0}}, r"format: with weight 0 it is a metric.*metrics: \[format\]"),
+        ({"metrics": {"format": 0.0}}, r"'format' is 0\.0: a metric only has options"),
+        ({"metrics": {"format": {"weight": 0.0}}}, r"'format' has weight: a metric only has options"),
+        ({"metrics": {"format": {"gate": True}}}, "'format' has gate"),
+        ({"metrics": ["correct"], "reward": {"correct": 1.0}}, "'correct' is in reward and in metrics"),
+        ({"metrics": ["formt"]}, "unknown reward 'formt'"),
+        ({"must_not_fall": ["json_schema"]}, "must_not_fall: 'json_schema' is not measured. Add it to metrics"),
+    ],
+)
+def test_metrics_have_a_place_of_their_own(given: dict[str, Any], because: str) -> None:
+    inputs = {"data": "a/prompts", "reference": "none", "reward_model": "none"}
+    with pytest.raises(ParamsError, match=because):
+        check(EvaluateParams, {**inputs, **given}, where="evaluate.settings")
+    with pytest.raises(ParamsError, match=because):
+        check(EvaluateRun, {**inputs, "policy": "sft/main", **given}, where="evaluate.runs.a")
+
+
+def test_the_metric_of_the_usual_score_is_the_form_and_another_reward_has_none() -> None:
+    inputs = {"data": "a/prompts", "reference": "none", "reward_model": "none"}
+    assert [*check(EvaluateParams, inputs, where="e").terms] == ["correct", "format"]
+    assert [*check(EvaluateParams, {**inputs, "reward": {"length": {"limit": 3}}}, where="e").terms] == ["length"]
+    whole = {**inputs, "metrics": {"format": {"after": "x"}, "words": {"type": "length", "limit": 3}}}
+    terms = check(EvaluateParams, whole, where="e").terms
+    assert [*terms] == ["correct", "format", "words"] and terms["words"].weight == 0
 
 
 def test_samples_of_a_prompt_with_a_failure_make_no_table() -> None:

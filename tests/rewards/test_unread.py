@@ -92,15 +92,18 @@ def online() -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_says_that_nothing_was_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_says_that_no_answer_was_read_and_measures_0(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prompts(*"1234567")
     metrics = measured(prompts=50)
     out, printed = capsys.readouterr()
     assert metrics["parsed"] == 0 and metrics["score"] == 0
-    assert "evaluate@sft: the score is not measured, as no completion has an answer" in printed
+    assert "evaluate@sft: no completion has an answer that can be read and compared" in printed
+    assert json.loads(Path("results/sft/headline.json").read_text()) == {"sft": 0.0} and "judged" not in metrics
     assert "evaluate: 7 prompts are all there are in split 'test' (evaluate.settings.prompts: 50)" in printed
     assert "21/21 completions" in printed, "two samples and a greedy one of each prompt"
-    assert "sft: the score is not measured" in out
+    assert "sft: pass@1 0.000 [0.000, " in out and "(no completion has an answer that can be read" in out
 
 
 @pytest.mark.slow
@@ -114,8 +117,11 @@ def test_an_evaluation_leaves_out_prompts_whose_answer_cannot_be_read(
     answers = pl.read_parquet(folder / "results/sft/rollouts.parquet")["answer"]
     assert set(answers) == {"7", "8"}
     prompts("", "", "")
-    assert measured()["parsed"] == 0
-    assert "no prompt has an answer" in capsys.readouterr().err
+    metrics = measured()
+    assert metrics["parsed"] == metrics["judged"] == 0, "nothing was compared with anything: this 0 is not measured"
+    assert json.loads(Path("results/sft/headline.json").read_text()) == {}
+    out, printed = capsys.readouterr()
+    assert "no prompt has an answer" in printed and "sft: the score is not measured" in out
 
 
 @pytest.mark.slow
@@ -156,7 +162,7 @@ def test_a_score_of_ones_own_need_not_be_an_outcome(folder: Path, capsys: pytest
     (folder / "custom/own_length.py").write_text(
         "def brief(rollouts):\n    return [-len(one.text) / 10 for one in rollouts]\n"
     )
-    metrics = measured(reward={"own_length:brief": 2.0, "format": 0.0})
+    metrics = measured(reward={"own_length:brief": 2.0}, metrics=["format"])
     assert "pass_at_1" not in metrics and metrics["score"] < 0 and metrics["parsed"] == 1
     assert metrics["score_low"] <= metrics["score"] <= metrics["score_high"]
     assert metrics["reward_format"] == 0, "it is measured, and does not count"

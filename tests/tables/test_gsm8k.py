@@ -76,6 +76,17 @@ def test_a_share_for_each_table_changes_nothing_about_the_test_prompts() -> None
     assert questions(tables["prompts"], "test", "prompt") == TEST and tables["chat"].height == 60
 
 
+def test_pairs_whose_problem_is_a_test_prompt_are_left_out() -> None:
+    """A helper column once had the name of their own column `chosen`, which ended in a traceback of polars."""
+    pairs = [{"prompt": row(number)["question"], "chosen": "a", "rejected": "b"} for number in range(80)]
+    Path("my/gsm8k/pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    entry = {"path": "my/gsm8k", "chat": {"path": "main", **CHAT}, "prompts": {"path": "main", **PROMPTS}}
+    tables = made({**entry, "pairs": "pairs.jsonl"})
+    found = read_table("data/gsm8k/pairs.parquet", "pairs")
+    assert found.height == 60 and not set(found["problem"]) & set(tables["prompts"].filter(split="test")["problem"])
+    assert found["chosen"].to_list()[0] == [{"role": "assistant", "content": "a"}]
+
+
 def test_train_rows_that_are_test_prompts_elsewhere_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(number) for number in range(80)]
     Path("my/gsm8k/more.jsonl").write_text("\n".join(map(json.dumps, rows)))

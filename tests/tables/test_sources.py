@@ -48,6 +48,23 @@ def asked(table: pl.DataFrame) -> list[int]:
     return [int(turns[0]["content"].split("+")[0]) for turns in table["messages"].to_list()]
 
 
+@pytest.mark.parametrize("name", ["eval", "validation", "valid", "val", "dev", "test", "Eval", "TEST"])
+@pytest.mark.parametrize("kind", ["chat", "prompts"])
+def test_what_is_for_evaluation_is_never_suggested_as_training_data(name: str, kind: str) -> None:
+    put(f"my/{name}.jsonl", 0, 60, answer="1")
+    Path("params.yaml").write_text(json.dumps({"data": {"files": {"mine": {"path": "my", kind: f"{name}.jsonl"}}}}))
+    if (name.lower(), kind) == ("test", "prompts"):
+        assert check_rows() == "", "prompts may be for tests alone"
+        return
+    with pytest.raises(ParamsError, match=f"Its splits are {name}, which are for evaluation. Add a file") as caught:
+        check_rows()
+    assert "splits: {train" not in str(caught.value)
+    put("my/more/part.jsonl", 100, 5), put(f"my/more/{name}.jsonl", 0, 60)
+    Path("params.yaml").write_text(json.dumps({"data": {"files": {"mine": {"path": "my", "chat": "more"}}}}))
+    with pytest.raises(ParamsError, match=r"e\.g\. splits: {train: part}"):
+        check_rows()
+
+
 @pytest.mark.slow
 def test_a_pattern_reads_the_files_that_it_matches() -> None:
     for nth in (10, 9, 1):
@@ -183,6 +200,10 @@ def test_the_bad_rows_of_all_sources_are_named(capsys: pytest.CaptureFixture[str
         load({**same, "bad_rows": "drop"}, {"path": "b.jsonl"})
     capsys.readouterr()
     Path("rejected/chat.rejected.parquet").unlink()
+    with pytest.raises(
+        TableError, match=r"break the rules of a 'chat' table, more of b.jsonl than bad_rows: {drop: 0}"
+    ):
+        load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": {"drop": 0}})
     assert load({**same, "bad_rows": "drop"}, {"path": "b.jsonl", "bad_rows": "drop"}).height == 40
     dropped = pl.read_parquet("rejected/chat.rejected.parquet")
     assert set(dropped.select("file", "line").rows()) == {("a.jsonl", 21), ("b.jsonl", 21)}
@@ -260,12 +281,27 @@ def test_a_file_of_a_list_belongs_to_the_split_of_its_name(capsys: pytest.Captur
     assert asked(trained) == [*range(10, 20)]
 
 
+def prompts_of(name: str, numbers: range, **more: Any) -> None:
+    Path(name).write_text("\n".join(json.dumps({"prompt": f"{n}+1?", "answer": str(n + 1), **more}) for n in numbers))
+
+
+def test_of_a_row_that_is_moved_into_test_the_row_of_the_test_file_is_kept() -> None:
+    """The moved one came first, and with it the `info` of the file was lost."""
+    prompts_of("train.jsonl", range(140))
+    prompts_of("test.jsonl", range(30, 40), info={"level": 3})
+    Path("params.yaml").write_text("data: {files: {mine: {path: ., prompts: [train.jsonl, test.jsonl]}}}")
+    table = file_tables("mine")["prompts"]
+    tests = table.filter(split="test")
+    assert tests.height == 10 and set(tests["info"]) == {'{"level": 3}'}
+    assert table.height == 140 and not set(table.filter(pl.col("split") != "test")["problem"]) & set(tests["problem"])
+
+
 @pytest.mark.parametrize(
     ("name", "word"), [("validation.jsonl", "validation"), ("Dev-1.jsonl", "Dev"), ("test.jsonl", "test")]
 )
 def test_a_table_without_training_rows_is_refused(name: str, word: str) -> None:
     put(name, 0, 10)
-    with pytest.raises(DataError, match=rf"no split named train. Its splits are {word}. .*splits: {{train: {word}}}"):
+    with pytest.raises(DataError, match=rf"no split named train. Its splits are {word}, which are for evaluation"):
         load({"path": name})
     Path("params.yaml").write_text(f"data: {{files: {{mine: {{path: ., chat: {name}}}}}}}")
     with pytest.raises(ParamsError, match="the source has no split named train"):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain.errors import DataError, ParamsError, PosttrainError, TableError
+from posttrain.lineage.query import parse_query
 from posttrain.params.params import check
 from posttrain.tables.columns import COLUMNS, Kind, content_id
 from posttrain.tables.hub_data import dataset_parts
@@ -339,7 +340,7 @@ def test_answers_as_json_writes_them(capsys: pytest.CaptureFixture[str]) -> None
         ("a.json", b'{"text": "a"}\n{"text": "b"}', "a file with one object per line must end in .jsonl"),
         ("a.json", b'{"text": "a"}', "a .json file must hold a list of objects"),
         ("a.json", b'[{"text": "a"}, 7]', "a.json row 2: not a JSON object"),
-        ("a.csv", b"text\na\n\xff\xfe\xfd\n", "a.csv cannot be read (line 3: not UTF-8 (byte 0xff))"),
+        ("a.csv", b"text\na\n\xff\xfe\xfd\n", "a.csv cannot be read (line 3: not UTF-8 (byte 0xff); set its enc"),
         ("a.csv", b'text,x\n"a\nb",1\nc\n', "a.csv line 4: it has 1 cells, but the header has 2"),
         ("a.csv", b'text\n"a', "a.csv cannot be read (line 2: unexpected end of data)"),
         ("a.csv", b"text,text\na,b\n", "a.csv cannot be read (the name 'text' is there twice)"),
@@ -354,6 +355,76 @@ def test_unreadable_files(name: str, content: bytes, expected: str) -> None:
     with pytest.raises((DataError, TableError)) as caught:
         load(name, "corpus")
     assert expected in str(caught.value)
+
+
+GERMAN = [{"prompt": f"Wie groß ist {n}; ungefähr?", "completion": f"{n} €"} for n in range(60)]
+EXCEL = [
+    (
+        ";",
+        "cp1252",
+        "cp1252",
+        "",
+        "its header is one column, 'prompt;completion'. If \";\" is between cells, set separ",
+    ),
+    (",", "cp1252", "cp1252", "", "a.csv cannot be read (line 2: not UTF-8 (byte 0xdf); set its encoding, as cp1252"),
+    ("\t", None, "utf-8", "", "its header is one column, 'prompt\\tcompletion'. If \"\\t\" is between cells, set sep"),
+    (
+        ";",
+        None,
+        "utf-8-sig",
+        "sep=;\n",
+        'its header is one column, \'sep=;\'. If ";" is between cells, set separator: ";"',
+    ),
+    ("\t", "utf-16", "utf-16", "", "line 1: not UTF-8 (byte 0xff); it is UTF-16: set encoding: utf-16"),
+    (",", "utf-16-le", "utf-16-le", "", "it is UTF-16, or no text. If it is UTF-16, set encoding: utf-16-le"),
+    ("|", "utf-8", "utf-8", "", 'If "|" is between cells, set separator: "|"'),
+]
+
+
+@pytest.mark.parametrize(("separator", "encoding", "written", "first", "refused"), EXCEL)
+def test_csv_files_of_excel_are_read_and_the_refusal_names_the_option(
+    separator: str, encoding: str | None, written: str, first: str, refused: str
+) -> None:
+    lines = ["prompt,completion".replace(",", separator)]
+    lines += [f'"{row["prompt"]}"{separator}"{row["completion"]}"' for row in GERMAN]
+    Path("a.csv").write_bytes((first + "\r\n".join(lines) + "\r\n").encode(written))
+    with pytest.raises(DataError) as caught:
+        load("a.csv", "chat")
+    assert refused in str(caught.value)
+    options = {"separator": separator, "encoding": encoding}
+    expected = load(put("b.jsonl", GERMAN), "chat", heldout_share=0.2)
+    assert load("a.csv", "chat", heldout_share=0.2, **options).equals(expected)
+    Path("a.csv").write_text(Path("a.csv").read_bytes().decode(written) + "one cell\n", encoding=written)
+    with pytest.raises(TableError, match=r"a\.csv line 6[23]: it has 1 cells, but the header has 2; quote cells that"):
+        load("a.csv", "chat", heldout_share=0.2, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "because"),
+    [
+        ({"separator": ";;"}, "';;' is not one character"),
+        ({"separator": '"'}, "is not one character"),
+        ({"encoding": "cp9999"}, "no encoding 'cp9999'"),
+        ({"encoding": "hex"}, "no encoding 'hex'"),
+    ],
+)
+def test_options_of_csv_that_cannot_be(options: Row, because: str) -> None:
+    with pytest.raises(ParamsError, match=because):
+        check(FileTable, {"path": "a.csv", **options}, where="x")
+    with pytest.raises(DataError, match=r"separator and encoding are options of csv files, and b\.jsonl is not one"):
+        load(put("b.jsonl", GERMAN), "chat", separator=";")
+    Path("a.csv").write_bytes("prompt;completion\na;ü\n".encode("cp1252"))
+    with pytest.raises(DataError, match=r"not ascii \(.*byte 0xfc.*\); set another encoding"):
+        load("a.csv", "chat", separator=";", encoding="ascii")
+
+
+def test_a_row_of_such_a_file_is_found_by_its_line() -> None:
+    rows = [f"Wie groß ist die Stadt {n}?;{n} Meter" for n in range(60)]
+    Path("my").mkdir()
+    Path("my/a.csv").write_bytes("\n".join(["prompt;completion", *rows]).encode("cp1252"))
+    table = "chat: {path: '*.csv', separator: ';', encoding: cp1252}"
+    Path("params.yaml").write_text(f"data: {{files: {{mine: {{path: my, {table}}}}}}}")
+    assert parse_query("my/a.csv:3").texts == ("Wie groß ist die Stadt 1?",)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
@@ -531,8 +602,39 @@ def test_bad_rows_stop_or_are_dropped(capsys: pytest.CaptureFixture[str]) -> Non
     counts = [kept.filter(split=split).height for split in ("train", "heldout", "test")]
     train, heldout, test = counts
     expected = f"here: 63 rows: {train} train, {heldout} held out (heldout_share 0.2), {test} test (test_share 0.2)"
-    assert lines[2:] == [expected]
+    assert lines[2].startswith("here: 1 row: 'prompt' is missing") and lines[3].startswith("here: 1 row: prompt each")
+    assert lines[4:] == [expected]
     assert kept.equals(load(put("b.jsonl", PROMPTS), "prompts", **shares))
+
+
+BROKEN = [
+    *({"prompt": " ", "answer": "x"} for _ in range(2)), *({"prompt": None, "answer": f"{n}"} for n in range(3)),
+    *({"prompt": f"{n}?", "answer": "x", "info": f"not {n}"} for n in range(4)),
+]  # fmt: skip
+
+
+def test_every_reason_has_its_count(capsys: pytest.CaptureFixture[str]) -> None:
+    name, shares = put("a.jsonl", [*PROMPTS, *BROKEN]), {"heldout_share": 0.2, "test_share": 0.2}
+    assert load(name, "prompts", bad_rows={"drop": 0.2}, **shares).height == len(PROMPTS)
+    said = capsys.readouterr().err
+    assert "here: 8 rows left out (bad_rows: drop), e.g. " in said, "one of the blank ones is a duplicate"
+    assert "here: 4 rows: 'info' is 'not 0'; give an object" in said
+    assert "here: 3 rows: 'prompt' is missing or null" in said and "here: 1 row: prompt each content must not" in said
+
+
+@pytest.mark.parametrize(("bad_rows", "most"), [("drop", 0.05), ({"drop": 0.05}, 0.05), ({"drop": 0.1}, 0.1)])
+def test_a_larger_share_of_bad_rows_ends_the_stage(bad_rows: Any, most: float) -> None:
+    """More than half of a broken file used to be left out with exit code 0."""
+    name = put("a.jsonl", [*PROMPTS, *BROKEN])
+    with pytest.raises(TableError) as caught:
+        load(name, "prompts", bad_rows=bad_rows, heldout_share=0.2, test_share=0.2)
+    said = str(caught.value)
+    assert f"8 of 69 rows break the rules of a 'prompts' table, more of a.jsonl than bad_rows: {{drop: {most}}}" in said
+    assert "Every reason:\n  4 rows: 'info' is 'not 0'" in said
+    assert said.endswith("or raise the share of bad_rows; rejected/table.rejected.parquet lists them all"), said
+    assert load(name, "prompts", bad_rows={"drop": 0.12}, heldout_share=0.2, test_share=0.2).height == 60
+    with pytest.raises(ParamsError, match="bad_rows"):
+        check(FileTable, {"path": "a.jsonl", "bad_rows": {"drop": 1.5}}, where="x")
 
 
 @pytest.mark.slow

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 from posttrain.commands.push.adapter import push_note
-from posttrain.compare.evaluated import EvaluatedPolicy
+from posttrain.compare.evaluated import EvaluatedPolicy, check_same_prompts
+from posttrain.compare.guards import falls, guarded, untested
 from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
-from posttrain.compare.settings import differing, meaning
+from posttrain.compare.settings import Setting, differing, meaning
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
 from posttrain.lineage.lineage import Lineage
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
-from posttrain.params.stage_table import evaluated
+from posttrain.params.stage_table import evaluated, group_of
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.git import git
@@ -60,6 +61,7 @@ def promote(name: str, title: str, force: str | None = None, does: Literal["tag"
         raise PipelineError(what=f"models/{model} is {last.tag} already", where="promote", fix="Promote another")
     (candidate,) = select([policy], None, "sampled")
     lines = [f"policy: {policy}", f"model: {model}", f"digest: {digest}", f"score: {_score(candidate)}"]
+    lines += _guards(candidate, last, force)
     if last is not None:
         lines.append(f"against: {last.tag}, {_better(candidate, last, force)}")
     if force is not None:
@@ -116,6 +118,48 @@ def _score(policy: EvaluatedPolicy) -> str:
     scores = policy.known_scores
     low, high = interval(scores, int(policy.settings.get("evaluate.settings.seed", SEED)))
     return f"{scores.mean():.3f} [{low:.3f}, {high:.3f}] on {len(scores)} held-out prompts"
+
+
+def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None) -> list[str]:
+    """Return what `must_not_fall` found against the champion and against what it was trained from; refuse a fall.
+
+    What it was trained from is the evaluated policy of evaluate.settings.reference, or else of the run's own `start`.
+    """
+    if not (names := guarded([candidate])):
+        return []
+    settings = read()
+    runs = evaluated(settings)
+    same = {label: run for label, run in runs.items() if run.table == runs[candidate.policy].table}
+    labels = {run.model: label for label, run in reversed(same.items())}
+    before = [group_of(settings, "evaluate.settings").get("reference"), candidate.own.get("start")]
+    start = next((labels[str(model)] for model in before if str(model) in labels), None)
+    others, lost = [], list[str]()
+    try:
+        if start is not None and start != candidate.policy:
+            require_current(start)
+            others += select([start], None, "sampled")
+        if last is not None:
+            others += select([candidate.policy, last.tag], last.policy, "sampled")[1:]
+        check_same_prompts([candidate, *others])
+    except (DataError, PipelineError) as error:
+        if force is None:
+            raise
+        others, lost = [], [f"not tested ({error.what})"]
+    if not others and start is None:
+        found = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
+        fix = f"Add its start to evaluate.policies ({candidate.own.get('start', 'none')}); or --force REASON"
+    else:
+        found = [note for note in untested([candidate, *others], names) if note.startswith("must_not_fall")]
+        mine = Setting(candidate.name, [candidate])
+        fell = [fall for other in others for fall in falls(mine, Setting(other.name, [other]), names)]
+        found += [str(fall) for fall in fell if fall.label == candidate.name]
+        fix = f"`posttrain compare {candidate.policy} OTHER --metric NAME` shows it; or --force REASON"
+    if found and force is None:
+        raise PipelineError(what="; ".join(found), where=candidate.policy, fix=fix)
+    found, against = [*lost, *found], " and ".join(other.name for other in others)
+    return [f"guard: {line}" for line in found] or [
+        f"guards: {', '.join(names)} did not fall against {against}"
+    ] * bool(others)
 
 
 def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:

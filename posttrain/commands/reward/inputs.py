@@ -14,7 +14,7 @@ from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean
 from posttrain.params.slots import model_of
 from posttrain.params.stage_table import group_of
 from posttrain.params.user_code import is_import_path, load_object
-from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.catalog import Rewards, metric_settings
 from posttrain.rewards.reward import Context, Examples, WeightedReward
 from posttrain.rewards.scorable import known_completions, why_not_scorable
 from posttrain.rewards.score import RewardSum
@@ -71,10 +71,11 @@ def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
             name, _term(name, own, "reward test", "command line"), Context(Runtime(DeviceParams()), "reward test")
         )
     settings = _settings(run)
-    if name not in settings.reward:
-        fix = did_you_mean(name, list(settings.reward))
-        raise ParamsError(what=f"{run}.reward has no '{name}'", where=PARAMS_FILE, fix=fix)
-    given = (at(read(), run).get("reward") or {}).get(name)
+    known = [*settings.reward, *getattr(settings, "metrics", {})]
+    if name not in known:
+        raise ParamsError(what=f"{run}.reward has no '{name}'", where=PARAMS_FILE, fix=did_you_mean(name, known))
+    own_settings = at(read(), run)
+    given = {**metric_settings(own_settings.get("metrics") or {}), **(own_settings.get("reward") or {})}.get(name)
     given = {**(given if isinstance(given, Mapping) else {}), **own}
     return Subject(name, _term(name, given, run, PARAMS_FILE), _context(run, settings))
 

@@ -174,13 +174,18 @@ def test_a_run_waits_for_a_server_that_is_down(endpoint: Endpoint, capsys: pytes
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_few_failures_and_parts_that_only_measure_are_not_waited_for(endpoint: Endpoint) -> None:
+def test_a_few_failures_are_not_waited_for(endpoint: Endpoint) -> None:
     endpoint.does("503", then="rule")
     (lost, _, _) = waiting(endpoint, 0.4).score(said("a good one", "a bad one", "a worse one"))
     assert lost.scores["endpoint"].status == "infrastructure"
-    endpoint.does(then="503")
-    (lost,) = waiting(endpoint, weight=0.0).score(said("a good one"))
-    assert lost.scores["endpoint"].status == "infrastructure"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_part_that_only_measures_is_waited_for_too(endpoint: Endpoint) -> None:
+    """Its failures end a run as those of other parts do."""
+    endpoint.does("503", "503", then="rule")
+    (found,) = waiting(endpoint, weight=0.0).score(said("a good one"))
+    assert found.scores["endpoint"].status == "ok"
 
 
 def test_an_error_names_the_reward_as_params_yaml_calls_it() -> None:

@@ -1,0 +1,92 @@
+"""`must_not_fall`: metrics that must not be clearly lower than those of what a policy is compared with.
+
+Each is tested by itself, at 95 % and without Holm's correction: a guard must not get blind with more comparisons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from posttrain.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.compare.paired import tested
+from posttrain.compare.settings import Flat, Setting
+from posttrain.compare.statistics import Finding
+from posttrain.errors import DataError
+from posttrain.params.params import did_you_mean
+
+
+@dataclass(frozen=True)
+class Fall:
+    """A guarded metric that is clearly lower, and what it is lower than."""
+
+    metric: str
+    label: str
+    than: str
+    finding: Finding
+    """The metric of `label` minus that of `than`."""
+
+    def __str__(self) -> str:
+        shown = f"{self.finding.mean:+.3f} [{self.finding.low:+.3f}, {self.finding.high:+.3f}]"
+        return f"{self.metric} of {self.label} fell: {shown} against {self.than} (must_not_fall)"
+
+
+def guarded(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return the metrics that the evaluations of any of the policies guard."""
+    return list(dict.fromkeys(name for policy in found for name in _named(policy.policy, policy.settings)))
+
+
+def _named(label: str, settings: Flat) -> list[str]:
+    group, _, run = label.rpartition("/")
+    shared = f"evaluate.policies.{label}" in settings
+    text = settings.get(
+        "evaluate.settings.must_not_fall" if shared else f"evaluate.{group or 'runs'}.{run}.must_not_fall"
+    )
+    return [str(name) for name in json.loads(text or "[]")]
+
+
+def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
+    """Return the guarded metrics that are clearly lower in one of two settings."""
+    found = []
+    for name in metrics:
+        if not all(name in policy.parts for setting in (left, right) for policy in setting.trained):
+            continue
+        sides = [scores([by_metric(policy, name) for policy in setting.trained]) for setting in (left, right)]
+        (finding,) = tested(sides, [(0, 1)])
+        if finding.high < 0:
+            found.append(Fall(name, left.label, right.label, finding))
+        elif finding.low > 0:
+            turned = replace(finding, mean=-finding.mean, low=-finding.high, high=-finding.low)
+            found.append(Fall(name, right.label, left.label, turned))
+    return found
+
+
+def untested(found: Sequence[EvaluatedPolicy], metrics: Sequence[str]) -> list[str]:
+    """Return a note for each policy whose results lack a guarded metric, or have completions without it."""
+    notes = []
+    for name in metrics:
+        lacking = [policy.name for policy in found if name not in policy.parts]
+        if lacking:
+            notes.append(f"must_not_fall: {name} is not tested for {', '.join(lacking)}, whose results lack it")
+        notes += without_value(found, name)
+    return notes
+
+
+def without_value(found: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
+    """Return a note for each policy with completions that have no value of a metric."""
+    counts = [(policy.name, policy.failed.get(metric, 0)) for policy in found]
+    return [
+        f"{name}: {count:,} completions have no value of {metric}, which its mean leaves out"
+        for name, count in counts
+        if count
+    ]
+
+
+def by_metric(policy: EvaluatedPolicy, metric: str) -> EvaluatedPolicy:
+    """Return a policy with a metric, or a part of the reward, in place of its score."""
+    if metric not in policy.parts:
+        known = list(policy.parts)
+        fix = did_you_mean(metric, known) or f"It has {', '.join(known) or 'none'}; evaluate it with that metric"
+        raise DataError(what=f"{policy.name} has no metric '{metric:.80}'", where=f"results/{policy.policy}", fix=fix)
+    return replace(policy, scores_P=policy.parts[metric], parsed=True, metric=metric)
