@@ -1,4 +1,4 @@
-"""What `posttrain plan` says of a stage next to the most memory that its process held, for five shapes on a CPU.
+"""What `posttrain plan` says of a stage next to the most memory that its process held, for six shapes on a CPU.
 
 python -m benchmarks.plan_memory FOLDER     makes a workspace in FOLDER (a few minutes) and prints a table
 """
@@ -30,6 +30,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "experts": {"shape": {"layers": 4, "width": 512, "heads": 8, "feed_forward": 1024, "experts": 8}},
 }
 """Runs of base.scratch; the first is so small that it shows what the process itself takes."""
+OWN_BYTES = 0.7e9
+"""What `posttrain plan` says that the process itself takes."""
 STEPS = 3
 SOURCE = {"task": "two_step", "n_corpus": 16_000}
 
@@ -45,10 +47,10 @@ def main(words: list[str]) -> int:
     (place / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     os.chdir(place)
     _most_bytes("data_tasks", "two_step")
-    rows: list[tuple[str, ...]] = [("run", "plan", "held", "plan / held")]
+    rows: list[tuple[str, ...]] = [("run", "plan", "held", "(plan + 0.7 GB) / held")]
     for name in SHAPES:
         planned, held = demand_of("base.scratch", name, read(), 512, None).total, _most_bytes("base_scratch", name)
-        rows.append((name, f"{planned / 1e9:.2f} GB", f"{held / 1e9:.2f} GB", f"{planned / held:.2f}"))
+        rows.append((name, f"{planned / 1e9:.2f} GB", f"{held / 1e9:.2f} GB", f"{(planned + OWN_BYTES) / held:.2f}"))
     print("\n".join(text_table(rows, left=(0,))))
     return 0
 

@@ -23,11 +23,11 @@ from flows.graph import Stage
 from flows.orphan_guard import OrphanGuard
 from flows.sweep_config import check_committed
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.user_text import push_notes
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.git import git
-from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.pipeline.lock_check import check_and_sync
 
 FLOW = "stage"

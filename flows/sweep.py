@@ -32,11 +32,11 @@ from flows.sweep_start import Start
 from flows.sweep_targets import closure, is_named, missing_evaluations
 from posttrain.compare.experiments import TIMES, experiments
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.lineage.kept_inputs import require_kept
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.params.params import PARAMS_FILE, check, read
 from posttrain.params.seeds import SEED
 from posttrain.pipeline.git import git
-from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.workspace import hold
 
 FOLDER = Path("sweeps")

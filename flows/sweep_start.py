@@ -15,11 +15,12 @@ from typing import Any
 
 from flows.sweep_config import nested
 from posttrain.errors import PipelineError
+from posttrain.lineage.kept_inputs import is_in_cache
+from posttrain.lineage.user_text import cache_folder
 from posttrain.params.formats import merge
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.git import git
-from posttrain.pipeline.kept_inputs import cache_folder, is_in_cache
 from posttrain.pipeline.repair_dvc import COPIES
 from posttrain.workspace import write_text
 
@@ -68,7 +69,7 @@ class Start:
                     git("-C", str(top), "config", key, value)
             folder = top / git("rev-parse", "--show-prefix").strip()
             _configure(self.root, folder)
-            _forget_missing(folder / LOCK, cache_folder(self.root))
+            _forget_missing(folder / LOCK, cache_folder())
             write_params(folder / PARAMS_FILE, overrides)
             yield folder
         finally:
@@ -138,7 +139,7 @@ def _configure(root: Path, folder: Path) -> None:
     local = Config(str(root / ".dvc")).read("local")
     with Config(str(folder / ".dvc")).edit("local") as settings:
         settings.update(local)
-        settings.setdefault("cache", {})["dir"] = str(cache_folder(root))
+        settings.setdefault("cache", {})["dir"] = str(cache_folder().resolve())
 
 
 def _forget_missing(lock: Path, cache: Path) -> None:

@@ -20,6 +20,6 @@ def run(_: Namespace) -> str:
     from posttrain.checks.check_models import check_models
     from posttrain.checks.check_rows import check_rows
     from posttrain.checks.params_schema import check_params
-    from posttrain.pipeline.kept_inputs import kept_note
+    from posttrain.lineage.kept_inputs import kept_note
 
     return "\n".join(filter(None, [check_params(), check_rows(), check_models(), kept_note()]))

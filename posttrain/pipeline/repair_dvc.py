@@ -33,7 +33,7 @@ SITE_CACHE = Path(".dvc/tmp/site")
 SITE_SETTING = re.compile(rf"site_cache_dir = \"?(/.+/{re.escape(str(SITE_CACHE))})\"?")
 USER_SITE_CACHE = "posttrain/site"
 COPIES = Path(".dvc/tmp/exps/standalone")
-"""Where `dvc exp run --temp` makes a copy of the workspace for each experiment."""
+"""Where `dvc exp run --temp`, and a sweep, make a copy of the workspace for each experiment."""
 LINK_TEST = re.compile(r"\.[\w-]{22}\.tmp")
 """The names of DVC's files for testing whether links work, and of its unfinished copies."""
 CACHED = (".", "files/md5", "files/md5/*", "runs/*/*")
@@ -170,7 +170,8 @@ def _remove_copies(root: Path) -> list[str]:
     """Remove the copies of the workspace for experiments, if no experiment is running."""
     copies = root / COPIES
     left = list(copies.glob("tmp*"))
-    if not left or any(_runs_experiment(process, root) for process in psutil.process_iter()):
+    own = psutil.Process().parents()  # a sweep repairs before it makes copies
+    if not left or any(_runs_experiment(process, root) for process in psutil.process_iter() if process not in own):
         return []
     shutil.rmtree(copies)
     return [f"{COPIES / folder.name} was left by an experiment that was killed: removed" for folder in sorted(left)]
@@ -184,7 +185,8 @@ def _runs_experiment(process: psutil.Process, root: Path) -> bool:
         return False  # of another user, who cannot write here
     except psutil.NoSuchProcess:
         return False
-    return place.is_relative_to(root / COPIES) or ("exp" in words and place.is_relative_to(root))
+    at_work = "exp" in words or "flows.sweep" in words
+    return place.is_relative_to(root / COPIES) or (at_work and place.is_relative_to(root))
 
 
 def _remove_link_tests(root: Path) -> list[str]:

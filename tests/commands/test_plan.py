@@ -107,11 +107,22 @@ def test_a_model_of_earlier_settings_is_not_what_is_planned(params: Path) -> Non
         demand_of("sft.runs", "hub", read(), 512, None)
 
 
+def test_a_pass_over_held_out_rows_may_take_the_most(params: Path) -> None:
+    """A step of few tokens ends with moments there, and passes of `micro_tokens` over what is held out."""
+    change = {"batch": 1, "max_tokens": 64}
+    found = [
+        demand_of("sft.runs", "main", read(), 512, None, {**change, "heldout_rows": rows}) for rows in (1, 16, 64, 1000)
+    ]
+    assert found[0].total < found[1].total < found[2].total < found[3].total
+    assert found[3].total == sum(found[3].states.values()) + found[3].heldout
+    assert demand_of("online.runs", "grpo", read(), 512, None).heldout == 0.0
+
+
 def test_more_pretraining_is_planned_by_its_windows(params: Path) -> None:
     """`window` decides, and `max_tokens`, which does not count for a corpus, changes nothing."""
     sft = {"data": "d/corpus", "batch": 4, "window": 64}
     found = [
-        demand_of("sft.runs", "main", read(), 512, None, {**sft, **change}).total
+        sum(demand_of("sft.runs", "main", read(), 512, None, {**sft, **change}).training.values())
         for change in ({}, {"max_tokens": 128}, {"window": 128})
     ]
     assert found[0] == found[1] < found[2]
@@ -244,11 +255,12 @@ def test_the_settings_that_lower_a_total_are_named_with_what_is_left(
     def named(stage: str, **run: Any) -> dict[str, str]:
         group, _, name = stage.partition("@")
         changed = copy.deepcopy(settings)
-        changed[group]["runs"][name] |= run
+        changed[group]["runs"][name] |= {"heldout_rows": 1, **run}
         file.write_text(yaml.safe_dump(changed), encoding="utf-8")
         last = plan([stage], None, 512).splitlines()[1].split("  ")[-1]
         return dict(re.findall(r"([\w.]+: [\w.]+) \(([^)]+)\)", last))
 
+    settings["sft"]["runs"]["main"]["heldout_rows"] = 1  # else the pass over these takes the most
     whole = named("sft@main")
     assert whole.keys() == {"micro_tokens: 1024", "activations: recompute", "device.precision: bf16"}
     for change, left in whole.items():

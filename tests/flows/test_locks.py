@@ -147,7 +147,10 @@ def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: P
     assert site_cache(bare, moved).is_relative_to(tmp_path / "mine"), "another choice is the user's"
 
 
-def test_what_killed_experiments_and_copies_left_is_removed_once_nobody_needs_it(bare: Project) -> None:
+@pytest.mark.parametrize("words", [("exp", "run"), ("flows.sweep", "kl")])
+def test_what_killed_experiments_and_copies_left_is_removed_once_nobody_needs_it(
+    bare: Project, words: tuple[str, str]
+) -> None:
     copy = bare.root / ".dvc/tmp/exps/standalone/tmpa1b2c3"
     name = ".gHeIkpW2m4Z-XwnI7iOUgA.tmp"
     old, fresh = bare.root / f".dvc/cache/files/md5/ab/{name}", bare.root / f".dvc/cache/files/md5/cd/{name}"
@@ -155,7 +158,7 @@ def test_what_killed_experiments_and_copies_left_is_removed_once_nobody_needs_it
         file.parent.mkdir(parents=True)
         file.write_bytes(b"half")
     os.utime(old, (time.time() - 7200, time.time() - 7200))
-    with subprocess.Popen([sys.executable, "-c", SLEEP, "exp", "run"], cwd=bare.root) as experiment:
+    with subprocess.Popen([sys.executable, "-c", SLEEP, *words], cwd=bare.root) as experiment:
         assert repair_lock(bare.root) == f".dvc/cache/files/md5/ab/{name} was left by a DVC that was killed: removed"
         assert copy.exists(), "an experiment may be at work in it"
         experiment.kill()

@@ -139,3 +139,23 @@ def test_a_run_that_a_reward_has_to_stop(own_workspace: Path, run: dict[str, Any
     printed = stopped(own_workspace, "bad")
     for part in said:
         assert part in printed, printed
+
+
+@pytest.mark.slow
+def test_a_reward_model_that_starts_from_another_has_a_shift_of_its_own(own_workspace: Path) -> None:
+    """With hardly a step it scores as the first one; the shift of the first must not count in its own."""
+    yaml, file = YAML(typ="safe", pure=True), own_workspace / "params.yaml"
+    params = yaml.load(file.read_text(encoding="utf-8"))
+    runs = params["reward"]["runs"]
+    runs["main"]["demonstrations"] = "two_step/chat"
+    again = {"start": "reward/main", "epochs": 0.01, "optimizer": {"lr": 1e-9}, "watch": None}
+    runs["second"], runs["third"] = {**runs["main"], **again}, {**runs["main"], **again, "demonstrations": "none"}
+    file.write_text(json.dumps(params), encoding="utf-8")
+    done = dvc(own_workspace, "repro", "reward")
+    assert done.returncode == 0, done.stdout
+    shifts = {}
+    for name in runs:
+        config = json.loads((own_workspace / f"models/reward/{name}/config.json").read_text())
+        shifts[name] = config.get("reward_shift")
+    assert abs(shifts["main"]) > 0.05 and shifts["third"] is None
+    assert shifts["second"] == pytest.approx(shifts["main"], abs=1e-3)

@@ -42,7 +42,7 @@ from posttrain.train.model_set import ModelSet, Teacher
 
 @dataclass
 class Demand:
-    """Bytes that a run takes; `training` and `sampling` are held one after the other, `states` all the time."""
+    """Bytes that a run takes; `training`, `sampling` and `heldout` follow each other, `states` are always held."""
 
     free: float
     """Of the device; of the machine where the device is its CPU."""
@@ -50,6 +50,8 @@ class Demand:
     """Weights, and the moments of the optimizer."""
     training: dict[str, float] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
+    heldout: float = 0.0
+    """Of a pass over held-out rows, when the moments are still there."""
     rollouts: float = 0.0
     checkpoints: float = 0.0
     processes: int = 1
@@ -72,7 +74,7 @@ class Demand:
     @property
     def total(self) -> float:
         """The most device memory at a time."""
-        return sum(self.states.values()) + max(sum(self.training.values()), sum(self.sampling.values()))
+        return sum(self.states.values()) + max(sum(self.training.values()), sum(self.sampling.values()), self.heldout)
 
 
 def demand_of(
@@ -153,9 +155,15 @@ def _of_likelihood(params: EvaluateRun, policy: Any, others: list[Any]) -> Deman
     runtime = Runtime(params.device)
     runtime.suit(policy)
     demand = Demand(free_bytes(runtime.device), {"weights": _frozen_bytes([policy, *others], runtime)})
-    head = 0 if is_scorer(policy) else TILES * max(TILE_BYTES, TILE_TOKENS * 4 * vocabulary(policy))
-    demand.sampling["decoding"] = float(MICRO_TOKENS * layer_bytes(policy, bf16=runtime.bf16) + head)
+    demand.sampling["decoding"] = _pass_bytes(policy, MICRO_TOKENS, runtime)
     return demand
+
+
+def _pass_bytes(policy: Any, tokens: int, runtime: Runtime) -> float:
+    """Return what a pass over so many tokens takes without gradients: one layer and the head at a time."""
+    token = 0 if is_scorer(policy) else 4 * vocabulary(policy)
+    head = TILES * min(tokens * token, max(TILE_BYTES, TILE_TOKENS * token))
+    return float(tokens * layer_bytes(policy, bf16=runtime.bf16) + head)
 
 
 def _of_training(
@@ -176,6 +184,7 @@ def _of_training(
     states = {"weights": parts.pop("weights") + once}
     states |= {name: parts.pop(name) for name in ("masters", "moments") if name in parts}
     demand = Demand(free_bytes(runtime.device), states, parts, processes=params.processes, once=once)
+    demand.heldout = _pass_bytes(models.policy, _heldout_tokens(group, params, prompt), runtime)
     if runtime.device.type == "cpu":
         demand.in_one_memory = params.processes
     demand.checkpoints = float((KEPT + 1) * checkpoint_bytes(models, copies))
@@ -228,6 +237,12 @@ def _step_tokens(group: str, params: Any, prompt: int) -> int:
         case "reward.runs" | "preference.runs":
             return int(params.batch * params.max_tokens * 2)
     return int(params.batch * params.max_tokens)
+
+
+def _heldout_tokens(group: str, params: Any, prompt: int) -> int:
+    """Return the most tokens of a pass over held-out rows; 0 for runs that have none."""
+    rows = getattr(params, "heldout_rows", 0)
+    return int(min(params.micro_tokens, rows * _step_tokens(group, params, prompt) // params.batch)) if rows else 0
 
 
 def _add_servers(

@@ -29,7 +29,7 @@ NOTES = """
 weights: with the float32 masters of trained ones. training: gradients, activations, the head.
 decoding: copies of weights, a step or a prefill.
 total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
-On a CPU the process itself takes about 0.5 GB more, and stages that run at the same time share what is free.
+On a CPU the process itself takes about 0.7 GB more, and stages that run at the same time share what is free.
 {shared}Each at its largest, with prompts of {prompt} tokens (--prompt N) where the model's context allows them."""
 SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
 """

@@ -15,13 +15,13 @@ from posttrain.compare.selection import select
 from posttrain.compare.settings import Setting, differing, meaning
 from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
+from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.lineage import Lineage
 from posttrain.params.params import PARAMS_FILE, did_you_mean, read
 from posttrain.params.stage_table import evaluated, group_of
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.git import git
-from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.report.policies import output_digests
 from posttrain.report.stale_results import staleness
 

@@ -15,6 +15,7 @@ from posttrain.commands.push.adapter import hub_base, uploaded
 from posttrain.commands.push.card import card
 from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.errors import ModelError, ParamsError, PipelineError
+from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.lineage import Lineage
 from posttrain.measure.masking import masked
 from posttrain.models.files.adapter_files import ADAPTED_CONFIG
@@ -23,7 +24,6 @@ from posttrain.models.files.store import LICENCES, MANIFEST
 from posttrain.params.params import PARAMS_FILE, read
 from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.code_manifest import CODE
-from posttrain.pipeline.kept_inputs import require_kept
 from posttrain.tables.hub_errors import unreachable
 from posttrain.tables.store import read_table
 from posttrain.workspace import table_path

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from posttrain.errors import ParamsError, PipelineError
+from posttrain.lineage.user_text import cache_folder
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.user_code import is_import_path, own_file
@@ -75,14 +76,6 @@ def is_in_cache(digest: str, cache: Path) -> bool:
     if not digest.endswith(".dir") or not place.is_file():
         return place.is_file()
     return all(is_in_cache(entry["md5"], cache) for entry in listed(place))
-
-
-def cache_folder(root: Path = Path()) -> Path:
-    """Return where DVC's cache is."""
-    from dvc.config import Config
-
-    folder = (root / ".dvc").resolve()
-    return Path(dict(Config(str(folder))).get("cache", {}).get("dir") or folder / "cache")
 
 
 def _shown(found: list[str]) -> str:
