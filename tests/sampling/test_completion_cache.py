@@ -118,7 +118,8 @@ def test_evaluating_again_samples_nothing(stage_server: Server, smoke_workspace:
     (workspace / ".dvc/tmp").mkdir(parents=True)
     params, results = workspace / "params.yaml", workspace / "results/sft"
     outputs, found = [], []
-    for reward in ("{correct: 1.0, format: 0.0}", "{correct: 1.0, format: 0.0}", "{correct: 1.0, format: 0.5}"):
+    measured = "{correct: 1.0}, metrics: [format]"
+    for reward in (measured, measured, "{correct: 1.0, format: 0.5}"):
         text = params.read_text().split("  settings: {data: two_step/prompts")[0]
         settings = "data: two_step/prompts, reference: sft/main, reward_model: none, prompts: 20, samples: 2"
         params.write_text(f"{text}  settings: {{{settings}, reward: {reward}}}\n  policies: {{sft: sft/main}}\n")
