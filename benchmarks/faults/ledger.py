@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,11 @@ SERVICES = (*FLOWS, "deploy", "plan", "serving", "stage", "sweep", "trials", "wo
 MORE = {
     "flows": tuple(f"flows/{name}.py" for name in FLOWS),
     "services": tuple(f"flows/{name}.py" for name in SERVICES),
+    "lies": (
+        *(f"posttrain/{room}/*.py" for room in ("pipeline", "compare", "lineage", "report", "commands/promote")),
+        "benchmarks/faults/lies.py",
+        "benchmarks/faults/spy.py",
+    ),
 }
 """Part -> the code that it tries besides."""
 Row = dict[str, Any]
@@ -39,12 +46,12 @@ def rows(part: str) -> list[Row]:
     return [row for row in found if row["part"] == part and row["code"] == code(part)]
 
 
-def fill(part: str, count: int, trial: Callable[[int], Row]) -> list[Row]:
-    """Try a part so many times in all; trials that were made before are not made again."""
+def fill(part: str, count: int, trial: Callable[[int], Row], until: float = math.inf) -> list[Row]:
+    """Try a part so many times in all, or until that time; trials that were made before are not made again."""
     done, digest = {row["seed"] for row in rows(part)}, code(part)
     LEDGER.parent.mkdir(exist_ok=True)
     for seed in range(count):
-        if seed not in done:
+        if seed not in done and time.time() < until:
             row = {"part": part, "code": digest, "seed": seed, **trial(seed)}
             with LEDGER.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row) + "\n")

@@ -16,9 +16,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 import traceback
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -130,7 +129,7 @@ class Lies:
         """Try one sequence; `wrong` names the first lie, with the actions before it."""
         kind = "sft" if seed % REAL == REAL - 1 else "external"
         here = Path.cwd()
-        machine = _machine(self._template(kind), self._folder / f"{kind}-{seed}", kind, seed)
+        machine = _machine(self.template(kind), self._folder / f"{kind}-{seed}", kind, seed)
         quiet = settings(
             max_examples=1, stateful_step_count=actions + 1, deadline=None, database=None, phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
@@ -144,7 +143,7 @@ class Lies:
         wrong = f"{lies[0]} after {' / '.join(done)}" if lies else ""
         return {"fault": kind, "outcome": "no lie", "wrong": wrong, "done": done, "lies": lies, "answers": answers}
 
-    def _template(self, kind: str) -> Path:
+    def template(self, kind: str) -> Path:
         """A workspace in which both runs were trained and evaluated, and committed."""
         if kind not in self._templates:
             folder = self._folder / f"template-{kind}"
@@ -570,9 +569,10 @@ class Readers:
         self, names: list[str], policy: str | None, given: Callable[[str], tuple[dict[str, Any], dict[str, str]]]
     ) -> Iterator[str]:
         from posttrain.commands.compare import run
+        from posttrain.commands.line import parse
 
-        asked = {"greedy": False, "against": None, "task": [], "table": None, "to": None, "tokens": False, "json": True}
-        found = json.loads(run(Namespace(names=names, policy=policy, **asked)))
+        chosen = ["--policy", policy] if policy else []
+        found = json.loads(run(parse(["compare", *names, *chosen, "--json"])))
         told = " ".join(found["notes"])
         for mean in found["settings"]:
             label = mean["label"]
@@ -640,8 +640,6 @@ class Readers:
 
 @contextlib.contextmanager
 def _files(root: Path, commit: str, names: tuple[str, ...]) -> Iterator[Path]:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             content = subprocess.run(
@@ -649,14 +647,3 @@ def _files(root: Path, commit: str, names: tuple[str, ...]) -> Iterator[Path]:
             ).stdout
             Path(folder, Path(name).name).write_bytes(content)
         yield Path(folder)
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    first, last = int(sys.argv[1]), int(sys.argv[2])
-    with tempfile.TemporaryDirectory() as base:
-        tried = Lies(Path(base))
-        for number in range(first, last):
-            began = time.monotonic()
-            print(number, round(time.monotonic() - began), json.dumps(tried.trial(number), indent=1), flush=True)

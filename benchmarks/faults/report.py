@@ -2,16 +2,17 @@
 
     python -m benchmarks.faults.report [PART ...] [--kills N] [--stage "online grpo"]
 
-Parts: stages, dvc, damage, edits, flips, cuts, flows, services; all of them without an argument. The results of
-earlier runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows and
-services each trial is kept in .faults/ledger.jsonl until the code under test changes, so that an interrupted run is
-resumed.
+Parts: stages, dvc, damage, edits, flips, cuts, flows, services, lies; all of them without an argument. The results of
+earlier runs for other parts, or for other stages where one is named, are kept. Of edits, flips, cuts, flows,
+services and lies each trial is kept in .faults/ledger.jsonl until the code under test changes, so that an interrupted
+run is resumed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
@@ -190,8 +192,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure")
     parser.add_argument("--kills", type=int, default=200, help="of each stage")
+    longest = "stop after so many minutes; the same command goes on (of the parts that are kept in the ledger)"
+    parser.add_argument("--minutes", type=float, default=math.inf, help=longest)
     parser.add_argument("--stage", choices=kills.STAGES, help="this stage alone")
     chosen = parser.parse_args(arguments)
+    until = time.time() + 60 * chosen.minutes
     parts = ("stages",) if chosen.stage else chosen.parts or PARTS
     old: Results = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
     fresh = () if chosen.stage else parts
@@ -204,7 +209,7 @@ def main(arguments: list[str]) -> int:
             _run_smoke(smoke)
         for part in parts:
             if part in TRIALS:
-                results[part] = tried(part, Path(place) / part, chosen.kills)
+                results[part] = tried(part, Path(place) / part, chosen.kills, until)
                 results["commits"][part] = _commit()
                 _write(results)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from benchmarks.faults.cuts import Cuts, why_not
 from benchmarks.faults.edits import Edits
 from benchmarks.faults.flips import Flips
 from benchmarks.faults.flow_kills import Flows
+from benchmarks.faults.lies import Lies
 from benchmarks.faults.service_kills import Services
 
 
@@ -30,6 +32,7 @@ TRIALS: dict[str, tuple[str, type[Trials], int]] = {
     "cuts": ("Power cuts", Cuts, 4),
     "flows": ("Flows killed", Flows, 2),
     "services": ("Sweeps, deployments and workers killed", Services, 10),
+    "lies": ("Readers asked after each action", Lies, 3),
 }
 """Part -> (its title, what tries it, by how much rarer than a kill it is tried)."""
 ABOUT = {
@@ -46,21 +49,27 @@ a stage runs again although `posttrain repair sync` had ended.""",
 stage runs, or between its end and its record in dvc.lock; then the flow runs again. Wrong: success although the
 stage was killed, a second run that fails, outputs or dvc.lock that differ, anything that `dvc status` or `posttrain
 verify` names, lost finished training, or a process left over.""",
+    "lies": """Eight actions of users in random order on two runs: edits, `dvc repro` of all or a part, commits,
+branches, merges and rebases, stash, `dvc checkout`, `commit -f` and `gc`, removed and copied outputs, a sweep, a kill.
+After each action `status`, `show results`, `compare` of the workspace and of every branch and experiment, `why`,
+`promote --dry-run` and `repair verify` are asked. A program outside of the workspace writes down what was really
+trained and evaluated. Wrong: an answer that is not true and names nothing. Every sixth sequence trains by `sft`, the
+others by a short command.""",
     "services": """The same for a sweep of two experiments, for `python -m flows.deploy serve` during a run, and for
 `python -m flows.workers` during a stage; then the same command is started again. Also wrong: an experiment whose
 dvc.lock differs.""",
 }
 
 
-def tried(part: str, folder: Path, count: int) -> dict[str, Any]:
-    """Try a part, in proportion to so many kills; what came of each of its faults."""
+def tried(part: str, folder: Path, count: int, until: float = math.inf) -> dict[str, Any]:
+    """Try a part, in proportion to so many kills, or until that time; what came of each of its faults."""
     _, kind, rarer = TRIALS[part]
     if part == "cuts" and (reason := why_not()):
         print(f"cuts: left out: {reason}", flush=True)
         return {}
     folder.mkdir()
     found: dict[str, Any] = {}
-    for row in ledger.fill(part, max(count // rarer, 1), kind(folder).trial):
+    for row in ledger.fill(part, max(count // rarer, 1), kind(folder).trial, until):
         fault = found.setdefault(row["fault"], {"tried": 0, "outcomes": Counter(), "wrong": []})
         fault["tried"] += 1
         fault["outcomes"][row["outcome"]] += 1
