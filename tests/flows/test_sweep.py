@@ -43,6 +43,9 @@ evaluate:
   settings: {data: two_step/prompts, reference: base/tiny, reward_model: none, samples: 2}
   policies: {a: online/a}
 """
+OWN = PARAMS.replace("kl: {beta: 0.02}}", 'kl: {beta: 0.02}, reward: {correct: 1.0, "mine:f": 0.1}}')
+"""With an import path between braces, whose quotes `dvc exp run -S` drops."""
+MINE = "def f(rollouts):\n    return [0.0 for _ in rollouts]\n"
 # Beta 0.02 gets nine of ten prompts right and 0.5 three; with the file SLOW seed 2 takes for ever.
 STEP = """
 import os, pathlib, time
@@ -72,9 +75,10 @@ stages:
 def small(tmp_path: Path, server_env: dict[str, str]) -> Project:
     """A committed project with one run."""
     root = tmp_path / "small"
-    root.mkdir()
+    (root / "custom").mkdir(parents=True)
     for name, text in {
-        "params.yaml": PARAMS,
+        "params.yaml": OWN,
+        "custom/mine.py": MINE,
         "step.py": STEP,
         "dvc.yaml": DVC_YAML,
         ".gitignore": "/results/\n/plots/\n/.prefect/\n/.sweeps/\n__pycache__/\n",
@@ -161,7 +165,7 @@ def test_a_killed_sweep_goes_on_and_is_compared(small: Project) -> None:
     assert sorted(name.rpartition("-")[0] for name in listed) == [
         f"kl-beta{beta}-seed{seed}" for beta in ("0.02", "0.5") for seed in (1, 2)
     ]
-    assert (small.root / "params.yaml").read_text() == PARAMS, "the workspace is left alone"
+    assert (small.root / "params.yaml").read_text() == OWN, "the workspace is left alone"
     assert not list((small.root / ".dvc/tmp/exps/standalone").glob("tmp*")), "the killed copies are removed"
     times = json.loads((small.root / ".sweeps" / f"{listed[0]}.json").read_text())
     assert 0 < times["online"] < 60
@@ -207,7 +211,6 @@ def test_an_edit_while_a_sweep_runs_changes_no_experiment(small: Project) -> Non
 
 @pytest.mark.slow
 def test_a_sweep_stops_when_two_experiments_fail_alike(small: Project) -> None:
-    (small.root / "custom").mkdir()
     (small.root / "custom/fails").touch()
     commit(small.root)
     words = [sys.executable, "-m", "flows.sweep", "kl", "-S", f"{BETA}=0.02,0.03,0.5,0.6", "--jobs", "1"]
