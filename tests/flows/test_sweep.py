@@ -50,8 +50,14 @@ MINE = "def f(rollouts):\n    return [0.0 for _ in rollouts]\n"
 STEP = """
 import os, pathlib, time
 from posttrain.params.params import read
+from posttrain.workspace import checkpoint_path
 from tests.compare.test_comparison import put_run
+checkpoint_path("online@a").mkdir(parents=True, exist_ok=True)
 run = read()["online"]["runs"]["a"]
+once = pathlib.Path(os.environ["POSTTRAIN_ROOT"], "once")
+if once.exists():
+    once.unlink()
+    raise SystemExit("error: process 1 (sft) is using a run of sft@a with the same inputs. Wait until it has ended, or")
 if pathlib.Path("custom/fails").exists():
     raise SystemExit("error: the reward cannot be read")
 if pathlib.Path(os.environ["SLOW"]).exists() and run["seed"] == 2:
@@ -81,7 +87,7 @@ def small(tmp_path: Path, server_env: dict[str, str]) -> Project:
         "custom/mine.py": MINE,
         "step.py": STEP,
         "dvc.yaml": DVC_YAML,
-        ".gitignore": "/results/\n/plots/\n/.prefect/\n/.sweeps/\n__pycache__/\n",
+        ".gitignore": "/results/\n/plots/\n/.prefect/\n/.sweeps/\n/checkpoints/\n__pycache__/\n",
     }.items():
         (root / name).write_text(text)
     env = {
@@ -130,6 +136,9 @@ def test_experiments_are_run_and_compared(small: Project) -> None:
     again = sweep(small, "1")
     out, _ = again.communicate(timeout=100)
     assert "sweep kl: 2 experiments, 2 done, 0 to run" in out
+    assert (small.root / "checkpoints/online/a").is_dir(), (
+        "a killed experiment resumes from the workspace's checkpoints"
+    )
     found = compared(small)
     assert [one["label"] for one in found["settings"]] == ["kl.beta=0.02", "kl.beta=0.5"]
     command = [sys.executable, "-m", "posttrain", "compare", "kl", "--to", "kl.html"]
@@ -139,6 +148,15 @@ def test_experiments_are_run_and_compared(small: Project) -> None:
     assert sorted(re.findall(r'<th scope="row"[^>]*>([^<]*)<', page)) == ["0.02", "0.5"]
     assert "<script" not in page and "cannot tell" in page
     assert found["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
+
+
+@pytest.mark.slow
+def test_an_experiment_waits_for_a_stage_that_another_one_runs(small: Project) -> None:
+    (small.root / "once").touch()
+    done = sweep(small, "1")
+    out, _ = done.communicate(timeout=100)
+    assert done.returncode == 0, out
+    assert "[2/2] kl-beta0." in out and not (small.root / "once").exists()
 
 
 @pytest.mark.slow
