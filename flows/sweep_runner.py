@@ -7,9 +7,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from prefect import Task, flow
 from prefect.cache_policies import NO_CACHE
@@ -29,9 +29,12 @@ from flows.run import filter_repeated_failures, watch_for_cancellation
 from flows.sweep_config import Trial
 from flows.sweep_start import Start
 from posttrain.compare.experiments import TIMES
-from posttrain.workspace import write_json
+from posttrain.workspace import ROOT_VARIABLE, write_json
 
 _MESSAGE_LINES = 12
+_SHARED = "with the same inputs. Wait until it has ended"
+"""What a stage says that finds the lock of its checkpoints held."""
+_SHARED_POLL = 5.0
 _STAGE_LINES = ("Running stage '", "Stage '", "ERROR", "error:")
 """The lines that go to Prefect; the experiment's log has all."""
 
@@ -73,6 +76,11 @@ class Failure:
             self.stage, self.error = line.split("'")[1], ""
         elif not self.error and line.startswith(("error:", "ERROR:")):
             self.error = line.partition(":")[2].strip()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another experiment runs the same stage now: its result serves both."""
+        return _SHARED in self.error
 
     @property
     def found(self) -> tuple[str, str]:
@@ -121,15 +129,28 @@ class SweepRunner:
             return Outcome("Cancelled", message=f"{trial.name}: not started")
         if self.stopped:
             return Outcome("NotRun", message=f"{trial.name}: not started")
-        words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "-n", trial.name, *self.targets]
         folder = self.root / TIMES
         folder.mkdir(exist_ok=True)
-        times, failure = StageTimes(folder / f"{trial.name}.json"), Failure()
         with (
             self._slots.acquire(Stage(trial.name, (), self._needs, ()), self.cancel) as gpu_env,
-            self.start.cloned(trial.overrides) as clone,
             (folder / f"{trial.name}.log").open("w", encoding="utf-8") as log,
         ):
+            ended, failure = self._attempt(trial, gpu_env, log)
+            while failure.is_shared and not self.cancel.wait(_SHARED_POLL):
+                ended, failure = self._attempt(trial, gpu_env, log)
+        if ended.reason is process.Reason.CANCELLED:
+            return Outcome("Cancelled", ended.seconds, f"{trial.name}: cancelled after {ended.seconds:.1f} s")
+        if ended.code == 0:
+            return Outcome("Completed", ended.seconds)
+        self.stop_if_repeated(failure)
+        tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
+        return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")
+
+    def _attempt(self, trial: Trial, gpu_env: Mapping[str, str], log: TextIO) -> tuple[process.Exit, Failure]:
+        """Run an experiment in a new clone, and bring it into the workspace's repository."""
+        words = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "-n", trial.name, *self.targets]
+        times, failure = StageTimes(self.root / TIMES / f"{trial.name}.json"), Failure()
+        with self.start.cloned(trial.overrides) as clone:
             info = get_run_logger().info
 
             def write(line: str) -> None:
@@ -139,19 +160,13 @@ class SweepRunner:
                 if line.startswith(_STAGE_LINES):
                     info(line)
 
-            # DVC_ROOT: checkpoints and caches of the workspace serve all experiments.
-            env = {**os.environ, "PYTHONUNBUFFERED": "1", "DVC_ROOT": str(self.root), **gpu_env}
-            command = process.Command(words, clone, env)
-            ended = process.run(command, write=write, cancel=self.cancel, guard=self.guard)
+            # Checkpoints and caches of the workspace serve all experiments.
+            env = {**os.environ, "PYTHONUNBUFFERED": "1", ROOT_VARIABLE: str(self.root), **gpu_env}
+            ended = process.run(process.Command(words, clone, env), write=write, cancel=self.cancel, guard=self.guard)
             if ended.reason is process.Reason.ENDED and ended.code == 0:
                 self.start.take(clone, trial.name)
-        if ended.reason is process.Reason.CANCELLED:
-            return Outcome("Cancelled", ended.seconds, f"{trial.name}: cancelled after {ended.seconds:.1f} s")
-        if ended.code == 0:
-            return Outcome("Completed", ended.seconds)
-        self.stop_if_repeated(failure)
-        tail = "\n".join(f"  {line}" for line in ended.tail[-_MESSAGE_LINES:])
-        return Outcome("Failed", ended.seconds, f"'{trial.name}' failed (exit code {ended.code}):\n{tail}")
+                return ended, Failure()
+        return ended, failure
 
     def stop_if_repeated(self, failure: Failure) -> None:
         """Begin no more experiments after the second failure of the same stage with the same error."""

@@ -26,6 +26,8 @@ LIBRARY = Path(__file__).resolve().parent.parent
 """The folder of the packages posttrain, stages and flows: a checkout, or where they are installed."""
 PATIENCE_S = 10.0
 """How long to wait for a lock: an orphan ends itself within a second."""
+ROOT_VARIABLE = "POSTTRAIN_ROOT"
+"""How a sweep names the main workspace to its experiments: `dvc exp run` sets DVC_ROOT to their clone."""
 DONE = "done"
 """The file in a run's checkpoints with the digest of the plot that the finished run wrote."""
 HELD = "held"
@@ -61,9 +63,14 @@ def rollouts_path(name: str) -> Path:
     return Path("rollouts") / name.replace("@", "/")
 
 
+def main_root() -> Path:
+    """Return the main workspace, also where DVC or a sweep runs a stage in a copy of it."""
+    return Path(os.environ.get(ROOT_VARIABLE) or os.environ.get("DVC_ROOT") or ".")
+
+
 def checkpoint_path(name: str) -> Path:
-    """The folder of a stage's checkpoints, in the main workspace even when DVC runs the stage in a copy of it."""
-    return Path(os.environ.get("DVC_ROOT") or ".") / "checkpoints" / name.replace("@", "/")
+    """The folder of a stage's checkpoints, in the main workspace."""
+    return main_root() / "checkpoints" / name.replace("@", "/")
 
 
 def failure_path(stage: str) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from posttrain.errors import EngineError
 from posttrain.isolation.environment import ChildError, answer_of, fault
+from posttrain.workspace import main_root
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,7 @@ class Tool:
 
     def python(self, where: str) -> str:
         """Return its Python; refuses an environment without it."""
-        python = os.environ.get(self.variable) or str(
-            Path(os.environ.get("DVC_ROOT") or ".", f".venv-{self.name}/bin/python")
-        )
+        python = os.environ.get(self.variable) or str(main_root() / f".venv-{self.name}/bin/python")
         if wrong := fault(python, [self.package], self.shown, self.version):
             make = f"Make the environment of {self.shown} with `make env-{self.name}`"
             fix = f"{make}, or name its Python: {self.variable}=/path/to/bin/python"

@@ -19,7 +19,7 @@ import psutil
 from posttrain.errors import PipelineError
 from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.user_cache import cache_folder
-from posttrain.workspace import write_text
+from posttrain.workspace import main_root, write_text
 
 LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
@@ -68,7 +68,7 @@ def follow_move(root: Path) -> None:
     and so is every folder by a Python without DVC, as that of trackers.
     """
     settings = root / ".dvc/config.local"
-    if os.environ.get("DVC_ROOT", str(root)) != str(root):
+    if main_root() not in (Path(), root):
         return
     named = SITE_SETTING.search(settings.read_text(encoding="utf-8")) if settings.is_file() else None
     if named and str(root).isascii() and Path(named[1]) != root / SITE_CACHE and find_spec("dvc"):

@@ -29,7 +29,7 @@ from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledM
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
-from posttrain.workspace import remove_oldest, write_text
+from posttrain.workspace import main_root, remove_oldest, write_text
 
 CACHE_BYTES: Final = 2_000_000_000
 """The size of the cache; the least recently used files beyond it are removed."""
@@ -98,7 +98,7 @@ class CachedSampler:
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
         """Return a completion of each request, from the cache where it has them all."""
-        folder = Path(os.environ.get("DVC_ROOT") or ".", ".dvc/tmp")
+        folder = main_root() / ".dvc/tmp"
         if mixture is not None or self._base is None or not folder.is_dir():  # not a DVC workspace
             return self._inner.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
         settings = [params.model_dump(mode="json"), seed, greedy]

@@ -28,7 +28,7 @@ import pyarrow as pa
 from posttrain.pipeline.digests import file_digest
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText
-from posttrain.workspace import remove_oldest, write_text
+from posttrain.workspace import main_root, remove_oldest, write_text
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[list[dict[str, Any]]], Sequence[Sequence[TokenRow]]]
@@ -96,7 +96,7 @@ class MappedRows:
 def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -> MappedRows:
     """Return the tokenized rows of a table, from the cache if it has them; `how` names the encoding."""
     first = encode(frame.head(1).to_dicts())
-    folder = Path(os.environ.get("DVC_ROOT") or ".", ".dvc/tmp")
+    folder = main_root() / ".dvc/tmp"
     if not folder.is_dir():  # not a DVC workspace: nothing is cached, and the mapped file needs no name
         with tempfile.TemporaryDirectory() as scratch:
             return MappedRows(_write(Path(scratch, "rows.arrow"), frame, encode))

@@ -163,3 +163,23 @@ def test_ci_calls_the_two_commands_as_the_readme_prints_them() -> None:
 def test_the_first_page_lists_every_command() -> None:
     page = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     assert [name for name in DOES if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/first-*.md")), ids=lambda page: str(page.name))
+def test_a_guide_names_the_machine_of_its_figures(page: Path) -> None:
+    """Processors round differently: a reader's figures are others, and that is not a mistake of theirs."""
+    before = page.read_text(encoding="utf-8").partition("\n```\nsetting ")
+    assert not before[1] or re.search(r"AMD|Intel|NVIDIA", before[0].rpartition("\n```")[2])
+
+
+@pytest.mark.parametrize(
+    ("page", "claim"),
+    [
+        ("docs/gpu.md", "tuned TRL"),  # TRL's side had two settings of its own, and neither packing nor Liger
+        ("docs/gpu.md", "one after the other"),  # vLLM's sampler reads an array of seeds
+        ("docs/reports/coverage.md", "seeds: +"),  # no run of these rows is kept
+        ("docs/reports/coverage.md", "seeds: -"),
+    ],
+)
+def test_what_was_taken_back_stays_out(page: str, claim: str) -> None:
+    assert claim not in (ROOT / page).read_text(encoding="utf-8")

@@ -43,12 +43,21 @@ evaluate:
   settings: {data: two_step/prompts, reference: base/tiny, reward_model: none, samples: 2}
   policies: {a: online/a}
 """
+OWN = PARAMS.replace("kl: {beta: 0.02}}", 'kl: {beta: 0.02}, reward: {correct: 1.0, "mine:f": 0.1}}')
+"""With an import path between braces, whose quotes `dvc exp run -S` drops."""
+MINE = "def f(rollouts):\n    return [0.0 for _ in rollouts]\n"
 # Beta 0.02 gets nine of ten prompts right and 0.5 three; with the file SLOW seed 2 takes for ever.
 STEP = """
 import os, pathlib, time
 from posttrain.params.params import read
+from posttrain.workspace import checkpoint_path
 from tests.compare.test_comparison import put_run
+checkpoint_path("online@a").mkdir(parents=True, exist_ok=True)
 run = read()["online"]["runs"]["a"]
+once = pathlib.Path(os.environ["POSTTRAIN_ROOT"], "once")
+if once.exists():
+    once.unlink()
+    raise SystemExit("error: process 1 (sft) is using a run of sft@a with the same inputs. Wait until it has ended, or")
 if pathlib.Path("custom/fails").exists():
     raise SystemExit("error: the reward cannot be read")
 if pathlib.Path(os.environ["SLOW"]).exists() and run["seed"] == 2:
@@ -72,12 +81,13 @@ stages:
 def small(tmp_path: Path, server_env: dict[str, str]) -> Project:
     """A committed project with one run."""
     root = tmp_path / "small"
-    root.mkdir()
+    (root / "custom").mkdir(parents=True)
     for name, text in {
-        "params.yaml": PARAMS,
+        "params.yaml": OWN,
+        "custom/mine.py": MINE,
         "step.py": STEP,
         "dvc.yaml": DVC_YAML,
-        ".gitignore": "/results/\n/plots/\n/.prefect/\n/.sweeps/\n__pycache__/\n",
+        ".gitignore": "/results/\n/plots/\n/.prefect/\n/.sweeps/\n/checkpoints/\n__pycache__/\n",
     }.items():
         (root / name).write_text(text)
     env = {
@@ -126,6 +136,9 @@ def test_experiments_are_run_and_compared(small: Project) -> None:
     again = sweep(small, "1")
     out, _ = again.communicate(timeout=100)
     assert "sweep kl: 2 experiments, 2 done, 0 to run" in out
+    assert (small.root / "checkpoints/online/a").is_dir(), (
+        "a killed experiment resumes from the workspace's checkpoints"
+    )
     found = compared(small)
     assert [one["label"] for one in found["settings"]] == ["kl.beta=0.02", "kl.beta=0.5"]
     command = [sys.executable, "-m", "posttrain", "compare", "kl", "--to", "kl.html"]
@@ -135,6 +148,15 @@ def test_experiments_are_run_and_compared(small: Project) -> None:
     assert sorted(re.findall(r'<th scope="row"[^>]*>([^<]*)<', page)) == ["0.02", "0.5"]
     assert "<script" not in page and "cannot tell" in page
     assert found["held_out"][0]["verdict"].startswith("cannot tell of the settings (one seed)")
+
+
+@pytest.mark.slow
+def test_an_experiment_waits_for_a_stage_that_another_one_runs(small: Project) -> None:
+    (small.root / "once").touch()
+    done = sweep(small, "1")
+    out, _ = done.communicate(timeout=100)
+    assert done.returncode == 0, out
+    assert "[2/2] kl-beta0." in out and not (small.root / "once").exists()
 
 
 @pytest.mark.slow
@@ -161,7 +183,7 @@ def test_a_killed_sweep_goes_on_and_is_compared(small: Project) -> None:
     assert sorted(name.rpartition("-")[0] for name in listed) == [
         f"kl-beta{beta}-seed{seed}" for beta in ("0.02", "0.5") for seed in (1, 2)
     ]
-    assert (small.root / "params.yaml").read_text() == PARAMS, "the workspace is left alone"
+    assert (small.root / "params.yaml").read_text() == OWN, "the workspace is left alone"
     assert not list((small.root / ".dvc/tmp/exps/standalone").glob("tmp*")), "the killed copies are removed"
     times = json.loads((small.root / ".sweeps" / f"{listed[0]}.json").read_text())
     assert 0 < times["online"] < 60
@@ -207,7 +229,6 @@ def test_an_edit_while_a_sweep_runs_changes_no_experiment(small: Project) -> Non
 
 @pytest.mark.slow
 def test_a_sweep_stops_when_two_experiments_fail_alike(small: Project) -> None:
-    (small.root / "custom").mkdir()
     (small.root / "custom/fails").touch()
     commit(small.root)
     words = [sys.executable, "-m", "flows.sweep", "kl", "-S", f"{BETA}=0.02,0.03,0.5,0.6", "--jobs", "1"]
