@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,26 @@ def test_the_results_do_not_scroll_sideways(port: int, file: Path, width: int) -
             page.run("((box) => box.scrollWidth - box.clientWidth)(document.querySelector('#results-table .scroll'))")
             <= 1
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1366, 390])
+def test_metrics_have_intervals_and_a_measured_0_is_shown(port: int, tmp_path: Path, width: int) -> None:
+    folder = workspace.make(tmp_path / "measured")
+    ends = {"reward_format_low": 0.85, "reward_format_high": 0.95, "reward_format_failed": 3}
+    for policy, more in {"grpo": ends, "base": {"parsed": 0.0}}.items():
+        file = folder / "results" / policy / "metrics.json"
+        workspace.put_json(file, {**json.loads(file.read_text()), **more})
+    with Page(port) as page:
+        page.open(built(folder), width=width)
+        assert "format low" not in page.texts("#results-table thead th")
+        cells = [text.replace("\u00a0", " ") for text in page.texts("#results-table tr[data-policy=grpo] td")]
+        assert "0.900 [0.850, 0.950] (3 failed)" in cells
+        cells = [text.replace("\u00a0", " ") for text in page.texts("#results-table tr[data-policy=base] td")]
+        assert "0.000 [0.000, 0.000] (no readable answer)" in cells and "not measured" not in cells
+        assert page.complaints == []
+        wide = "((box) => box.scrollWidth - box.clientWidth)(document.querySelector('#results-table .scroll'))"
+        assert page.run(wide) <= 1
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.errors import DataError, TableError
+from posttrain.errors import DataError, RewardError, TableError
 from posttrain.tables.columns import with_ids
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
@@ -228,3 +228,33 @@ def test_pairs_are_not_replaced_when_the_feedback_is_refused(folder: Path) -> No
     with pytest.raises(TableError, match="feedback"):
         prepare("mine", file_tables)
     assert [file.read_bytes() for file in files] == before
+
+
+VALID = """
+from posttrain.rewards import rule
+
+@rule()
+def valid(rollout, options):
+    if int(rollout.prompt.answer) < LOST:
+        raise KeyError("schema")
+    return 1.0
+"""
+
+
+@pytest.mark.slow
+def test_a_metric_of_ones_own_that_raises_is_counted_or_ends_the_evaluation(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its mean over the completions that survived was shown as if nothing had happened."""
+    prompts(*map(str, range(12)))
+    (folder / "custom").mkdir()
+    (folder / "custom/own_valid.py").write_text(VALID.replace("LOST", "4"))
+    with pytest.raises(RewardError, match=r"12 of 36 completions have no value of metric 'own_valid:valid'.*33% of"):
+        measured(metrics=["own_valid:valid"])
+    assert not Path("results/sft/metrics.json").exists()
+    (folder / "custom/own_valid.py").write_text(VALID.replace("LOST", "1"))
+    metrics = measured(metrics=["own_valid:valid"])
+    assert metrics["reward_own_valid:valid"] == 1.0 and metrics["reward_own_valid:valid_failed"] == 2
+    assert "3 of 36 completions have no value of metric 'own_valid:valid', the first (error: it raised KeyError" in (
+        capsys.readouterr().err
+    )
