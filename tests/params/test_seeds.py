@@ -70,4 +70,4 @@ def test_what_is_not_a_seed_is_refused(seed: object, tmp_path: Path, monkeypatch
 
 
 def test_a_sweep_of_seeds_alone_sets_that_of_all_runs() -> None:
-    assert [one.dvc_options() for one in trials("s", Sweep(seeds=[1, 2]))] == [["-S", "++seed=1"], ["-S", "++seed=2"]]
+    assert [one.overrides for one in trials("s", Sweep(seeds=[1, 2]))] == [{"seed": 1}, {"seed": 2}]
