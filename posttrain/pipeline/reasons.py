@@ -14,7 +14,7 @@ from posttrain.params.formats import flattened, read_yaml
 from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, differences, read_code
 from posttrain.pipeline.digests import Digests, read_settled
 from posttrain.pipeline.graph import NOT_SET, Pipeline, changed, value_at
-from posttrain.pipeline.run_records import RunRecords
+from posttrain.pipeline.run_records import RunRecords, is_record
 from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"
@@ -135,7 +135,8 @@ class Reasons:
             if path not in known:
                 yield f"{path} is a new output"
             elif (found := self._digests.of(path)) is None:
-                yield MISSING.format(path)
+                pull = f", so the run is not verified: `dvc pull {path}`" if is_record(path) else ""
+                yield MISSING.format(path) + pull
             elif known[path] is not None and found != known[path]:
                 yield ALTERED.format(path)
 

@@ -213,7 +213,8 @@ def test_without_its_record_a_result_is_not_verified(workspace: Path) -> None:
     (out,) = [out for out in read_lock(Path())[RUN]["outs"] if out["path"] == "records/online/grpo.json"]
     for file in (workspace / out["path"], *cached(cache_folder(Path()), out)):
         file.unlink()
-    assert "its output records/online/grpo.json is missing" in status()
+    unverified = "its output records/online/grpo.json is missing, so the run is not verified: `dvc pull records/"
+    assert unverified in status() and unverified in shown()
     assert "not verified: its record is missing: `dvc pull records/online/grpo.json`" in why("grpo.score", "words")
     with pytest.raises(PosttrainError, match=r"records/online/grpo.json is missing"):
         promote("grpo", "best")
