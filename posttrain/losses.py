@@ -136,7 +136,7 @@ def policy_loss(
     columns |= {} if truncated is None else {"truncated": truncated}
     columns |= {} if groups is None else {"group": _group_numbers(groups, mask.shape[0], mask.device)}
     if "sample_key" in objective.needs:
-        columns["sample_key"] = torch.randint(2**62, mask.shape[:1], device=mask.device)
+        columns["sample_key"] = torch.arange(mask.shape[0], device=mask.device)
     loss, metrics = padded_loss(objective, logp, columns, mask, state)
     return loss, {name: value for name, value in metrics.items() if name != "entropy" or entropy is not None}
 

@@ -11,6 +11,7 @@ from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.evaluate.intervals import calibration_error
 from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
 from posttrain.evaluate.watch import run_watched
+from posttrain.formulas.reward import demonstration_bias
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.save_dtype import round_weights
@@ -87,8 +88,7 @@ def main(run: str) -> None:
     inputs = [start, pairs, *(table for table in (judged, chat) if table)]
     update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch)
-    shown_metrics = ("loss", "accuracy")
-    training = TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, shown_metrics)
+    training = TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, ("loss", "accuracy"))
     seen = comparisons(text, watched, params, str(pairs)) if params.watch else []
     log, kept = run_watched(training, table_watch(training, objective, params.watch, seen))
 
@@ -97,7 +97,7 @@ def main(run: str) -> None:
     round_weights(models.policy, start, params.save_dtype)  # measure the weights that are saved
     measured = _accuracy(models, heldout)
     if shown:
-        measured["demonstrations_score"] = float(answer_scores(models, shown).mean())
+        measured["demonstrations_score"] = -float(demonstration_bias(answer_scores(models, shown)))
         models.policy.config.reward_shift = measured["demonstrations_score"]
     save_model(models.policy, model_path(name), start, params.save_dtype)
     write_json(metrics_path(name), {"steps": len(log.rows), "pairs": len(examples), **kept, **rounded(measured)})

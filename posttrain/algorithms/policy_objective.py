@@ -85,9 +85,9 @@ class PolicyObjective:
         """Advantages, returns and token weights of the whole step; updates adaptive coefficients and the baseline."""
         require_columns(step, columns_before_prepare(self.needs), "policy")
         if not self.knobs.ptx:
-            return self._prepare(step, state)
+            return self._prepare_held(step, state)
         text_B = step.rows["pretrain"].bool()
-        prepared = self._prepare(step.select(~text_B), state)
+        prepared = self._prepare_held(step.select(~text_B), state)
         text_N = step.repeat_to_tokens(text_B).to(prepared.step.tokens["weight"].dtype)
         step = step.overlaid(prepared.step, ~text_B).with_tokens(ptx_weight=text_N / text_N.sum().clamp(min=1))
         return replace(prepared, step=step)
@@ -125,6 +125,14 @@ class PolicyObjective:
         """Return the same for a step that has its `advantage` column already, and so needs no rewards."""
         return self._ready(*self._weighted(step, state))
 
+    def _prepare_held(self, step: Ragged, state: State) -> Prepared:
+        """Prepare the rows that have tokens: one without any is no sample of its group, and has no KL."""
+        held_B = step.lengths_B > 0
+        if bool(held_B.all()) or not bool(held_B.any()):
+            return self._prepare(step, state)
+        prepared = self._prepare(step.select(held_B), state)
+        return replace(prepared, step=step.overlaid(prepared.step, held_B))
+
     def _prepare(self, step: Ragged, state: State) -> Prepared:
         step, state = self._weighted(step, state)
         prepared = self._ready(self._advantage(step, state), state)
@@ -152,7 +160,8 @@ class PolicyObjective:
         if self.corrected:
             step = step.with_tokens(correction=correction_weights(step, knobs.correction))
         if self.surrogate.prepare is not None:
-            step = step.with_tokens(**self.surrogate.prepare(step, self._options(state)))
+            given = step.with_tokens(sampling_logp=self._sampling_logp(step))
+            step = step.with_tokens(**self.surrogate.prepare(given, self._options(state)))
         return Prepared(step, updated_coefficients(knobs, step, self._sampling_logp(step), state))
 
     def _sampling_logp(self, step: Ragged) -> Tensor:

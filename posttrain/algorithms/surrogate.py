@@ -31,7 +31,10 @@ class Tokens:
     lengths: Tensor
     """[B] tokens of each row; of use only to a surrogate that needs sequences."""
     columns: Mapping[str, Tensor]
-    """[N] all other token columns, those of `prepare` included."""
+    """[N] all other token columns, those of `prepare` included.
+
+    `prepare` also gets `sampling_logp`: the sampling policy's log-probs, the trainer's own where `correction` is set.
+    """
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def token_count(step: Ragged, share: float) -> int:
 def dropped(step: Ragged, options: ClipCovOptions) -> dict[str, Tensor]:
     """Choose random tokens with a covariance within the band that the clip does not cut, at the start of the step."""
     cov_N, lengths_B = covariance(step), step.lengths_B
-    old_logp_N = step.tokens.get("recomputed_logp", step.tokens["old_logp"])  # what the clip itself is against
-    ratio_N = token_log_ratio(step.tokens["step_start_logp"], old_logp_N, lengths_B).exp()
+    sampling_logp_N = step.tokens["sampling_logp"]  # what the clip itself is against
+    ratio_N = token_log_ratio(step.tokens["step_start_logp"], sampling_logp_N, lengths_B).exp()
     cut_N = outside(ratio_N, step.tokens["advantage"], options.low, options.high)
     candidate_N = (cov_N >= options.cov_low) & (cov_N <= options.cov_high) & ~cut_N
     draw_N = uniform_at(step.repeat_to_tokens(step.rows["sample_key"]), places(lengths_B))

@@ -18,12 +18,13 @@ def compared(step: Ragged, options: ClipOptions) -> dict[str, Tensor]:  # noqa: 
 
     The ratios s_j are those at the start of the step, so that a prompt's samples may be in different micro-batches.
     """
-    old_logp_N = step.tokens.get("recomputed_logp", step.tokens["old_logp"])
-    ratio_B = step.sum_rows(step.tokens["step_start_logp"] - old_logp_N).clamp(-CAP, CAP).exp()
+    log_ratio_N = step.tokens["step_start_logp"] - step.tokens["sampling_logp"]
+    ratio_B = step.sum_rows(log_ratio_N).clamp(-CAP, CAP).exp()
     advantage_B = step.mean_rows(step.tokens["advantage"])
     group_B = step.rows["group"]
-    apart_BB = (advantage_B[:, None] - advantage_B) * ratio_B * (group_B[:, None] == group_B)
-    _, count_B = group_sums(advantage_B, group_B)
+    held_B = (step.lengths_B > 0).to(advantage_B.dtype)  # a row without a token is no sample
+    apart_BB = (advantage_B[:, None] - advantage_B) * ratio_B * (group_B[:, None] == group_B) * held_B
+    count_B = group_sums(held_B, group_B)[0].clamp(min=1)
     better_B, worse_B = apart_BB.clamp(min=0).sum(1) / count_B, apart_BB.clamp(max=0).sum(1) / count_B
     return {"better": step.repeat_to_tokens(better_B), "worse": step.repeat_to_tokens(worse_B)}
 
