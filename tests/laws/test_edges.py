@@ -34,6 +34,8 @@ def one_row(**tokens: Tensor) -> Ragged:
     """One sequence whose token columns are given; every token counts unless `weight` is given."""
     count = len(next(iter(tokens.values())))
     columns = {"weight": torch.ones(count, dtype=torch.float64), "old_logp": torch.zeros(count), **tokens}
+    if "old_logp" in columns:
+        columns.setdefault("sampling_logp", columns["old_logp"])
     return Ragged(torch.tensor([count]), {"sample_key": torch.tensor([7])}, columns)
 
 
@@ -65,9 +67,9 @@ def test_clip_covs_band_includes_its_upper_edge(cov_high: float, expected: list[
 def test_clip_cov_judges_what_is_clipped_by_the_policy_that_its_clip_is_against() -> None:
     """The trainer's own old log-probs say that nothing has moved; those of the sampler, that both tokens were cut."""
     logp, sampler = t(-5, -1), t(-4, -3)
-    step = one_row(advantage=t(-2, 2), step_start_logp=logp, old_logp=sampler)
+    step = one_row(advantage=t(-2, 2), step_start_logp=logp, sampling_logp=sampler)
     assert marked("clip_cov", step, share=0.5) == [False, False]
-    assert sum(marked("clip_cov", step.with_tokens(recomputed_logp=logp), share=0.5)) == 1
+    assert sum(marked("clip_cov", step.with_tokens(sampling_logp=logp), share=0.5)) == 1
 
 
 def test_kl_covs_ties_go_to_the_smaller_key_then_to_the_earlier_token() -> None:
