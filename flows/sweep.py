@@ -31,12 +31,13 @@ from flows.sweep_config import (
 from flows.sweep_start import Start
 from flows.sweep_targets import closure, is_named, missing_evaluations
 from posttrain.compare.experiments import TIMES, experiments
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.lineage.kept_inputs import require_kept
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.params.params import PARAMS_FILE, check, read
 from posttrain.params.seeds import SEED
-from posttrain.pipeline.git import git
+from posttrain.params.stage_table import evaluated
+from posttrain.pipeline.git import git, git_or_none
 from posttrain.workspace import hold
 
 FOLDER = Path("sweeps")
@@ -117,7 +118,8 @@ def _run(options: argparse.Namespace) -> int:
     planned = trials(name, sweep)
     check_trials(planned)
     require_kept("sweep", (experiment.overrides for experiment in planned))
-    stages, targets = _to_run(root, sweep)
+    check_free(root, name)
+    stages, targets, measured = _to_run(root, sweep)
     done = _finished_experiments()
     pending = [experiment for experiment in planned if experiment.name not in done]
     for trial in planned if options.plan else []:
@@ -129,15 +131,28 @@ def _run(options: argparse.Namespace) -> int:
     hold(root / TIMES / f"{name}.lock", f"the sweep {name}")
     code = _run_pending(root, name, stages, targets, pending, options.jobs)
     if code == 0:
-        print(f"All have run. Which is better: posttrain compare {name}")
+        policy = f" --policy {measured[-1]}" if measured else ""
+        print(f"All have run. Which is better: posttrain compare {name}{policy}")
     return code
 
 
-def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str]]:
-    """Return the stages of each experiment, and the targets: the sweep's, and evaluations of what it trains."""
+def check_free(root: Path, name: str) -> None:
+    """Refuse a sweep with the name of a policy, which `compare` would take for it, or of a branch or tag."""
+    if is_posttrain_pipeline(root) and name in (runs := evaluated(read())) | {run.model: run for run in runs.values()}:
+        what, fix = f"'{name}' is the name of a policy in {PARAMS_FILE}", "Choose another name"
+        raise PipelineError(what=what, where="sweep", fix=fix)
+    if git_or_none("rev-parse", "--verify", "--quiet", "--end-of-options", name) is not None:
+        raise PipelineError(what=f"git has a branch, tag or commit '{name}'", where="sweep", fix="Choose another name")
+
+
+def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str], list[str]]:
+    """Return the stages of each experiment, the targets with evaluations of what it trains, and the policies of these.
+
+    The policies are empty where the sweep has no targets.
+    """
     stages, targets = GraphReader(root).stages, list(sweep.targets)
     if not targets:
-        return stages, targets
+        return stages, targets, []
     known = all(any(is_named(stage.name, [target]) for stage in stages) for target in targets)
     # DVC itself refuses what it does not know; an output is a target too.
     ran = closure(stages, targets) if known else GraphReader(root, targets).stages
@@ -148,7 +163,10 @@ def _to_run(root: Path, sweep: Sweep) -> tuple[list[Stage], list[str]]:
             print(f"added to the targets, so that what is trained is also measured: {', '.join(added)}")
         for model in unmeasured:
             print(f"note: {PARAMS_FILE} has no evaluation of {model}, so `posttrain compare` will have no score of it")
-    return closure(stages, [*(stage.name for stage in ran), *added]), [*targets, *added]
+    chosen = [*targets, *added]
+    runs = evaluated(read()) if is_posttrain_pipeline(root) else {}
+    policies = [label for label, run in runs.items() if is_named(run.stage, chosen)]
+    return closure(stages, [*(stage.name for stage in ran), *added]), chosen, policies
 
 
 def _run_pending(

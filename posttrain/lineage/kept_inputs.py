@@ -20,6 +20,8 @@ from posttrain.workspace import CUSTOM
 LISTED = 6
 _PATTERN = "*.dvc"
 _CACHED = Path("files/md5")
+_NAMES = ("rename", "values", "template")
+"""Settings whose texts are columns and words of a table, which may be called as a folder is."""
 
 
 def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[str] = ()) -> list[str]:
@@ -100,8 +102,9 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         yield from filter(is_import_path, value)
-        for inner in value.values():
-            yield from _texts(inner)
+        for key, inner in value.items():
+            if key not in _NAMES:
+                yield from _texts(inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _texts(inner)

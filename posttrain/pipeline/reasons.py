@@ -19,7 +19,10 @@ from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"
 MISSING: Final = "its output {} is missing"
-ALTERED: Final = "its output {} is not what it wrote: run `posttrain repair verify`"
+ALTERED: Final = (
+    "its output {} is not what dvc.lock has: `dvc checkout` after a `git checkout` or a merge, "
+    "else `posttrain repair verify`"
+)
 NOT_RUN: Final = "dvc.lock does not say what ran: {}. Run `posttrain repair`, then `dvc repro`"
 MOST: Final = 6
 """As many changes of one kind as a line names."""

@@ -27,7 +27,7 @@ READ_ONLY: Final = 0o444
 WRITABLE: Final = 0o644
 EMPTY: Final = hashlib.md5(b"", usedforsecurity=False).hexdigest()
 """The name of the object that is empty rightly."""
-AGAIN: Final = "`dvc repro` makes again what is missing now (`dvc pull` gets it, where a remote has it)"
+AGAIN: Final = "If something is missing now, `dvc repro` makes it again (`dvc pull` gets it, where a remote has it)"
 
 
 def repair(root: Path) -> str:

@@ -15,6 +15,8 @@ from posttrain.tables.store import DECODE_ERRORS
 from posttrain.workspace import table_path
 
 KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
+LONG: Final = 20
+"""A shorter question may stand in a text by chance."""
 _ASKED: Final[Mapping[Kind, str]] = {"corpus": "text", "chat": "messages"}
 """The column with a row's question; `prompt` in other tables."""
 
@@ -32,10 +34,15 @@ class Leak:
     def __str__(self) -> str:
         run, kind = self.table.split("/")
         rows = f"{self.rows:,} training row{'s have' if self.rows > 1 else ' has'} the question of a test prompt"
-        clean = f"data.filters: {{{run}_clean: {{data: {self.table}, against: {self.against}, reward_model: none}}}}"
+        name = f"{run}_{kind}_clean"
+        clean = f"data.filters: {{{name}: {{data: {self.table}, against: {self.against}, reward_model: none}}}}"
+        if kind == "corpus":
+            texts = f"{self.rows:,} training text{'s hold' if self.rows > 1 else ' holds'} a test prompt"
+            alike = f"of {self.against}, but for case and spaces, e.g. {excerpt(self.example, 60)}"
+            return f"{self.table}: {texts} {alike}. Remove them from its source"
         return (
             f"{self.table}: {rows} of {self.against}, but for case, spaces or a system turn, e.g. "
-            f"{excerpt(self.example, 60)}. Leave them out by {clean}, and let runs read {run}_clean/{kind}"
+            f"{excerpt(self.example, 60)}. Leave them out by {clean}, and let runs read {name}/{kind}"
         )
 
     @property
@@ -51,13 +58,21 @@ def leaks(training: Mapping[str, pl.DataFrame], tests: Mapping[str, pl.DataFrame
     for name, frame in training.items():
         train = frame.filter(split="train")
         first, whole = _questions(train, _kind(name))
-        hit = {other: first.is_in(keys.implode()) | whole.is_in(keys.implode()) for other, keys in asked.items()}
+        hit = {other: _holds(_kind(name), first, whole, keys) for other, keys in asked.items()}
         counts = {other: int(rows.sum()) for other, rows in hit.items() if rows.any()}
         if counts:
             every = pl.select(pl.any_horizontal(*(hit[other] for other in counts))).to_series()
             most = max(counts, key=lambda other: counts[other])
             found.append(Leak(name, int(every.sum()), most, whole.filter(every)[0]))
     return found
+
+
+def _holds(kind: Kind, first: pl.Series, whole: pl.Series, keys: pl.Series) -> pl.Series:
+    """Return which rows have one of these questions; a text of a corpus has it anywhere, if it is long enough."""
+    if kind == "corpus":
+        long = keys.filter(keys.str.len_chars() >= LONG)
+        return whole.str.contains_any(long.unique().to_list()) if len(long) else whole.is_in(keys.implode())
+    return first.is_in(keys.implode()) | whole.is_in(keys.implode())
 
 
 def leaks_of(names: Sequence[str], every: Iterable[str]) -> list[Leak]:

@@ -82,7 +82,8 @@ class FileTable(ReadOptions):
     def _is_known(cls, encoding: str | None) -> str | None:
         if encoding is not None:
             try:
-                "a".encode(encoding)
+                if "\\".encode(encoding).decode(encoding) != "\\" or "\\n".encode("ascii").decode(encoding) == "\n":
+                    raise LookupError(encoding)  # it reads escapes, which is no encoding of a file
             except (LookupError, ValueError) as error:
                 raise ValueError(f"no encoding {encoding[:40]!r}. Use one that Python knows, e.g. cp1252") from error
         return encoding

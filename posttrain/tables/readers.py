@@ -234,18 +234,26 @@ def _decoded_lines(stream: BinaryIO) -> Iterator[str]:
 _BOMS_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
+_CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
+"""Characters that latin-1 has where cp1252 has the euro sign and quotes; not the line end of mainframes."""
+
+
 def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
     """Yield the lines of a file in another encoding."""
-    text = io.TextIOWrapper(stream, encoding, newline="\n")
+    text, latin = io.TextIOWrapper(stream, encoding, newline="\n"), codecs.lookup(encoding).name == "iso8859-1"
     try:
         for number, line in enumerate(iter(partial(text.readline, LONGEST_LINE + 1), ""), 1):
             if len(line) > LONGEST_LINE:
                 raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
+            if latin and (found := _CONTROLS.search(line)):
+                what = f"line {number}: byte 0x{ord(found[0]):02x} is a control character in {encoding}"
+                raise ValueError(f"{what}; set encoding: cp1252, as Excel writes")
             yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeError as error:
         raise ValueError(f"not {encoding} ({error}); set another encoding") from error
     finally:
-        text.detach()
+        if not text.closed and not stream.closed:
+            text.detach()
 
 
 def _parsed(data: bytes) -> Any:

@@ -160,21 +160,24 @@ def _more(read: ReadSource) -> str:
 def _reasons(
     rows: pl.DataFrame, failures: Sequence[Failure], refused: Sequence[tuple[int, RefusedRow]], sources: Sequence[int]
 ) -> list[str]:
-    """Return every reason with the number of its rows, in whose reasons numbers and quoted values may differ."""
-    counts, examples = Counter[str](), dict[str, str]()
+    """Return every reason with the number of its rows, the most frequent first."""
+    counts, alike = Counter[str](), dict[str, Counter[str]]()
     for nth, row in refused:
         if nth in sources:
-            alike = _VALUES.sub("_", row.reason)
-            counts[alike] += 1
-            examples.setdefault(alike, row.reason)
+            alike.setdefault(_kind_of(row.reason), Counter())[row.reason] += 1
     for failure in failures:
         reason = f"{failure.column} {failure.rule}"
         counts[reason] += int(rows["source"].gather(failure.rows).is_in(sources).sum())
-    return [f"{rows_text(count)}: {examples.get(alike, alike)}" for alike, count in counts.most_common() if count]
+    for found in alike.values():
+        example = next(iter(found))
+        counts[example if len(found) == 1 else f"such as: {example}"] += found.total()
+    return [f"{rows_text(count)}: {reason}" for reason, count in counts.most_common() if count]
 
 
-_VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
-"""What differs between rows that are wrong in the same way."""
+def _kind_of(reason: str) -> str:
+    """Return a reason without its numbers and quoted values; the first quoted text is the name of a column."""
+    name, quoted, rest = re.match(r"([^'\"]*)('[^']*'|\"[^\"]*\")?(.*)", reason, re.DOTALL).groups("")  # type: ignore[union-attr]
+    return re.sub(r"\d+", "_", name) + quoted + re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "_", rest)
 
 
 def tried(read: ReadSource, kind: Kind) -> tuple[pl.DataFrame, pl.DataFrame, list[str]]:

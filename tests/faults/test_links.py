@@ -78,7 +78,7 @@ def test_an_edit_by_hand_is_refused_or_found(linked: Path) -> None:
     metrics.chmod(0o444)
     os.utime(metrics, ns=times)
     shown = run(linked, "python", "-m", "posttrain", "show", "results")
-    advice = "its output results/sft/metrics.json is not what it wrote: run `posttrain repair verify`"
+    advice = "its output results/sft/metrics.json is not what dvc.lock has: `dvc checkout` after"
     assert advice in shown.stdout, shown.stdout
     row = next(line for line in shown.stdout.splitlines() if line.startswith("sft "))
     assert row.endswith(f"evaluate@sft has to run again ({advice})"), "no figure is shown"

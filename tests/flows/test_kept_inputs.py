@@ -127,3 +127,14 @@ def test_a_check_warns_of_it(owner: Project, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "no_repository").mkdir()
     monkeypatch.chdir(tmp_path / "no_repository")
     assert kept_note() == ""
+
+
+def test_the_name_of_a_column_is_no_input(owner: Project) -> None:
+    """`rejected/` holds rows that a stage left out, and pairs have a column `rejected`."""
+    (owner.root / "rejected").mkdir()
+    (owner.root / "rejected/rows.parquet").write_text("left out")
+    renamed = {"chat": {"rename": {"worse": "rejected"}, "values": {"no": "rejected"}}}
+    (owner.root / "params.yaml").write_text(json.dumps(renamed))
+    assert "rejected" not in unkept_inputs()
+    (owner.root / "params.yaml").write_text(json.dumps({"path": "rejected"}))
+    assert "rejected" in unkept_inputs()

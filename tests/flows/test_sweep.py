@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from flows.orphan_guard import OrphanGuard
-from flows.sweep import main, named_sweep, parser
+from flows.sweep import check_free, main, named_sweep, parser
 from flows.sweep_config import (
     Range,
     Sweep,
@@ -27,7 +28,7 @@ from flows.sweep_config import (
 )
 from flows.sweep_runner import Failure, SweepRunner
 from flows.sweep_start import Start
-from posttrain.errors import PosttrainError
+from posttrain.errors import PipelineError, PosttrainError
 from tests.flows.project import PYTHON, Project, clean_env
 from tests.workspace import ROOT
 
@@ -416,3 +417,19 @@ def test_help_and_nothing_to_do(
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "posttrain compare NAME" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "what"), [("grpo", "a policy in params.yaml"), ("main", "git has a branch")])
+def test_a_sweep_has_no_name_that_compare_knows_otherwise(
+    name: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+    shutil.copyfile(ROOT / "dvc.yaml", "dvc.yaml")
+    subprocess.run(["git", "init", "--quiet", "--initial-branch=main"], check=True)
+    subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty"], check=True
+    )
+    check_free(tmp_path, "lr")
+    with pytest.raises(PipelineError, match=what):
+        check_free(tmp_path, name)

@@ -30,7 +30,7 @@ from posttrain.outside.lm_eval import whole
 from posttrain.params.params import check
 from posttrain.rollout import token_rows
 from posttrain.text.packing import pack
-from posttrain.train.loop import TrainingParams
+from posttrain.train.loop import TrainingParams, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import StepClosure, make_batch
@@ -374,7 +374,10 @@ def test_targets_that_no_layer_has_are_refused(folder: Path) -> None:
 
 
 def test_an_adapter_learns_at_ten_times_the_rate_unless_one_is_given() -> None:
-    assert settings().optimizer.lr == pytest.approx(10 * TrainingParams().optimizer.lr)
+    model = torch.nn.Linear(2, 2)
+    made = [adamw({"policy": model}, params, 10, model) for params in (TrainingParams(), settings())]
+    plain, adapted = (group["peak"] for one in made for of in one._optimizers.values() for group in of.param_groups[:1])
+    assert adapted == pytest.approx(10 * plain)
     given = {"adapter": "lora", "optimizer": {"lr": 2e-4}}
     assert check(TrainingParams, given, where="test").optimizer.lr == 2e-4
     with pytest.raises(ParamsError, match="rank"):

@@ -55,7 +55,7 @@ def test_the_stage_counts_rows_that_are_test_prompts_but_for_their_form(capsys: 
     made("mine", chat="chat.jsonl", prompts="test.jsonl")
     said = capsys.readouterr().err
     assert "mine/chat: 4 training rows have the question of a test prompt of mine/prompts" in said, "not the equal one"
-    assert "data.filters: {mine_clean: {data: mine/chat, against: mine/prompts, reward_model: none}}" in said
+    assert "data.filters: {mine_chat_clean: {data: mine/chat, against: mine/prompts, reward_model: none}}" in said
     put("chat.jsonl", chat(OTHERS))
     made("mine", chat="chat.jsonl", prompts="test.jsonl")
     assert "test prompt" not in capsys.readouterr().err
@@ -94,3 +94,13 @@ def test_the_report_counts_each_table_that_is_learned_from_in_whatever_entry() -
     assert {leak.against for leak in found} == {"held/prompts"}
     page = str(health_list({}, found))
     assert "other/chat: 2 training rows have the question of a test prompt of held/prompts" in page
+
+
+def test_a_text_of_a_corpus_that_holds_a_test_prompt_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A template had put the question and its answer into one text."""
+    put("test.jsonl", [*TESTS, {"prompt": "Why?", "answer": "so"}])
+    texts = [f"{asked(1).upper()}  five", f"Question: {asked(2)} Answer: 5", "Why? Nobody knows.", *OTHERS]
+    put("corpus.jsonl", [{"text": text} for text in texts])
+    made("mine", corpus="corpus.jsonl", prompts="test.jsonl")
+    said = capsys.readouterr().err
+    assert "mine/corpus: 2 training texts hold a test prompt of mine/prompts" in said, "and not the short question"

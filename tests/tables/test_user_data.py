@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
@@ -406,6 +407,7 @@ def test_csv_files_of_excel_are_read_and_the_refusal_names_the_option(
         ({"separator": '"'}, "is not one character"),
         ({"encoding": "cp9999"}, "no encoding 'cp9999'"),
         ({"encoding": "hex"}, "no encoding 'hex'"),
+        ({"encoding": "unicode_escape"}, "no encoding 'unicode_escape'"),
     ],
 )
 def test_options_of_csv_that_cannot_be(options: Row, because: str) -> None:
@@ -618,8 +620,33 @@ def test_every_reason_has_its_count(capsys: pytest.CaptureFixture[str]) -> None:
     assert load(name, "prompts", bad_rows={"drop": 0.2}, **shares).height == len(PROMPTS)
     said = capsys.readouterr().err
     assert "here: 8 rows left out (bad_rows: drop), e.g. " in said, "one of the blank ones is a duplicate"
-    assert "here: 4 rows: 'info' is 'not 0'; give an object" in said
+    assert "here: 4 rows: such as: 'info' is 'not 0'; give an object" in said
     assert "here: 3 rows: 'prompt' is missing or null" in said and "here: 1 row: prompt each content must not" in said
+
+
+def test_columns_and_counts_of_reasons_are_not_thrown_together(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["prompt,completion", *(f"what is {n}?,{n}" for n in range(80)), "why?,", "who?,", ",5", "a,b,c,d", "a"]
+    Path("a.csv").write_text("\n".join(lines) + "\n")
+    assert load("a.csv", "chat", bad_rows={"drop": 0.2}, heldout_share=0.2, test_share=0.0).height == 80
+    said = capsys.readouterr().err
+    assert "here: 2 rows: 'completion' is missing or null" in said and "here: 1 row: 'prompt' is missing" in said
+    assert "here: 2 rows: such as: it has 4 cells" in said
+
+
+def test_a_file_of_windows_is_not_read_as_latin_1() -> None:
+    Path("a.csv").write_bytes("prompt,completion\nprice?,5 €\n".encode("cp1252"))
+    with pytest.raises(DataError, match="line 2: byte 0x80 is a control character in latin-1; set encoding: cp1252"):
+        load("a.csv", "chat", encoding="latin-1")
+
+
+@pytest.mark.parametrize("header", ["prompt,completion,,", "prompt,completion,prompt"])
+def test_a_csv_header_that_cannot_be_read_is_one_error(header: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A generator that was left behind used to print a traceback next to the error."""
+    Path("a.csv").write_text(f"{header}\nwhy?,so,x,y\n", encoding="cp1252")
+    with pytest.raises((DataError, TableError)):
+        load("a.csv", "chat", encoding="cp1252")
+    gc.collect()
+    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("bad_rows", "most"), [("drop", 0.05), ({"drop": 0.05}, 0.05), ({"drop": 0.1}, 0.1)])
@@ -630,7 +657,7 @@ def test_a_larger_share_of_bad_rows_ends_the_stage(bad_rows: Any, most: float) -
         load(name, "prompts", bad_rows=bad_rows, heldout_share=0.2, test_share=0.2)
     said = str(caught.value)
     assert f"8 of 69 rows break the rules of a 'prompts' table, more of a.jsonl than bad_rows: {{drop: {most}}}" in said
-    assert "Every reason:\n  4 rows: 'info' is 'not 0'" in said
+    assert "Every reason:\n  4 rows: such as: 'info' is 'not 0'" in said
     assert said.endswith("or raise the share of bad_rows; rejected/table.rejected.parquet lists them all"), said
     assert load(name, "prompts", bad_rows={"drop": 0.12}, heldout_share=0.2, test_share=0.2).height == 60
     with pytest.raises(ParamsError, match="bad_rows"):

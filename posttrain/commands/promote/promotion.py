@@ -9,7 +9,7 @@ from typing import Literal
 
 from posttrain.commands.push.adapter import push_note
 from posttrain.compare.evaluated import EvaluatedPolicy, check_same_prompts
-from posttrain.compare.guards import falls, guarded, untested
+from posttrain.compare.guards import falls, guarded, untested, without_value
 from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.selection import select
 from posttrain.compare.settings import Setting, differing, meaning
@@ -145,6 +145,7 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
         if force is None:
             raise
         others, lost = [], [f"not tested ({error.what})"]
+    gaps = [note for name in names for note in without_value([candidate, *others], name)]
     if not others and start is None:
         found = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
         fix = f"Add its start to evaluate.policies ({candidate.own.get('start', 'none')}); or --force REASON"
@@ -157,9 +158,10 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
     if found and force is None:
         raise PipelineError(what="; ".join(found), where=candidate.policy, fix=fix)
     found, against = [*lost, *found], " and ".join(other.name for other in others)
-    return [f"guard: {line}" for line in found] or [
+    told = [f"guard: {line}" for line in found] or [
         f"guards: {', '.join(names)} did not fall against {against}"
     ] * bool(others)
+    return [*told, *(f"guard: {note}" for note in gaps)]
 
 
 def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:
