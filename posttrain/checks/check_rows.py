@@ -94,11 +94,11 @@ def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]
 
 
 def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
-    """The runs of GRPO and the like without a reward whose answers `correct` cannot read, and what was tried."""
+    """The runs and evaluations without a reward whose answers `correct` cannot read, and what was tried."""
     errors, notes = list[str](), list[str]()
-    for name, run in group_of(settings, "online.runs").items():
-        data = str(run.get("data", "")) if isinstance(run, Mapping) and run.get("reward") is None else ""
-        where, entry = f"online.runs.{name}", data.removesuffix("/prompts")
+    for where, run in _without_reward(settings).items():
+        data = str(run.get("data", ""))
+        entry = data.removesuffix("/prompts")
         if entry == data:
             continue
         try:
@@ -110,10 +110,24 @@ def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
                 continue
             else:
                 found, counted = stored, f"of {table_path(data)}"
-            refuse_unread(found, where, counted)
+            if where.startswith("online."):
+                refuse_unread(found, where, counted)
+            elif found.rows == found.of > 0:  # its stage leaves out a part of them, and refuses all
+                set_one = "set its reward, e.g. {correct: {answer: choice}} (docs/rewards.md)"
+                notes.append(f"note: {where} has no reward, and `correct` can read no answer {counted}: {set_one}")
         except PosttrainError as error:
             errors.append(str(error))
     return errors, notes
+
+
+def _without_reward(settings: Settings) -> dict[str, Mapping[str, Any]]:
+    """Return the runs that sample and the evaluations that have no reward, and so use `correct`."""
+    found = {f"online.runs.{name}": run for name, run in group_of(settings, "online.runs").items()}
+    others = group_of(settings, "evaluate.runs").items()
+    found |= {f"evaluate.runs.{name}": run for name, run in others if isinstance(run, Mapping) and "by" not in run}
+    if group_of(settings, "evaluate.policies"):
+        found["evaluate.settings"] = group_of(settings, "evaluate.settings")
+    return {where: run for where, run in found.items() if isinstance(run, Mapping) and run.get("reward") is None}
 
 
 def _drawn_answers(entry: str) -> Unread:

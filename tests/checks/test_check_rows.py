@@ -157,6 +157,19 @@ def test_a_run_that_sets_its_reward_or_has_few_such_answers_is_not_refused() -> 
     assert "answers of 1,000 rows of mine/prompts, drawn with the seed 0" in check_rows()
 
 
+@pytest.mark.parametrize(("count", "noted"), [(600, True), (150, False)])
+def test_an_evaluation_whose_reward_can_read_no_answer_is_noted_before_anything_is_trained(
+    count: int, noted: bool
+) -> None:
+    put(words(count, 600))
+    base = {"scratch": {"tiny": {"data": "mine/corpus"}}}
+    measured = {"data": "mine/prompts", "reference": "base/tiny", "reward_model": "none"}
+    evaluate = {"settings": measured, "policies": {"tiny": "base/tiny"}}
+    write(None, tables={"prompts": "a.jsonl"}, base=base, evaluate=evaluate)
+    said = "evaluate.settings has no reward, and `correct` can read no answer of 600 rows of mine/prompts"
+    assert (said in check_rows()) == noted
+
+
 def test_other_tables_are_judged_by_what_their_stage_has_counted(workspace: Path) -> None:
     learns(words(150, 600))
     prepare("mine", file_tables, answer_notes)
