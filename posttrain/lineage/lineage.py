@@ -64,7 +64,7 @@ class Lineage:
     def sources(self, stage: str) -> list[str]:
         """Return the files of the user's that a stage depends on, through all stages between."""
         deps = {dep for name in self.above(stage) for dep in self.inputs(name)}
-        return sorted(dep for dep in deps if self.maker(dep) is None)
+        return sorted(dep for dep in deps if self.maker(dep) is None and self._unrecorded(dep) is None)
 
     def inputs(self, stage: str) -> Iterator[str]:
         """Yield the tables, models and files that a stage depends on; of a folder such as results/ what stages made."""
@@ -76,6 +76,9 @@ class Lineage:
     def _output(self, path: str, digest: str, seen: set[str]) -> Node:
         stage = self.maker(path)
         node = Node(path, {"digest": digest, **self._changes(path, digest)})
+        if stage is None and (unrecorded := self._unrecorded(path)):
+            why = f"dvc.lock has no entry of {unrecorded}, which makes it: `dvc repro {unrecorded}`"
+            return Node(path, {**node.facts, "not current": why})
         if stage is None:
             return Node(f"{path} (a source: no stage makes it)", node.facts)
         node.parts.append(self._stage(stage, seen))
@@ -106,6 +109,11 @@ class Lineage:
         known = self._reasons is not None and name in self._reasons.pipeline.stages
         why = self._reasons.of(name) if self._reasons is not None and known else ()
         return {"not current": "; ".join(why)} if why else {}
+
+    def _unrecorded(self, path: str) -> str | None:
+        """Return the stage of dvc.yaml that makes an output which dvc.lock does not have."""
+        makers = {} if self._reasons is None else self._reasons.pipeline.makers
+        return next((makers[place] for place in (path, *map(str, Path(path).parents)) if place in makers), None)
 
     def _training_rollouts(self, run: str, entry: Mapping[str, Any]) -> Node:
         """Return the rows that a run trained on, and whether they are those that dvc.lock recorded."""

@@ -222,6 +222,15 @@ def test_without_its_record_a_result_is_not_verified(workspace: Path) -> None:
     assert any("HEAD: not verified, as online@grpo has no record here" in note for note in found.notes)
 
 
+def test_why_names_a_run_that_dvc_lock_no_longer_has(workspace: Path) -> None:
+    """As after `repair` has removed its entry: its model is no source of the user's."""
+    del workspace
+    write_entries({name: entry for name, entry in read_lock(Path()).items() if name != RUN})
+    told = why("grpo.score", "words")
+    assert "not current: dvc.lock has no entry of online@grpo, which makes it: `dvc repro online@grpo`" in told
+    assert "models/online/grpo (a source" not in told
+
+
 def run_beta(workspace: Path, value: float, *targets: str) -> None:
     set_beta(value)
     for target in targets:
