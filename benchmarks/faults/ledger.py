@@ -21,6 +21,7 @@ MORE = {
     "lies": (
         *(f"posttrain/{room}/*.py" for room in ("pipeline", "compare", "lineage", "report", "commands/promote")),
         "benchmarks/faults/lies.py",
+        "benchmarks/faults/asked.py",
         "benchmarks/faults/spy.py",
     ),
 }

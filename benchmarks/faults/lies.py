@@ -7,8 +7,6 @@ what does not belong together; anything else is a lie. The readers run in this p
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import os
 import random
 import re
@@ -16,10 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,13 +25,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from benchmarks.faults import spy
+from benchmarks.faults.asked import RUNS, Readers
 from benchmarks.faults.ledger import Row
 from tests.models.imported_models import policy_folder
 from tests.pipeline.test_own_data import write_rows
 from tests.workspace import environment, git, make_workspace
 
 ACTIONS: Final = 8
-RUNS: Final = ("a", "b")
 REAL: Final = 6
 """Every so-many-th sequence trains for real, by `sft`."""
 PARAMS = """format: 2
@@ -114,8 +109,6 @@ from posttrain.rewards.reward import rule
 def spread(rollout, options):
     return int(hashlib.sha256(rollout.text.encode()).hexdigest()[:4], 16) / 65535
 """
-WARNED: Final = ("stale", "not current", "NOT WHAT RAN", "missing", "not verified", "DIFFERS", "not in the workspace")
-"""What the tree of `why` holds where something does not belong together."""
 
 
 class Lies:
@@ -188,34 +181,6 @@ def _python(folder: Path, *words: str, ledger: Path, seconds: float | None = Non
                 one.send_signal(signal.SIGKILL)
         output, _ = process.communicate()
     return subprocess.CompletedProcess(words, process.returncode, output)
-
-
-class Truth:
-    """What was really trained and evaluated."""
-
-    def __init__(self, ledger: Path) -> None:
-        lines = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.is_file() else []
-        self._trained = [line for line in lines if line["kind"] != "evaluate"]
-        self._evaluated = [line for line in lines if line["kind"] == "evaluate"]
-
-    def scores(self, kind: str, run: str, params: Mapping[str, Any], code: Mapping[str, str]) -> list[float]:
-        """The scores that were measured of models that were trained with these settings and this code."""
-        wanted = {"settings": params[kind]["runs"][run], "code": code["train"] if kind == "external" else ""}
-        models = {one["made"]["model"] for one in self._trained if one["run"] == run and one["given"] == wanted}
-        measuring = {"settings": params["evaluate"]["settings"], "code": code["spread"]}
-        return [
-            one["made"]["score"]
-            for one in self._evaluated
-            if one["run"] == run and one["given"]["model"] in models and measuring.items() <= one["given"].items()
-        ]
-
-    def made(self, kind: str, run: str, content: str, given: Mapping[str, Any]) -> bool:
-        """Whether a stage with these settings wrote this content."""
-        lines = self._evaluated if kind == "evaluate" else self._trained
-        key = "rows" if kind == "evaluate" else "model"
-        return any(
-            one["run"] == run and one["made"][key] == content and given.items() <= one["given"].items() for one in lines
-        )
 
 
 class Machine(RuleBasedStateMachine):
@@ -413,7 +378,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(["checkout", "commit", "gc"]))
     def dvc(self, what: str) -> None:
-        """One of DVC's commands that change what it has, or what it records."""
+        """Run `dvc checkout`, `dvc commit` or `dvc gc`."""
         if self.lies:  # the rest of the sequence would say nothing more
             return
         words = {"checkout": ["--force"], "commit": ["--force"], "gc": ["--workspace", "--force"]}[what]
@@ -452,7 +417,7 @@ class Machine(RuleBasedStateMachine):
         self._did(f"copy {what}{' and dvc commit' * recorded}")
 
     def _copy_entry(self) -> None:
-        """Edit dvc.lock by hand: the settings of run b become those of params.yaml."""
+        """Edit dvc.lock by hand: give run b's entry the settings of params.yaml."""
         file = self.root / "dvc.lock"
         with contextlib.suppress(Exception):  # a lock in conflict stays
             lock = yaml.safe_load(file.read_text())
@@ -502,148 +467,3 @@ def _machine(template: Path, folder: Path, kind: str, seed: int) -> type[Machine
         "answers": Counter(),
     }
     return type(f"Machine{seed}", (Machine,), given | {"_hypothesis_internal_use_seed": seed})
-
-
-class Readers:
-    """Asks every reader, and compares what it says with what was done."""
-
-    def __init__(self, root: Path, kind: str, ledger: Path, answers: Counter[str]) -> None:
-        self._root, self._kind, self._truth, self._answers = root, kind, Truth(ledger), answers
-
-    def lies(self) -> Iterator[str]:
-        """Yield the lies."""
-        from posttrain.errors import PosttrainError
-
-        for reader in (self.status, self.results, self.compared, self.commits, self.why, self.promoted, self.verified):
-            try:
-                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-                    found = list(reader())
-            except (PosttrainError, SystemExit):
-                self._answers[f"{reader.__name__} named"] += 1
-                continue
-            except Exception:  # noqa: BLE001
-                yield f"{reader.__name__}: {traceback.format_exc(limit=-3)}"
-                continue
-            yield from (f"{reader.__name__}: {lie}" for lie in found)
-
-    def _now(self) -> tuple[dict[str, Any], dict[str, str]]:
-        params = yaml.safe_load((self._root / "params.yaml").read_text())
-        return params, {
-            "train": spy.digest(self._root / "my/train.py"),
-            "spread": spy.digest(self._root / "custom/spread.py"),
-        }
-
-    def _at(self, commit: str) -> tuple[dict[str, Any], dict[str, str]]:
-        params = yaml.safe_load(git(self._root, "show", f"{commit}:params.yaml"))
-        with _files(self._root, commit, ("my/train.py", "custom/spread.py")) as folder:
-            return params, {"train": spy.digest(folder / "train.py"), "spread": spy.digest(folder / "spread.py")}
-
-    def _is_true(self, run: str, score: float, given: tuple[dict[str, Any], dict[str, str]]) -> bool:
-        found = any(abs(score - known) < 1e-4 for known in self._truth.scores(self._kind, run, *given))
-        self._answers["true"] += found
-        return found
-
-    def status(self) -> Iterator[str]:
-        """What status does not name is current: the results on the disk are those of the settings."""
-        from posttrain.pipeline.status import status
-
-        named = set(re.findall(r"\w+@\w+", status()))
-        for run in RUNS:
-            file = self._root / "results" / run / "metrics.json"
-            if not {f"{self._kind}@{run}", f"evaluate@{run}", "base_folders@start", "data_files@mine"} & named:
-                score = json.loads(file.read_text())["score"] if file.is_file() else -1.0
-                if not self._is_true(run, score, self._now()):
-                    yield f"nothing is said of {run}, and its score {score} is not that of its settings"
-
-    def results(self) -> Iterator[str]:
-        """A score that is shown is that of the settings."""
-        from posttrain.report.results import results_json
-        from posttrain.report.stale_results import staleness
-
-        for row in json.loads(results_json(staleness().reasons)):
-            name, score = row.get("policy"), row.get("score")
-            if name in RUNS and score is not None and not self._is_true(name, score, self._now()):
-                yield f"{name} {score} is not the score of its settings"
-
-    def _compare(
-        self, names: list[str], policy: str | None, given: Callable[[str], tuple[dict[str, Any], dict[str, str]]]
-    ) -> Iterator[str]:
-        from posttrain.commands.compare import run
-        from posttrain.commands.line import parse
-
-        chosen = ["--policy", policy] if policy else []
-        found = json.loads(run(parse(["compare", *names, *chosen, "--json"])))
-        told = " ".join(found["notes"])
-        for mean in found["settings"]:
-            label = mean["label"]
-            name = label.partition(" (code of")[0]
-            if f"{name}: its results are not current" in told or f"{name}: not verified" in told or "=" in name:
-                continue
-            members = name.split(" + ")
-            if not any(self._is_true(policy or one, mean["value"], given(one)) for one in members):
-                yield f"{label} {mean} is not the score of its settings"
-
-    def compared(self) -> Iterator[str]:
-        """The policies of the workspace."""
-        yield from self._compare(list(RUNS), None, lambda _: self._now())
-
-    def commits(self) -> Iterator[str]:
-        """Every branch, experiment and HEAD, alone."""
-        from posttrain.errors import PosttrainError
-
-        branches = git(self._root, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
-        exps = git(self._root, "for-each-ref", "--format=%(refname) %(objectname)", "refs/exps").splitlines()
-        names = {name: name for name in [*branches[:2], "HEAD"]}
-        for line in exps:
-            ref, sha = line.split()
-            if re.fullmatch(r"refs/exps/\w{2}/\w{38}/.+", ref):
-                names[ref.split("/", 4)[4]] = sha
-        for name, sha in names.items():
-            with contextlib.suppress(PosttrainError):
-                yield from self._compare([name], "a", lambda _, sha=sha: self._at(sha))  # type: ignore[misc]
-
-    def why(self) -> Iterator[str]:
-        """A score with nothing against it in its tree is that of the settings."""
-        from posttrain.lineage.explain import why
-
-        for run in RUNS:
-            text = why(f"{run}.score", "words")
-            score = float(re.findall(r"score = ([\d.]+)", text)[0])
-            if not any(word in text for word in WARNED) and not self._is_true(run, score, self._now()):
-                yield f"{run} {score} with nothing against it"
-
-    def promoted(self) -> Iterator[str]:
-        """What would be promoted is the model of the settings."""
-        from posttrain.commands.promote.promotion import promote
-
-        text = promote("a", "best", None, "show")
-        score = float(re.findall(r"score: ([\d.]+)", text)[0])
-        if not any(abs(score - known) < 6e-4 for known in self._truth.scores(self._kind, "a", *self._now())):
-            yield f"would promote a with {score}, which is not the score of its settings"
-
-    def verified(self) -> Iterator[str]:
-        """Where nothing is found, every entry of dvc.lock is what ran, and so are the files."""
-        from posttrain.pipeline.verify import verify
-
-        verify(Path())
-        lock = yaml.safe_load((self._root / "dvc.lock").read_text())["stages"]
-        for kind in (self._kind, "evaluate"):
-            for run in RUNS:
-                if (entry := lock.get(f"{kind}@{run}")) is None:
-                    continue
-                section = f"{kind}.runs.{run}" if kind != "evaluate" else "evaluate.settings"
-                given = {"settings": entry["params"]["params.yaml"][section]}
-                place = f"results/{run}/rollouts.parquet" if kind == "evaluate" else f"models/{kind}/{run}"
-                if not self._truth.made(kind, run, spy.digest(self._root / place), given):
-                    yield f"{kind}@{run} passes, and no run with {given} wrote {place}"
-
-
-@contextlib.contextmanager
-def _files(root: Path, commit: str, names: tuple[str, ...]) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            content = subprocess.run(
-                ["git", "show", f"{commit}:{name}"], cwd=root, capture_output=True, check=True
-            ).stdout
-            Path(folder, Path(name).name).write_bytes(content)
-        yield Path(folder)

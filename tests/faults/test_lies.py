@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.lies import Lies, Readers
+from benchmarks.faults.asked import Readers
+from benchmarks.faults.lies import Lies
 from posttrain.pipeline.run_records import RunRecords
 from tests.workspace import dvc, git
 
