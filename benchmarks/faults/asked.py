@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import tempfile
 import traceback
@@ -161,10 +163,11 @@ class Readers:
                 yield f"{run} {score} with nothing against it"
 
     def promoted(self) -> Iterator[str]:
-        """What would be promoted is the model of the settings."""
+        """What would be promoted is the model of the settings; asked in a copy where all files are committed."""
         from posttrain.commands.promote.promotion import promote
 
-        text = promote("a", "best", None, "show")
+        with _committed(self._root):
+            text = promote("a", "best", None, "show")
         score = float(re.findall(r"score: ([\d.]+)", text)[0])
         if not any(abs(score - known) < 6e-4 for known in self._truth.scores(self._kind, "a", *self._now())):
             yield f"would promote a with {score}, which is not the score of its settings"
@@ -184,6 +187,21 @@ class Readers:
                 place = f"results/{run}/rollouts.parquet" if kind == "evaluate" else f"models/{kind}/{run}"
                 if not self._truth.made(kind, run, spy.digest(self._root / place), given):
                     yield f"{kind}@{run} passes, and no run with {given} wrote {place}"
+
+
+@contextlib.contextmanager
+def _committed(root: Path) -> Iterator[None]:
+    """Go to a copy of the workspace in which everything is committed."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "workspace")
+        shutil.copytree(root, copy, symlinks=True)
+        git(copy, "add", "--all")
+        subprocess.run(["git", "commit", "--quiet", "--message", "all"], cwd=copy, capture_output=True, check=False)
+        os.chdir(copy)
+        try:
+            yield
+        finally:
+            os.chdir(root)
 
 
 @contextlib.contextmanager
