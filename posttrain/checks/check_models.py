@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,8 @@ from posttrain.errors import ModelError, ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.models.adapters import ADDED, INSTALL, LoraOptions, linear_layers
 from posttrain.models.device import DeviceParams, device_name
+from posttrain.models.files.adapter_files import config_file
+from posttrain.models.files.config_limits import config_faults
 from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import OnlineParams
@@ -30,6 +33,7 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.templates import reads
 from posttrain.train.learning_rates import WARNED, default_rate, explained
 from posttrain.train.loop import TrainingParams
+from posttrain.workspace import read_finite_json
 
 
 def check_models() -> str:
@@ -37,7 +41,8 @@ def check_models() -> str:
 
     A model whose shape is not known yet, as one of the Hub, is left to its run. Returns notes.
     """
-    settings, errors = read(), list[str]()
+    settings = read()
+    errors = list(_config_faults(settings))
     devices, engines = dict[str, DeviceParams](), dict[str, EngineName]()
     for stage in STAGES:
         for name in group_of(settings, stage.group) if stage.makes == "model" else ():
@@ -65,6 +70,14 @@ def check_models() -> str:
         what = f"{len(errors)} settings do not fit their model or this machine, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
     return "\n".join([*_without_device(devices), *_unset_keys(settings), *_high_rates(settings)])
+
+
+def _config_faults(settings: Settings) -> Iterator[str]:
+    """Yield a line for each number in the config.json of an own folder that no model can have."""
+    for name, run in group_of(settings, "base.folders").items():
+        file = config_file(Path(str(run.get("path", ""))))
+        with suppress(OSError, ValueError, AttributeError, RecursionError):  # `load_config` says what is wrong with it
+            yield from (f"base.folders.{name}: {file}: {fault}" for fault in config_faults(read_finite_json(file)))
 
 
 def _high_rates(settings: Settings) -> Iterator[str]:

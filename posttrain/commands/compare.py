@@ -6,9 +6,9 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
 from posttrain.commands.line import Document, as_json
+from posttrain.commands.target import target
 
 EXAMPLE = "dpo grpo"
 DOING = "comparing prompt by prompt"
@@ -37,6 +37,7 @@ def run(arguments: Namespace) -> str:
     """Compare the settings."""
     if arguments.tokens:
         return _tokens(arguments)
+    page = target(arguments.to, "compare --to", ".html") if arguments.to else None
     from posttrain.compare.comparison import compare
     from posttrain.compare.guards import by_metric, without_value
     from posttrain.compare.paired import Score
@@ -51,13 +52,11 @@ def run(arguments: Namespace) -> str:
         chosen = [by_metric(one, arguments.metric) for one in chosen]
     found = compare(chosen, arguments.against)
     found = replace(found, notes=[*notes, *found.notes])
-    if arguments.to:
+    if page:
         from posttrain.report.comparison_page import comparison_page
         from posttrain.workspace import write_text
 
-        write_text(
-            Path(arguments.to), comparison_page(found, _typed(arguments), score, arguments.against, arguments.metric)
-        )
+        write_text(page, comparison_page(found, _typed(arguments), score, arguments.against, arguments.metric))
     return Document(as_json(as_data(found))) if arguments.json else as_text(found, score, arguments.metric)
 
 

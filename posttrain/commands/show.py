@@ -1,9 +1,9 @@
 """`posttrain show`: figures of the last runs, on the terminal or as a page."""
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
 from posttrain.commands.line import Document, add_action, add_actions
+from posttrain.commands.target import folder_target, target
 
 EXAMPLE = "results --json"
 DOING = "reading the results"
@@ -59,12 +59,15 @@ def run(arguments: Namespace) -> str:
         case "tokens":
             from posttrain.train.token_counts import token_counts
 
-            return token_counts(arguments.table, arguments.model, arguments.plot)
+            plot = target(arguments.plot, "show tokens --plot", ".json") if arguments.plot else None
+            return token_counts(arguments.table, arguments.model, plot)
         case "inspect":
             from posttrain.outside.inspect_logs import write_logs
 
-            return write_logs(arguments.names, Path(arguments.to))
+            return write_logs(arguments.names, folder_target(arguments.to, "show inspect --to"))
         case action:
+            if action == "report" and arguments.to:
+                target(arguments.to, "show report --to", ".html")
             return _results(arguments, action)
 
 

@@ -34,7 +34,7 @@ def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[st
     texts = list(_texts([*params, *overrides]))
     own = [*(str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)), *_loaded()]
     named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *own, *more] if _is_inside(text)}
-    by_dvc = dict(_tracked_by_dvc())
+    by_dvc = dict(tracked_by_dvc())
     others = git("ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
     untracked = {PurePosixPath(entry) for entry in others if entry and "__pycache__" not in entry}
     edited = git("diff", "-z", "--name-only", "--relative", "HEAD").split("\0")
@@ -121,9 +121,10 @@ def _overlap(path: PurePosixPath, other: PurePosixPath) -> bool:
     return path.is_relative_to(other) or other.is_relative_to(path)
 
 
-def _tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
+def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
     """Yield the outputs of the stages and the paths of `dvc add`: the digest of each, and whether it was added."""
-    for name in [LOCK, *git("ls-files", "-z", _PATTERN).split("\0")]:
+    added = git_or_none("ls-files", "-z", _PATTERN) or b""
+    for name in [LOCK, *added.decode().split("\0")]:
         if Path(name).is_file():
             data = read_yaml(Path(name))
             for stage in [data, *(data.get("stages") or {}).values()]:

@@ -30,7 +30,7 @@ LIMITS: Final = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 _WHOLE: Final = RowLimit(max_tokens=10**9)
 
 
-def token_counts(table: str, model: str, plot: str | None) -> str:
+def token_counts(table: str, model: str, plot: Path | None) -> str:
     """Lengths of a table's rows with a model's tokenizer: quantiles, rows beyond usual limits, a histogram."""
     parts = _lengths(table, model)
     first, *rest = parts.values()
@@ -48,7 +48,7 @@ def token_counts(table: str, model: str, plot: str | None) -> str:
     counts, edges = np.histogram(total, bins=_edges(total))
     lines += _bars(counts, edges)
     if plot is not None:
-        lines.append(_write_plot(Path(plot), table, parts, edges))
+        lines.append(_write_plot(plot, table, parts, edges))
     return "\n".join(lines)
 
 

@@ -147,7 +147,7 @@ def test_rows_that_the_template_refuses_are_named_and_the_others_shown(made: Pat
 
 
 def test_the_page_marks_what_is_trained_and_runs_nothing(made: Path) -> None:
-    assert shown(html="out/preview.html").endswith("4 rows are shown in out/preview.html")
+    assert shown(html=Path("out/preview.html")).endswith("4 rows are shown in out/preview.html")
     page = (made / "out/preview.html").read_text(encoding="utf-8")
     assert "<mark>4 &lt;b&gt;&lt;|end|&gt;</mark>" in page and "2+2\\x0b?<i>↵</i>\nNow." in page
     assert "default-src 'none'" in page and "<script" not in page and "<b>" not in page

@@ -23,13 +23,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> str:
     """Show the rows, in colour on a terminal."""
     from posttrain.commands.preview.text import preview
+    from posttrain.commands.target import target
 
     return preview(
         arguments.table,
         arguments.model,
         rows=arguments.rows,
         style="colour" if arguments.color or (sys.stdout.isatty() and not arguments.json) else "plain",
-        html=arguments.html,
+        html=target(arguments.html, "preview --html", ".html") if arguments.html else None,
         turns=arguments.turns,
         longest=arguments.max_tokens,
     )

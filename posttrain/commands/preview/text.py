@@ -21,7 +21,7 @@ Stretch = tuple[str, bool]
 
 
 def preview(
-    table: str, model: str, *, rows: int, style: Style, html: str | None, turns: Trained | None, longest: int | None
+    table: str, model: str, *, rows: int, style: Style, html: Path | None, turns: Trained | None, longest: int | None
 ) -> str:
     """Return the rows and counts as text; written as a page too where `html` names a file."""
     with opened(table, model, turns, longest) as subject:
@@ -33,7 +33,7 @@ def preview(
             (_title(row), [(part.name, part_stretches) for part, part_stretches in zip(row.parts, parts, strict=True)])
             for row, parts in zip(first, stretches, strict=True)
         ]
-        write_text(Path(html), page(printable(str(subject.table)), facts, named))
+        write_text(html, page(printable(str(subject.table)), facts, named))
         return "\n".join([*facts, f"{len(first)} rows are shown in {html}"])
     legend = "trained text is green" if style == "colour" else "trained text is between {+ and +}"
     shown = [line for row, parts in zip(first, stretches, strict=True) for line in _lines(row, parts, style)]

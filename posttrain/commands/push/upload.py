@@ -14,6 +14,7 @@ from posttrain.commands.promote.promotion import named_policy, require_current
 from posttrain.commands.push.adapter import hub_base, uploaded
 from posttrain.commands.push.card import card
 from posttrain.commands.push.gguf_file import Type, write_gguf
+from posttrain.commands.target import target
 from posttrain.errors import ModelError, ParamsError, PipelineError
 from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.lineage import Lineage
@@ -85,11 +86,12 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
 
 def export(name: str, file: str, dtype: Type) -> str:
     """Write a policy's model as a GGUF file, checked on prompts that it was evaluated on."""
+    place = target(file, "push --gguf", ".gguf")
     label, model = scored_policy(name, "prompts")
     require_current(label)
     table = read_table(table_path(evaluated(read())[label].table), "prompts")
     conversations = table.filter(pl.col("split") != "train")["prompt"].head(CHECKED).to_list()
-    return write_gguf(Path("models") / model, model, conversations, Path(file), dtype)
+    return write_gguf(Path("models") / model, model, conversations, place, dtype)
 
 
 def left_over(found: Collection[str], new: Collection[str]) -> list[str]:

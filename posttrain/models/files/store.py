@@ -28,6 +28,7 @@ from posttrain.models.files.adapter_files import (
     trained_tensors,
     write_adapter,
 )
+from posttrain.models.files.config_limits import config_faults
 from posttrain.models.files.loading import (
     is_scorer,
     load_weights,
@@ -189,10 +190,15 @@ def load_config(folder: Path) -> Any:
     file = config_file(folder)
     try:
         data = {name: value for name, value in read_finite_json(file).items() if name not in IGNORED_KEYS}
+        if faults := config_faults(data):
+            fix = "Take the config.json that belongs to the weights"
+            raise ModelError(what="; ".join(faults[:3]), where=str(file), fix=fix)
         kind_of = CONFIG_MAPPING[data["model_type"]]
         config = kind_of.from_dict(kind_of._decode_special_floats(data))  # transformers' own way to write infinity
         sizes = config.get_text_config()
         numbers = {name: getattr(sizes, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
+    except ModelError:
+        raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StrictDataclassError) as error:
         fix = "It must be a transformers config with a model_type that this version of transformers knows"
         raise ModelError(what=f"cannot be read ({error!r:.300})", where=str(file), fix=fix) from error
