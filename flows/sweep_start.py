@@ -21,6 +21,8 @@ from posttrain.params.formats import merge
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.git import git
+from posttrain.pipeline.lock_file import write_entries
+from posttrain.pipeline.lock_shape import lock_stages
 from posttrain.pipeline.repair_dvc import COPIES
 from posttrain.workspace import write_text
 
@@ -147,19 +149,12 @@ def _forget_missing(lock: Path, cache: Path) -> None:
 
     With such an entry DVC does not look for the stage in its run cache: each experiment would repeat it, or fail.
     """
-    from ruamel.yaml import YAML
-
     if not lock.is_file():
         return
-    data = YAML(typ="safe", pure=True).load(lock.read_text(encoding="utf-8")) or {}
-    stages = data.get("stages") or {}
+    stages = lock_stages(lock.read_bytes(), str(lock))
     kept = {name: entry for name, entry in stages.items() if _is_here(entry, lock.parent, cache)}
     if len(kept) < len(stages):
-        writer, text = YAML(typ="safe", pure=True), io.StringIO()
-        writer.default_flow_style, writer.width = False, 1_000_000
-        writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        writer.dump({**data, "stages": kept}, text)
-        write_text(lock, text.getvalue())
+        write_entries(kept, lock.parent)
 
 
 def _is_here(entry: Mapping[str, Any], folder: Path, cache: Path) -> bool:

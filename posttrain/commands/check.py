@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 EXAMPLE = ""
 DOING = "reading params.yaml, its files and models"
@@ -21,5 +22,9 @@ def run(_: Namespace) -> str:
     from posttrain.checks.check_rows import check_rows
     from posttrain.checks.params_schema import check_params
     from posttrain.lineage.kept_inputs import kept_note
+    from posttrain.pipeline.check_inputs import refuse_pipes
+    from posttrain.pipeline.repair_dvc import OUTPUTS
+    from posttrain.workspace import CUSTOM
 
+    refuse_pipes([CUSTOM, *map(Path, OUTPUTS)])  # before own code is imported
     return "\n".join(filter(None, [check_params(), check_rows(), check_models(), kept_note()]))

@@ -15,6 +15,7 @@ from posttrain.params.user_code import is_import_path, own_file
 from posttrain.pipeline.code_manifest import FOLDER, read_code
 from posttrain.pipeline.digests import LOCK, Digests, listed
 from posttrain.pipeline.git import git, git_or_none
+from posttrain.pipeline.lock_shape import added_files, lock_stages
 from posttrain.workspace import CUSTOM
 
 LISTED = 6
@@ -123,14 +124,14 @@ def _overlap(path: PurePosixPath, other: PurePosixPath) -> bool:
 
 def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
     """Yield the outputs of the stages and the paths of `dvc add`: the digest of each, and whether it was added."""
+    lock = Path(LOCK)
+    entries = lock_stages(lock.read_bytes(), LOCK) if lock.is_file() else {}
+    for out in (out for entry in entries.values() for out in entry.get("outs") or ()):
+        yield PurePosixPath(os.path.normpath(out["path"])), (out.get("md5", ""), False)
     added = git_or_none("ls-files", "-z", _PATTERN) or b""
-    for name in [LOCK, *added.decode().split("\0")]:
-        if Path(name).is_file():
-            data = read_yaml(Path(name))
-            for stage in [data, *(data.get("stages") or {}).values()]:
-                for out in stage.get("outs") or ():
-                    path = os.path.normpath(Path(name).parent / stage.get("wdir", ".") / out["path"])
-                    yield PurePosixPath(path), (str(out.get("md5", "")), name != LOCK)
+    for file in (Path(name) for name in added.decode().split("\0") if Path(name).is_file()):
+        for out in added_files(file.read_bytes(), str(file)):
+            yield PurePosixPath(os.path.normpath(file.parent / out["path"])), (out.get("md5", ""), True)
 
 
 def _is_kept(path: PurePosixPath, digest: str, digests: Digests, *, added: bool) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,8 @@ MODELS: Final = 2
 CHECKPOINTS: Final = 3
 PARAMS: Final = 2
 UPGRADE: Final = "Version 0.1 wrote it, which is not read any more (docs/versions.md)"
+DIRECTIVE: Final = re.compile(r"\ufeff?(?:[ \t]*(?:#.*)?\n)*(%\w+)")
+"""What may stand before a YAML document, as `%YAML 1.1`; ruamel.yaml ends in an IndexError of its own there."""
 MOST_NODES: Final = 100_000
 """As many values as aliases may add to a file: a few lines of nested aliases can stand for billions."""
 
@@ -59,6 +62,9 @@ def _parsed(text: str, where: str) -> Any:
     from ruamel.yaml.error import YAMLError
 
     check_merged(text, where)
+    if directive := DIRECTIVE.match(text):
+        what = f"line {directive[0].count(chr(10)) + 1}: directives such as {directive[1]} are not read"
+        raise ParamsError(what=what, where=where, fix="Remove the line")
     try:
         constructor, _ = YAML(typ="safe", pure=True).get_constructor_parser(text)
         node = constructor.composer.get_single_node()
@@ -66,7 +72,7 @@ def _parsed(text: str, where: str) -> Any:
         return None if node is None else constructor.construct_document(node)
     except ParamsError:
         raise
-    except (YAMLError, RecursionError, ValueError) as error:
+    except (YAMLError, LookupError, RecursionError, ValueError) as error:
         raise _unreadable(error, where) from error
 
 
@@ -76,13 +82,16 @@ def _unreadable(error: Exception, where: str) -> ParamsError:
 
 
 def _check_aliases(root: Any, where: str) -> None:
-    """Refuse aliases that contain themselves, or that stand for more values than anything could read."""
+    """Refuse aliases that contain themselves or that stand for more values than anything could read, and null bytes."""
     sizes: dict[int, int] = {}
 
     def size(node: Any, above: frozenset[int]) -> int:
         if id(node) in above:
             raise _refused(node, "an alias contains itself", where)
         if id(node) not in sizes:
+            if isinstance(node.value, str) and "\0" in node.value:
+                line = f"line {node.start_mark.line + 1}: "
+                raise ParamsError(what=f"{line}a text with a null byte", where=where, fix="Remove the null byte")
             inside = above | {id(node)}
             sizes[id(node)] = 1 + sum(size(part, inside) for part in _parts(node))
             if sizes[id(node)] - len(sizes) > MOST_NODES:

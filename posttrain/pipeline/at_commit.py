@@ -17,6 +17,7 @@ from posttrain.pipeline.digests import LOCK, listed
 from posttrain.pipeline.fsync import cache_folder, object_path
 from posttrain.pipeline.git import git, git_or_none
 from posttrain.pipeline.graph import DVC_YAML
+from posttrain.pipeline.lock_shape import added_files
 from posttrain.pipeline.reasons import Reasons
 from posttrain.pipeline.run_records import RunRecords
 from posttrain.workspace import PARAMS_FILE
@@ -77,7 +78,7 @@ class AtCommit(Reasons):
             return digests.get(path.removeprefix(f"{held['path']}/"), known)
         tracked = git_or_none("show", f"{self._commit}:./{path}.dvc")
         if tracked is not None:
-            return next((out.get("md5") for out in _outs_of(tracked)), known)
+            return next((out.get("md5") for out in added_files(tracked, path)), known)
         if any(file == path or file.startswith(f"{path}/") for file in self._blobs):
             self._extract([path])
             return self._digests.of(path)
@@ -94,13 +95,6 @@ class AtCommit(Reasons):
         if content:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 archive.extractall(self._folder, filter="data")
-
-
-def _outs_of(content: bytes) -> list[dict[str, Any]]:
-    """Return the outputs that a `.dvc` file names."""
-    from ruamel.yaml import YAML
-
-    return list((YAML(typ="safe").load(content) or {}).get("outs") or ())
 
 
 def _blobs(commit: str) -> dict[str, str]:

@@ -6,15 +6,15 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, PipelineError
 from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import STAGES, Settings, group_of
 from posttrain.pipeline.graph import value_at
-from posttrain.workspace import PARAMS_FILE, is_outside
+from posttrain.workspace import CUSTOM, PARAMS_FILE, is_outside
 
 GRAPH: Final = Path("dvc.yaml")
 GROUP: Final = re.compile(r"\$\{([\w.]+)\}")
@@ -37,6 +37,7 @@ def check_input_names(stage: str | None = None) -> None:
     for where, path, outside in _folders(settings, stage):
         for what in unreadable(Path(path), outside_workspace=outside):
             raise ParamsError(what=f"{where}.path = '{path}': {what}", where=PARAMS_FILE, fix=REMOVE)
+    refuse_pipes([CUSTOM, *_scripts(settings, stage)])
     outputs = {
         folder: [
             entry.output(name) for entry in STAGES if entry.makes in makes for name in group_of(settings, entry.group)
@@ -65,24 +66,49 @@ def _folders(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, 
                 yield f"{group}.{name}", run["path"], run.get("outside_workspace") is True
 
 
+def refuse_pipes(places: Iterable[Path]) -> None:
+    """Raise if one of these files, or a file in one of these folders, is a pipe or a device.
+
+    DVC, which hashes own code, scripts and outputs, would wait for ever.
+    """
+    for place in places:
+        for what in unreadable(place, outside_workspace=True):
+            raise ParamsError(what=what, where=str(place), fix="Remove it")
+
+
+def _scripts(settings: Settings, stage: str | None) -> Iterator[Path]:
+    """Yield the script of each run that has one."""
+    for entry in STAGES:
+        for name, run in group_of(settings, entry.group).items():
+            if stage in (None, f"{entry.name}@{name}") and isinstance(run, Mapping) and "script" in run:
+                yield Path(str(run["script"]))
+
+
 def unreadable(folder: Path, *, outside_workspace: bool) -> Iterator[str]:
     """Yield what of a folder cannot be an input: pipes and devices, which never end, and links out of the workspace."""
     watch_links = not outside_workspace and not is_outside(folder)
+    yield from _odd_type(folder)
     for here, folders, files in os.walk(folder):
         for place in (Path(here, name) for name in sorted(folders + files)):
             if watch_links and place.is_symlink() and is_outside(place):
                 yield f"{place} is a link to {place.resolve()}, which is outside the workspace"
                 continue
-            with contextlib.suppress(OSError):  # a broken link, or one in a circle
-                mode = place.stat().st_mode
-                yield from (f"{place} is {name}, not a file" for is_type, name in TYPES if is_type(mode))
+            yield from _odd_type(place)
+
+
+def _odd_type(place: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError):  # a broken link, or one in a circle
+        mode = place.stat().st_mode
+        yield from (f"{place} is {name}, not a file" for is_type, name in TYPES if is_type(mode))
 
 
 def _named(settings: Settings, stage: str | None) -> Iterator[tuple[str, str, str]]:
     """Folder, parameter and name of each model and table that a run names, by the dependencies in dvc.yaml."""
-    from ruamel.yaml import YAML
-
-    stanzas = YAML(typ="safe").load(GRAPH.read_text(encoding="utf-8"))["stages"] if GRAPH.is_file() else {}
+    stanzas = read_yaml(GRAPH).get("stages") if GRAPH.is_file() else {}
+    if not isinstance(stanzas, Mapping) or not all(isinstance(stanza, Mapping) for stanza in stanzas.values()):
+        raise PipelineError(
+            what="`stages` is not a table of stages", where=str(GRAPH), fix="`dvc status` names the line"
+        )
     for kind, stanza in stanzas.items():
         if (found := GROUP.fullmatch(str(stanza.get("foreach")))) is None:
             continue

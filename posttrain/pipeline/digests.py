@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.errors import PipelineError
+from posttrain.pipeline.lock_shape import lock_stages
 from posttrain.workspace import write_json
 
 LOCK: Final = "dvc.lock"
@@ -23,6 +25,8 @@ SETTLED_NS: Final = 2_000_000_000
 TICK_NS: Final = 100_000_000
 """The same for a time that is finer than a millisecond."""
 
+WAIT_SAID_S: Final = 1.0
+"""How long a command waits for DVC's lock before it says so."""
 WRITES: Final = 50
 """How often to wait for a tick until dvc.lock is written."""
 
@@ -188,18 +192,27 @@ def dvc_lock(root: Path) -> Iterator[None]:
     if not folder.is_dir():
         yield
         return
-    with make_lock(str(folder / "lock"), tmp_dir=str(folder), wait=True):
+    lock = make_lock(str(folder / "lock"), tmp_dir=str(folder), wait=True)
+    told = threading.Timer(WAIT_SAID_S, _say_waiting, [folder / "lock"])
+    told.daemon = True
+    told.start()
+    try:
+        lock.lock()
+    finally:
+        told.cancel()
+    try:
         yield
+    finally:
+        lock.unlock()
+
+
+def _say_waiting(lock: Path) -> None:
+    """Name the process that has the lock; DVC writes its number into the file."""
+    holder = lock.read_text(encoding="utf-8", errors="replace").strip() if lock.is_file() else ""
+    by = f" that process {holder} holds" if holder.isdecimal() else ""
+    print(f"waiting for DVC's lock{by}; Ctrl-C ends the wait ({lock})", file=sys.stderr, flush=True)
 
 
 @lru_cache(maxsize=1)
 def _stages(file: Path, _: Mark) -> dict[str, dict[str, Any]]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        stages: dict[str, dict[str, Any]] = (YAML(typ="safe").load(file.read_bytes()) or {}).get("stages") or {}
-    except (YAMLError, UnicodeDecodeError) as error:
-        fix = "Run `posttrain repair merge` after a merge conflict, else `posttrain repair`"
-        raise PipelineError(what="it cannot be read", where=str(file), fix=fix) from error
-    return stages
+    return lock_stages(file.read_bytes(), str(file))

@@ -47,8 +47,14 @@ class Pipeline:
             values = merge(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
         if (root / PARAMS_FILE).is_file():
             values = merge(values, read_yaml(root / PARAMS_FILE))
-        found = (stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values))
-        self.stages = {stage.name: stage for stage in found}
+        try:
+            found = (
+                stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values)
+            )
+            self.stages = {stage.name: stage for stage in found}
+        except (AttributeError, KeyError, TypeError) as error:
+            what, fix = f"it is not a graph of DVC's ({error})", "`dvc status` names the line"
+            raise PipelineError(what=what, where=DVC_YAML, fix=fix) from error
 
     @cached_property
     def makers(self) -> dict[str, str]:

@@ -158,7 +158,7 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
         tensors: Mapping[str, Tensor] = load_file(str(folder / TENSORS))
         if parts:
             tensors = _Parts(dict(tensors), [folder / name for name in parts])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(what=f"cannot be read ({error})", where=str(folder), fix=DELETE) from error
     return CheckpointData(int(plain.pop("step")), tensors, plain)
 

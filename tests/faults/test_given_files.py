@@ -23,6 +23,7 @@ from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder
 from tests.tables.samples import assistant, user
 from tests.tables.test_data_stages import put, run
+from tests.workspace import ROOT
 from tests.workspace import run as run_in
 
 OUTPUTS = ("data", "metrics", "models", "plots", "records", "report", "results")
@@ -183,3 +184,28 @@ def test_a_list_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
     os.truncate(tmp_path / "own/rows.json", 2**40)
     done = run(tmp_path, "files", path="own", chat="rows.json")
     assert done.returncode == 1 and "too much to be read as a whole; write .jsonl" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "stage"),
+    [("custom/odd.py", "code"), ("custom/odd.py", "external mine"), ("my/train.py", "external mine"),
+     ("models/sft/main/odd", None), ("data/mine", None)],
+)  # fmt: skip
+def test_pipes_that_dvc_would_hash_are_refused(
+    tmp_path: Path, place: str, stage: str | None, stage_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of = {"script": "my/train.py", "command": ["true"], "start": "base/start", "data": "none", "seed": 1}
+    base = {"folders": {"start": {"path": "my"}}}
+    (tmp_path / "params.yaml").write_text(json.dumps({"base": base, "external": {"runs": {"mine": run_of}}}))
+    (tmp_path / "dvc.yaml").symlink_to(ROOT / "dvc.yaml")
+    put(tmp_path / "my/train.py", [])
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / place)
+    said = f"{place} is a pipe, not a file"
+    if stage:
+        ended = stage_server.run(tmp_path, stage, patience=60)
+        assert ended.status == 1 and said in ended.output, ended.output
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PosttrainError, match=re.escape(said)):
+        line.run(line.parse(["check"]))
