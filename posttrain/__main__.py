@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from posttrain.commands import line
-from posttrain.errors import ParamsError, PosttrainError, from_system
+from posttrain.errors import FREE_MEMORY, ParamsError, PipelineError, PosttrainError, from_system, lacks_resources
 from posttrain.measure.masking import masked
 from posttrain.measure.text_table import folded
 
@@ -39,6 +39,11 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _said(from_system(error, f"posttrain {sys.argv[1]}"))
+    except BaseException as error:  # a panic of polars is not an Exception
+        if not lacks_resources(error):
+            raise
+        what = f"memory or threads ran out ({' '.join(str(error).split())[:100] or type(error).__name__})"
+        return _said(PipelineError(what=what, where=f"posttrain {sys.argv[1]}", fix=FREE_MEMORY))
     return 0
 
 

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import errno
+import re
 from typing import Any, Final
 
 VERIFY: Final = "Run `posttrain repair verify`, which finds and removes what is damaged, then `dvc repro`"
 """How to fix an output that is damaged: to delete it would not do, as DVC may take it from a damaged cache again."""
 
 
-FREE_MEMORY: Final = "Free memory, or raise the limit (`ulimit -v`)"
+FREE_MEMORY: Final = "Free memory, or raise the limits on memory and threads (`ulimit -v`, `ulimit -u`)"
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_LACKING: Final = re.compile(
+    r"allocate memory|out of memory|malloc of size \d+ failed|start new thread|Resource temporarily unavailable"
+    r"|launch worker thread|ThreadPoolBuildError|WouldBlock"
+)
+"""How Python, torch, pyarrow, polars and tokenizers say that the system gave them no memory or no thread."""
+
+
+def lacks_resources(error: BaseException) -> bool:
+    """Whether an error says that memory or threads ran out, which says nothing about any file."""
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOMEM, errno.EAGAIN)
+    return _LACKING.search(str(error)) is not None
 
 
 def excerpt(value: object, most: int = 60) -> str:
@@ -51,7 +67,7 @@ def from_system(error: OSError, where: str) -> PipelineError:
     fix = "Fix the file, its folder or their rights and run it again"
     if error.errno in DISK_FULL:
         fix = "Free some disk space and run it again; what was there before is kept"
-    elif error.errno == errno.ENOMEM:
+    elif lacks_resources(error):
         fix = FREE_MEMORY
     return PipelineError(what=str(error.strerror), where=str(error.filename or where), fix=fix)
 

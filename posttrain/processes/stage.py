@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from posttrain.errors import ParamsError, PosttrainError, from_system
+from posttrain.errors import FREE_MEMORY, ParamsError, PosttrainError, from_system, lacks_resources
 from posttrain.measure.masking import masked
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
@@ -36,7 +36,6 @@ from posttrain.processes.schedulers import LOCAL, check_size, is_scheduled, is_w
 from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
 
 ORPHAN_CHECK_S = 0.5
-NO_MEMORY = re.compile("allocate memory|out of memory")
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -167,9 +166,11 @@ def _explained(name: str, stage: str, work: Callable[[], None]) -> None:
             raise
         _fail(stage, str(from_system(error, f"the stage {name}")), 1)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+        if not lacks_resources(error):
             _save_failure(stage, traceback.format_exc(limit=-1))
             raise
+        if "thread" in str(error):
+            _fail(stage, f"{name}: the system gave it no more threads. {FREE_MEMORY}", 1)
         fix = "Lower sampling.rows or the number of samples where it samples, else micro_tokens, or use a smaller model"
         _fail(stage, f"{name}: the memory ran out. {fix}", 1)
     except KeyboardInterrupt:

@@ -5,7 +5,6 @@ A damaged file raises an error; it never makes polars panic.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError
+from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError, lacks_resources
 from posttrain.measure.phases import phase
 from posttrain.params.formats import TABLES, UPGRADE, check_format
 from posttrain.pipeline.fsync import sync
@@ -191,8 +190,7 @@ _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 def ran_out_of_memory(error: BaseException) -> bool:
     """Return whether a healthy file can have raised this: a damaged one asks for more than the machine has."""
     wanted = ALLOCATION.search(str(error))
-    lacking = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-    return lacking and not (wanted and int(wanted[1]) > psutil.virtual_memory().total)
+    return lacks_resources(error) and not (wanted and int(wanted[1]) > psutil.virtual_memory().total)
 
 
 def decode(file: Path) -> pl.DataFrame:
