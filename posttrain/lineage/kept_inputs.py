@@ -86,7 +86,8 @@ def _shown(found: list[str]) -> str:
 
 
 def _fix(found: list[str]) -> str:
-    data = next((path for path in found if not path.startswith((f"{CUSTOM}/", f"{FOLDER}/"))), "")
+    own = [path for path in found if not path.startswith((f"{CUSTOM}/", f"{FOLDER}/"))]
+    data = next((path for path in own if not git_or_none("ls-files", "--", path)), "")  # else `dvc add` refuses it
     return f"git add them, or of data: dvc add {data}" if data else f"git add {found[0]}"
 
 

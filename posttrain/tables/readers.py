@@ -169,7 +169,7 @@ def _read_csv(stream: BinaryIO, columns: Columns, dialect: CsvDialect = PLAIN) -
     lines = _decoded_lines(stream) if dialect.encoding is None else _lines_in(stream, dialect.encoding)
     reader = csv.reader(_without_hint(lines, separator), strict=True, delimiter=separator)
     try:
-        header = next((cells for cells in reader if cells), [])
+        header = _without_empty_end(next((cells for cells in reader if cells), []), 0)
         _check_header(header, dialect)
         columns.seen.update(dict.fromkeys(_unique(header)))
         ended = reader.line_num
@@ -189,10 +189,13 @@ def _without_hint(lines: Iterator[str], separator: str) -> Iterator[str]:
 
 def _check_header(header: list[str], dialect: CsvDialect) -> None:
     """Refuse a header that was not divided into columns, and name the option that divides it."""
-    name = header[0] if header else ""
-    found = next((mark for mark in _SEPARATORS if len(header) == 1 and mark in name), None)
-    if found is not None and dialect.separator is None:
+    name, used = header[0] if header else "", dialect.separator
+    found = next((mark for mark in (*_SEPARATORS, ",") if len(header) == 1 and mark in name and mark != used), None)
+    if found is not None and (used or found != ","):
         shown = json.dumps(found)
+        if used is not None:
+            what = f"its header is one column, {short_repr(name)}: separator: {json.dumps(used)} does not divide it"
+            raise ValueError(f"{what}. Write {f'separator: {shown}' if found != ',' else 'no separator'}")
         raise ValueError(
             f"its header is one column, {short_repr(name)}. If {shown} is between cells, set separator: {shown}"
         )
@@ -202,7 +205,16 @@ _SEPARATORS: Final = (";", "\t", "|")
 """What is between cells of csv files that have no commas there."""
 
 
+def _without_empty_end(cells: list[str], least: int) -> list[str]:
+    """Return the cells without empty ones at the end, which spreadsheets write for columns that were once used."""
+    end = len(cells)
+    while end > least and not cells[end - 1].strip():
+        end -= 1
+    return cells[:end]
+
+
 def _csv_row(header: list[str], cells: list[str], separator: str) -> Row | str:
+    cells = _without_empty_end(cells, len(header))
     if len(cells) != len(header):
         between = "a comma" if separator == "," else f"the separator {separator!r}"
         return f"it has {len(cells)} cells, but the header has {len(header)}; quote cells that contain {between}"
@@ -238,6 +250,19 @@ _CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
 """Characters that latin-1 has where cp1252 has the euro sign and quotes; not the line end of mainframes."""
 
 
+_ONE_BYTE: Final = re.compile("cp(125|437|85)|iso8859|latin|mac|koi8")
+
+
+def _is_utf8(line: str, encoding: str) -> bool:
+    """Return whether a line has letters that are several bytes of UTF-8 each, which a one-byte encoding reads too."""
+    if line.isascii() or not _ONE_BYTE.match(codecs.lookup(encoding).name):
+        return False
+    try:
+        return len(line.encode(encoding).decode("utf-8")) < len(line)
+    except UnicodeError:
+        return False
+
+
 def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
     """Yield the lines of a file in another encoding."""
     text, latin = io.TextIOWrapper(stream, encoding, newline="\n"), codecs.lookup(encoding).name == "iso8859-1"
@@ -248,6 +273,8 @@ def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
             if latin and (found := _CONTROLS.search(line)):
                 what = f"line {number}: byte 0x{ord(found[0]):02x} is a control character in {encoding}"
                 raise ValueError(f"{what}; set encoding: cp1252, as Excel writes")
+            if _is_utf8(line, encoding):
+                raise ValueError(f"line {number} is UTF-8, and not {encoding}: write no encoding")
             yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeError as error:
         raise ValueError(f"not {encoding} ({error}); set another encoding") from error

@@ -138,3 +138,11 @@ def test_the_name_of_a_column_is_no_input(owner: Project) -> None:
     assert "rejected" not in unkept_inputs()
     (owner.root / "params.yaml").write_text(json.dumps({"path": "rejected"}))
     assert "rejected" in unkept_inputs()
+
+
+def test_a_changed_file_of_git_is_not_for_dvc_add(owner: Project) -> None:
+    (owner.root / "rows.txt").write_text("one\n")
+    commit(owner, "rows.txt")
+    (owner.root / "rows.txt").write_text("two\n")
+    with pytest.raises(PipelineError, match=r"cache: rows\.txt\. git add rows\.txt, then git commit"):
+        require_kept("promote", [{"path": "rows.txt"}])

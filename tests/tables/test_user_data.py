@@ -420,6 +420,27 @@ def test_options_of_csv_that_cannot_be(options: Row, because: str) -> None:
         load("a.csv", "chat", separator=";", encoding="ascii")
 
 
+def test_options_of_csv_that_do_not_fit_the_file() -> None:
+    Path("a.csv").write_bytes("prompt;completion\na;ü\n".encode())
+    for encoding in ("cp1252", "latin-1"):
+        with pytest.raises(DataError, match=f"line 2 is UTF-8, and not {encoding}: write no encoding"):
+            load("a.csv", "chat", separator=";", encoding=encoding)
+    for separator in ("|", ","):
+        with pytest.raises(DataError, match=r"'prompt;completion': separator: .* Write separator: \";\""):
+            load("a.csv", "chat", separator=separator)
+    Path("a.csv").write_text("prompt,completion\na,b\n")
+    with pytest.raises(DataError, match=r"separator: \";\" does not divide it\. Write no separator"):
+        load("a.csv", "chat", separator=";")
+
+
+def test_empty_columns_at_the_end_are_none() -> None:
+    Path("a.csv").write_text("prompt,completion,,\na,b,,\nc,d\ne,f,, \n")
+    assert load("a.csv", "chat", heldout_share=0.0, test_share=0.0).height == 3
+    Path("a.csv").write_text("prompt,completion,,\na,b,,x\n")
+    with pytest.raises(TableError, match="it has 4 cells, but the header has 2"):
+        load("a.csv", "chat")
+
+
 def test_a_row_of_such_a_file_is_found_by_its_line() -> None:
     rows = [f"Wie groß ist die Stadt {n}?;{n} Meter" for n in range(60)]
     Path("my").mkdir()
