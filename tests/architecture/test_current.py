@@ -18,7 +18,7 @@ def test_the_lock_file_is_that_of_this_code() -> None:
     )
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     tracked = listed.splitlines()
-    made = ("data/", "models/", "results", "metrics", "plots")
+    made = ("data", "models/", "results", "metrics", "plots")
     changed = [
         f"{stage}: {what}"
         for stage, reasons in json.loads(done.stdout[done.stdout.index("{") :]).items()
