@@ -31,12 +31,15 @@ def importance(subject: PaddedLoss, shape: Shape) -> float | None:
         return None
 
     def old(advantage: Tensor, log_ratio: Tensor) -> Tensor:
+        return _respond(subject, shape, advantage, log_ratio)
+
+    def alone(advantage: Tensor, log_ratio: Tensor) -> Tensor:
         return _respond(subject, shape, advantage, log_ratio, -log_ratio)  # the sampler stays the policy
 
     def sampler(advantage: Tensor, log_ratio: Tensor) -> Tensor:
         return _respond(subject, shape, advantage, 0 * log_ratio, log_ratio)
 
-    return worst_of([moved.importance(old), moved.importance(sampler)])
+    return worst_of([min(map(moved.importance, (old, alone))), moved.importance(sampler)])
 
 
 def pull(subject: PaddedLoss, shape: Shape) -> float | None:
