@@ -107,10 +107,9 @@ def _weighed(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor] 
     weight = found.gradients["advantage"]
     if largest(weight - at(0.5).gradients["advantage"]) > 1e-9 * largest(weight):
         weight = weight / logp
-    elif largest(of_old := slope("old_logp")) > ON_POLICY * largest(weight):
-        weight = of_old
-    else:
-        weight = slope("old_logp", "sampler_logp")
+    else:  # of the old policy; where a weight old / sampler takes that back, of both
+        of_old = slope("old_logp")
+        weight = of_old if float(of_old.max()) < -ON_POLICY * largest(weight) else slope("old_logp", "sampler_logp")
     expected, least = total(weight * advantage), ON_POLICY * largest(found.gradients["advantage"])
     if largest(weight) <= least or bool((total(weight) > least).any()):  # what is better must become likelier
         return math.inf
