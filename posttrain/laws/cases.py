@@ -20,7 +20,9 @@ from posttrain.algorithms.objective import (
 )
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.formulas.ragged import Ragged
+from posttrain.params.choices import Options
 
+OFF = Options(type="none")
 LONGEST = 9
 """Above every length drawn: the constant of the fixed-length aggregation."""
 
@@ -107,6 +109,14 @@ def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Out
         add_metrics(totals, loss.metrics)
     metrics = {**prepared.metrics, **step_metrics(totals)}
     return Outcome(total.detach(), dict(zip(leaves, gradients, strict=True)), metrics, prepared.state)
+
+
+def without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyObjective:
+    """Return the objective with only its surrogate and critic."""
+    knobs = objective.knobs
+    if objective.surrogate.charge is not None:
+        over["surrogate"] = knobs.surrogate.model_copy(update={objective.surrogate.charge: 0.0})
+    return replace(objective, knobs=knobs.model_copy(update={"kl": OFF, "entropy": 0.0, "ptx": 0.0, **over}))
 
 
 def _tokens(count: int, draw: torch.Generator) -> dict[str, Tensor]:

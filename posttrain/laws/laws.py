@@ -16,10 +16,9 @@ from posttrain.algorithms.preference_loss import PairLoss
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
 from posttrain.formulas.ragged import Ragged, from_padded, repeat_to_tokens
-from posttrain.laws.cases import Case, Outcome, Shape, build, run
-from posttrain.params.choices import Options
+from posttrain.laws.cases import OFF, Case, Outcome, Shape, build, run, without_extra_terms
+from posttrain.laws.policy_moved import clip_side, importance, pull
 
-OFF = Options(type="none")
 Check = Callable[[Any, Shape], float | None]
 
 
@@ -107,7 +106,7 @@ def tiles(objective: Objective, shape: Shape) -> float | None:
 def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
     """Equal rewards (or answers) give no gradient when KL, penalty, entropy and likelihood terms are off."""
     if isinstance(objective, PolicyObjective):
-        objective = _without_extra_terms(objective, penalty=OFF)
+        objective = without_extra_terms(objective, penalty=OFF)
         kind, whitened = objective.advantage, objective.knobs.whiten
         case = build(objective, shape)
         uncentred = kind.valued or (kind.token_rewards and not whitened)
@@ -130,7 +129,7 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
     """Samples of the policy itself: ratio 1, nothing clipped, and the gradient is -weight * advantage of each token."""
     if not isinstance(objective, PolicyObjective):
         return None
-    objective = _without_extra_terms(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
+    objective = without_extra_terms(objective, **({"penalty": OFF} if "kl_old" in objective.needs else {}))
     case = _at_start(build(objective, shape))
     outcome = run(case)
     prepared = case.objective.prepare(case.step, dict(case.state)).step
@@ -144,15 +143,13 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
 
 
 def direction(objective: Objective, shape: Shape) -> float | None:
-    """Of two equal answers the chosen one gains on the rejected one; a labelled answer moves as its label says."""
+    """A chosen answer gains on a rejected one that is as likely, or likelier; a labelled one moves as it should."""
     if not isinstance(objective, PreferenceObjective):
         return None
     objective = replace(objective, knobs=objective.knobs.model_copy(update={"nll": 0.0}))
     case = build(objective, shape)
     if isinstance(objective.loss_entry, PairLoss):
-        twins = _twins(case)
-        gradient_B = twins.step.sum_rows(run(twins).gradients["logp"])
-        away = gradient_B[0::2] - gradient_B[1::2]
+        away = torch.cat([_apart(_twins(case)), _apart(_ahead(_twins(case)))])
     else:
         label_B = case.step.rows["label"]
         away = (case.step.sum_rows(run(case).gradients["logp"]) * label_B)[label_B != 0]
@@ -188,6 +185,8 @@ def _has_ties(case: Case) -> bool:
     return False
 
 
+CLIP_SIDE = "a token that moved against its advantage keeps its gradient, at least as long as one that moved with it"
+IMPORTANCE = "a token's weight is the policy's probability over the sampler's, or less; not inverse or square"
 LAWS: dict[str, Law] = {
     "padding": Law("loss and gradient do not change with the side or amount of padding", padding, 1e-12),
     "order": Law("loss and gradient do not change with the order of rows, pairs or groups", order, 1e-11),
@@ -198,6 +197,9 @@ LAWS: dict[str, Law] = {
     "nothing to learn": Law("equal rewards, or equal answers, give no gradient", nothing_to_learn, 1e-12),
     "direction": Law("chosen and desirable answers gain, rejected and undesirable ones lose", direction, 0.0),
     "on-policy": Law("ratio 1, clip fraction 0, gradient -weight * advantage", on_policy, 1e-12),
+    "clip side": Law(CLIP_SIDE, clip_side, 0.0),
+    "importance": Law(IMPORTANCE, importance, 0.0),
+    "pull": Law("a KL in the loss or the reward draws the policy to the reference", pull, 0.0),
     "single precision": Law("single precision agrees with double", single_precision, 2e-4),
 }
 
@@ -219,14 +221,6 @@ def _cut_between_tokens(step: Ragged) -> list[Ragged]:
     """Tokens two by two, without their rows."""
     count = int(step.lengths_B.sum())
     return [step.tokens_in(slice(i, min(i + 2, count))) for i in range(0, count, 2)]
-
-
-def _without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyObjective:
-    """Return the objective with only its surrogate and critic."""
-    knobs = objective.knobs
-    if objective.surrogate.charge is not None:
-        over["surrogate"] = knobs.surrogate.model_copy(update={objective.surrogate.charge: 0.0})
-    return replace(objective, knobs=knobs.model_copy(update={"kl": OFF, "entropy": 0.0, "ptx": 0.0, **over}))
 
 
 def _difference(first: Outcome, second: Outcome) -> float:
@@ -290,6 +284,22 @@ def _twins(case: Case) -> Case:
         for name, leaf in case.leaves.items()
     }
     return replace(case, step=step.with_tokens(token=torch.arange(int(step.lengths_B.sum()))), leaves=leaves)
+
+
+def _ahead(twins: Case) -> Case:
+    """Return twins whose rejected answer is likelier than the chosen one."""
+    side = repeat_to_tokens(twins.step.rows["side"], twins.step.lengths_B)
+    logp = twins.leaves["logp"].where(side > 0, twins.leaves["logp"] / 2)
+    step = twins.step
+    if "step_start_logp" in step.tokens:
+        step = step.with_tokens(step_start_logp=logp)
+    return replace(twins, step=step, leaves={**twins.leaves, "logp": logp})
+
+
+def _apart(twins: Case) -> Tensor:
+    """Return by how much the gradient of each chosen answer exceeds that of the rejected one."""
+    gradient_B = twins.step.sum_rows(run(twins).gradients["logp"])
+    return gradient_B[0::2] - gradient_B[1::2]
 
 
 def _uncancelled(case: Case, by: str) -> float:

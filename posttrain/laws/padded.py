@@ -1,119 +1,24 @@
-"""The laws of losses of other trainers: any padding, order, micro-batches and processes give the same gradient.
-
-The trainer adds the gradients of a process's micro-batches and averages them over processes. The parts of a step have
-equal numbers of rows, as trainers cut them, and unequal numbers of tokens.
-"""
+"""The laws of losses of other trainers: any padding, order, micro-batches and processes give the same gradient."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.padded import PaddedBatch, PaddedLoss
-from posttrain.errors import ParamsError
-from posttrain.formulas.ragged import Ragged
-from posttrain.laws.cases import LONGEST, Shape
-from posttrain.laws.laws import LAWS, Check, Law, largest, relative, worst_of
+from posttrain.algorithms.padded import PaddedLoss
+from posttrain.laws.cases import Shape
+from posttrain.laws.laws import CLIP_SIDE, IMPORTANCE, LAWS, Check, Law, largest, relative, worst_of
+from posttrain.laws.padded_cases import COLUMNS, LEAVES, ROWS, Result, Step, build, run
+from posttrain.laws.padded_moved import clip_side, couples_tokens, critic, importance, pull
 
-ROWS = 12
-"""Rows of a step: they divide into 2, 3, 4 and 6 equal parts."""
-COLUMNS = [column.name for column in fields(PaddedBatch) if str(column.type) == "Tensor" and column.name != "mask"]
-LEAVES = ("logp", "value", "advantage")
-"""The columns that the loss is differentiated by; the trainer does so by the first two."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """The rows of a step, how they are cut into the micro-batches of each process, and the padding on either side."""
-
-    rows: Ragged
-    cut: Sequence[Sequence[Tensor]] = ((torch.arange(ROWS),),)
-    left: int = 0
-    right: int = 0
-    seed: int = 0
-
-    def with_columns(self, **columns: Tensor) -> Step:
-        """Return the step with some columns replaced."""
-        return replace(self, rows=self.rows.with_tokens(**columns))
-
-
-@dataclass(frozen=True)
-class Result:
-    """The loss of a step, and its gradients by the columns that it reads."""
-
-    loss: Tensor
-    gradients: dict[str, Tensor]
-
-
-def build(shape: Shape) -> Step:
-    """Return a step of float64 columns, drawn from the shape's seed."""
-    draw = torch.Generator().manual_seed(shape.seed)
-    lengths_B = torch.randint(1, shape.longest + 1, (ROWS,), generator=draw)
-    lengths_B[0], lengths_B[-1] = 1, shape.longest
-    count = int(lengths_B.sum())
-
-    def normal(scale: float) -> Tensor:
-        return torch.randn(count, generator=draw, dtype=torch.float64) * scale
-
-    logp = -torch.rand(count, generator=draw, dtype=torch.float64) * 3 - 0.05
-    columns = {"logp": logp, "value": normal(1.0), "advantage": normal(1.0), "returns": normal(1.0)}
-    columns |= {name: (logp + normal(0.3)).clamp(max=-1e-3) for name in COLUMNS if name.endswith("_logp")}
-    columns["old_value"] = columns["value"] + normal(0.3)
-    return Step(Ragged(lengths_B, tokens=columns), seed=shape.seed)
-
-
-def run(subject: PaddedLoss, step: Step) -> Result:
-    """Compute the loss of every micro-batch and take the gradients of the step as a trainer adds them up."""
-    leaves = {name: step.rows.tokens[name].detach().clone().requires_grad_() for name in LEAVES}
-    rows = step.rows.with_tokens(**leaves)
-    losses = [
-        _scalar(subject.loss(_padded(step, rows.select(index), len(parts))), rows) / len(step.cut)
-        for parts in step.cut
-        for index in parts
-    ]
-    total = torch.stack(losses).sum()
-    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    gradients = {
-        name: part
-        for name, part in zip(leaves, found, strict=True)
-        if part is not None  # type: ignore[redundant-expr]
-    }
-    return Result(total.detach(), gradients)
-
-
-def _scalar(loss: object, rows: Ragged) -> Tensor:
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
-        shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        what = f"it returns {shown}, without gradient or not a single number"
-        raise ParamsError(what=what, where="PaddedLoss", fix="Return the number that the trainer calls backward on")
-    return loss.reshape(()).to(rows.tokens["logp"].dtype)
-
-
-def _padded(step: Step, rows: Ragged, micro_batches: int) -> PaddedBatch:
-    draw = torch.Generator().manual_seed(step.seed + 1)
-    width = int(step.rows.lengths_B.max())
-    moved = width - rows.lengths_B if step.left or step.right else torch.zeros_like(rows.lengths_B)
-    starts_B = step.left + moved * torch.randint(0, 2, rows.lengths_B.shape, generator=draw)
-    at = torch.arange(step.left + width + step.right)
-    mask_BT = (at >= starts_B[:, None]) & (at < (starts_B + rows.lengths_B)[:, None])
-    columns = {}
-    for name in COLUMNS:
-        flat = rows.tokens[name]
-        outside = -torch.rand(mask_BT.shape, generator=draw, dtype=torch.float64) * 3
-        columns[name] = outside.to(flat.dtype).masked_scatter(mask_BT, flat)
-    return PaddedBatch(
-        mask=mask_BT,
-        **columns,
-        step_tokens=int(step.rows.lengths_B.sum()),
-        step_rows=len(step.rows),
-        micro_batches=micro_batches,
-        ranks=len(step.cut),
-        longest=LONGEST,
-    )
+NEAR = 3e-6
+"""A log ratio within every clip."""
+ON_POLICY = 1e-8
+"""The largest error of the law `on-policy` that counts as rounding."""
 
 
 def padding(subject: PaddedLoss, shape: Shape) -> float:
@@ -172,25 +77,43 @@ def nothing_to_learn(subject: PaddedLoss, shape: Shape) -> float:
 def on_policy(subject: PaddedLoss, shape: Shape) -> float | None:
     """Samples of the policy itself: the gradient of each token is its advantage times what the loss weighs it by.
 
-    Without a ratio the loss is that weight times advantage times log-prob; with one, weight times advantage times 1.
+    Without a ratio the loss is that weight times advantage times log-prob; with one its slope by the ratio is that
+    weight times advantage. Where the ratio is of a whole sequence, its tokens share one advantage and are added up.
     """
     step = build(shape)
-    logp = step.rows.tokens["logp"]
+    rows = step.rows
+    error = _weighed(subject, step)
+    if error is None or error <= ON_POLICY or not couples_tokens(subject, shape):
+        return error
+    advantage = rows.repeat_to_tokens(rows.mean_rows(rows.tokens["advantage"]))
+    return _weighed(subject, step.with_columns(advantage=advantage), rows.sum_rows)
 
-    def at(shift: float) -> Result:
-        same = {name: logp - shift for name in COLUMNS if name.endswith("logp")}
+
+def _weighed(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor] = Tensor.clone) -> float | None:
+    """Return the gradient's distance from weight * advantage, by token or by row; None without an advantage."""
+    logp, advantage = step.rows.tokens["logp"], step.rows.tokens["advantage"]
+
+    def at(shift: float, **moved: float) -> Result:
+        same = {name: logp - shift - moved.get(name, 0.0) for name in COLUMNS if name.endswith("logp")}
         return run(subject, step.with_columns(**same))
 
-    found, moved = at(0.0), at(0.5)
+    def slope(*names: str) -> Tensor:
+        ends = [at(0.0, **dict.fromkeys(names, moved)).gradients["advantage"] for moved in (NEAR, -NEAR)]
+        return (ends[0] - ends[1]) / (2 * NEAR)
+
+    found = at(0.0)
     if "advantage" not in found.gradients or "logp" not in found.gradients:
         return None
     weight = found.gradients["advantage"]
-    if largest(weight - moved.gradients["advantage"]) > 1e-9 * largest(weight):
+    if largest(weight - at(0.5).gradients["advantage"]) > 1e-9 * largest(weight):
         weight = weight / logp
-    if bool((weight > 0).any()):  # a better token than expected must become likelier
+    else:  # of the old policy; where a weight old / sampler takes that back, of both
+        of_old = slope("old_logp")
+        weight = of_old if float(of_old.max()) < -ON_POLICY * largest(weight) else slope("old_logp", "sampler_logp")
+    expected, least = total(weight * advantage), ON_POLICY * largest(found.gradients["advantage"])
+    if largest(weight) <= least or bool((total(weight) > least).any()):  # what is better must become likelier
         return math.inf
-    expected = weight * step.rows.tokens["advantage"]
-    return largest(found.gradients["logp"] - expected) / max(1e-3, largest(expected))
+    return largest(total(found.gradients["logp"]) - expected) / max(1e-3, largest(expected))
 
 
 def single_precision(subject: PaddedLoss, shape: Shape) -> float:
@@ -212,7 +135,11 @@ PADDED_LAWS: dict[str, Law] = {
     "nothing to learn": _law(
         "nothing to learn", nothing_to_learn, "advantages of 0, right values, equal policies: no gradient"
     ),
-    "on-policy": _law("on-policy", on_policy, "the gradient of a token is its weight times its advantage", 1e-9),
+    "on-policy": _law("on-policy", on_policy, "the gradient of a token is its weight times its advantage", ON_POLICY),
+    "clip side": Law(CLIP_SIDE, clip_side, 0.0),
+    "importance": Law(IMPORTANCE, importance, 0.0),
+    "pull": Law("a KL in the loss draws the policy to the reference, teacher or sampler", pull, 0.0),
+    "critic": Law("a value is drawn to its return, also where its clip has been passed", critic, 0.0),
     "single precision": _law("single precision", single_precision),
 }
 

@@ -19,6 +19,7 @@ from posttrain.params.other_names import OURS
 from posttrain.params.renames import SECTIONS
 from posttrain.params.seeds import SEED, with_seed
 from posttrain.params.stage_table import groups
+from posttrain.params.trl_names import TRL
 from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
 EXPLAINED = "`posttrain params` explains every key"
@@ -205,8 +206,8 @@ def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:
         ]
         if renamed:
             return f"{dotted}: renamed to {renamed[0]}"
-        if ours := _ours(model, owners, str(path[-1])):
-            return f"{dotted}: unknown key. It is {' or '.join(map(repr, ours))} here"
+        if answer := _answer(model, owners, str(path[-1])):
+            return f"{dotted}: unknown key. {answer}"
         if deeper := sorted({place for owner in owners for place in _deeper(owner, str(path[-1]))}):
             return f"{dotted}: unknown key. Did you mean {' or '.join(map(repr, deeper))}?"
         known = _fields_at(model, [str(part) for part in path[:-1]])
@@ -267,10 +268,20 @@ def _within(value: Any, path: Sequence[Any]) -> Any:
     return value
 
 
-def _ours(model: type[BaseModel], owners: Sequence[type[BaseModel]], theirs: str) -> list[str]:
-    """Our settings in place of another library's: those next to the key, else their paths in the whole run."""
-    places = OURS.get(theirs, ())
-    near = [leaf for place in places if _has_one(owners, leaf := place.rpartition(".")[2])]
+def _answer(model: type[BaseModel], owners: Sequence[type[BaseModel]], theirs: str) -> str:
+    """Return what another library's key is here, never by similarity; "" where no table has it."""
+    places, note = TRL.get(theirs) or (OURS.get(theirs, ()), "")
+    if ours := _ours(model, owners, places):
+        return f"It is {' or '.join(map(repr, ours))} here" + (f" ({note})" if note else "")
+    if places:
+        return f"TRL's key is {' or '.join(map(repr, places))} in other runs" if theirs in TRL else ""
+    return f"TRL's key has no equivalent here: {note}" if note else ""
+
+
+def _ours(model: type[BaseModel], owners: Sequence[type[BaseModel]], places: Sequence[str]) -> list[str]:
+    """Our settings in place of another library's: inside a group those next to the key, else their paths in the run."""
+    inside = [] if model in owners else owners
+    near = [leaf for place in places if _has_one(inside, leaf := place.rpartition(".")[2])]
     return near or [place for place in places if _has(model, place)]
 
 

@@ -34,6 +34,7 @@ UNCOUNTED: Final = (
     "posttrain.measure",
     "posttrain.params.listing",
     "posttrain.params.other_names",
+    "posttrain.params.trl_names",
     "posttrain.pipeline",
     "posttrain.processes.agreement",
     "posttrain.processes.children",

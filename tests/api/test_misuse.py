@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import posttrain
-from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.runs import ONLINE
-from posttrain.params.other_names import OURS
-from posttrain.params.params import _has, check
+from posttrain.params.params import check
 from posttrain.train.optimizer import OptimizerParams
 from tests.models.tiny import tiny_folder
-from tests.workspace import ROOT
 
 ROWS = [{"prompt": "a", "completion": "b"}]
 INPUTS = {"start": "sft/main", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
@@ -59,7 +55,7 @@ def said(over: dict[str, Any]) -> str:
         ("num_generations", "'rollout.group_size'"),
         ("beta", "'kl.beta'"),
         ("max_completion_length", "'rollout.sampling.max_tokens'"),
-        ("epsilon", "'surrogate.high' or 'surrogate.low'"),
+        ("epsilon", "'surrogate.low' or 'surrogate.high'"),
     ],
 )
 def test_a_key_of_another_library_is_answered_with_ours(theirs: str, ours: str) -> None:
@@ -68,21 +64,6 @@ def test_a_key_of_another_library_is_answered_with_ours(theirs: str, ours: str) 
 
 def test_a_key_of_another_library_inside_a_group_is_answered_with_its_neighbour() -> None:
     assert "optimizer.learning_rate: unknown key. It is 'lr' here" in said({"optimizer": {"learning_rate": 1e-5}})
-
-
-def test_every_name_of_the_table_is_a_setting_of_some_run() -> None:
-    runs = [*MODELS.values(), *(of.model for table in ALGORITHMS.values() for of in table.values())]
-    unknown = {place for places in OURS.values() for place in places if not any(_has(run, place) for run in runs)}
-    assert not unknown
-
-
-def test_the_page_for_those_who_come_from_another_library_has_the_whole_table() -> None:
-    page = (ROOT / "docs/reference/trl.md").read_text(encoding="utf-8").split("## Keys")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", page, re.MULTILINE)
-    found = {
-        name: tuple(re.findall(r"`(.*?)`", ours)) for ours, theirs in rows for name in re.findall(r"`(.*?)`", theirs)
-    }
-    assert found == OURS
 
 
 def test_an_input_that_is_null_is_answered_with_what_to_write() -> None:

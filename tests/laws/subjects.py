@@ -64,7 +64,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         "top_entropy",
         {"surrogate": {"share": 0.5}, "correction": "truncate", "truncated": "mask"},
     ),
-    "dual_clip, a low floor": ("dual_clip", {"surrogate": {"floor": 1.05, "low": 0.05}}),
+    "dual_clip, a low floor": ("dual_clip", {"surrogate": {"floor": 1.2, "low": 0.05}}),
     "pass_at_k, pairs": ("pass_at_k", {"advantage": {"k": 2, "threshold": 0.8}}),
     "p3o, correction": ("p3o", {"surrogate": {"low": 0.4, "high": 0.5}, "correction": "truncate", "truncated": "mask"}),
     "rloo, k2 in the loss": ("rloo", {"kl": {"type": "loss", "estimator": "k2", "beta": 0.1}}),

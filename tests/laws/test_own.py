@@ -76,6 +76,12 @@ def error_of(law: str, code: str) -> float:
         ("tokens.ratio * tokens.advantage * tokens.lengths[0]", "tiles"),
         ("tokens.ratio * tokens.advantage + tokens.logp", "nothing to learn"),
         ("(tokens.logp - tokens.old_logp).exp().square() * tokens.advantage", "finite"),
+        ("torch.max(tokens.ratio * tokens.advantage, tokens.ratio.clamp(0.8, 1.2) * tokens.advantage)", "clip side"),
+        ("tokens.ratio.clamp(0.8, 1.2) * tokens.advantage", "clip side"),
+        ("tokens.ratio * (tokens.ratio < 1.2) * (tokens.ratio > 0.8) * tokens.advantage", "clip side"),
+        ("(-tokens.log_ratio).exp().detach() * tokens.advantage * tokens.logp", "importance"),
+        ("tokens.ratio.square() * tokens.advantage / 2", "importance"),
+        ("tokens.ratio.detach().clamp(min=1.2) / 1.2 * tokens.advantage * tokens.logp", "importance"),
     ],
 )
 def test_a_broken_surrogate_is_caught(item: str, law: str, place: Path) -> None:
@@ -88,10 +94,15 @@ def test_a_broken_surrogate_is_caught(item: str, law: str, place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("loss", "law"),
-    [("h - l", "direction"), ("(l - h) + h.sum()", "micro-batches"), ("-2 * h + l", "nothing to learn")],
+    [
+        ("h - l", "direction"),
+        ("(l - h) * torch.sigmoid(9 * (h - l))", "direction"),
+        ("(l - h) + h.sum()", "micro-batches"),
+        ("-2 * h + l", "nothing to learn"),
+    ],
 )
 def test_a_broken_preference_loss_is_caught(loss: str, law: str, place: Path) -> None:
-    head = "from posttrain.losses import Options, PairLoss\n"
+    head = "import torch\nfrom posttrain.losses import Options, PairLoss\n"
     whole = f"{head}own = PairLoss(Options, lambda h, l, _: (1 - h + l).square(), 'square')\n"
     assert error_of(law, whole) <= LAWS[law].tolerance
     sys.modules.pop("broken")
@@ -181,7 +192,7 @@ def mine(batch):
         ("-(ratio[0] * batch.advantage[0] * batch.mask[0]).sum() * batch.ranks", "order"),
         ("(ratio * batch.advantage * batch.mask).sum() / batch.step_tokens * batch.ranks", "on-policy"),
         ("-(batch.logp * ratio * batch.advantage * batch.mask).sum() * batch.ranks", "on-policy"),
-        ("-((ratio ** 2) / 2 * batch.advantage * batch.mask).sum() * batch.ranks", "on-policy"),
+        ("-((ratio ** 2) / 2 * batch.advantage * batch.mask).sum() * batch.ranks", "importance"),
         ("-((ratio ** 3) * batch.advantage * batch.mask).sum() * batch.ranks", "finite"),
         ("-(ratio * (batch.advantage + 1) * batch.mask).sum() * batch.ranks", "nothing to learn"),
         ("((batch.value - batch.old_value).exp() * batch.mask).sum() * batch.ranks", "nothing to learn"),

@@ -312,7 +312,25 @@ def test_gkd(beta: float) -> None:
     assert math.isclose(float(ours.sum()), float(theirs), abs_tol=1e-10)
 
 
-LAWFUL = ["dapo", "grpo", "dr_grpo", "cispo"]
+SEQUENCES = {"importance_sampling_level": "sequence", "epsilon_low": 3e-4, "epsilon_high": 4e-4}
+LAWFUL: dict[str, dict[str, Any]] = {
+    "dapo": {},
+    "grpo": {},
+    "dr_grpo": {},
+    "cispo": {"epsilon_high": 1.2},
+    "sapo": {},
+    "vespo": {},
+    "gspo": {"loss_type": "grpo", **SEQUENCES},
+    "luspo": SEQUENCES,
+}
+OPTIONS = {
+    "sapo_temperature_pos": 1.0,
+    "sapo_temperature_neg": 1.05,
+    "vespo_k_pos": 2.0,
+    "vespo_lambda_pos": 3.0,
+    "vespo_k_neg": 3.0,
+    "vespo_lambda_neg": 2.0,
+}
 
 
 @pytest.mark.parametrize("kind", [*LAWFUL, "bnpo"])
@@ -326,6 +344,8 @@ def test_their_loss_under_our_laws(kind: str) -> None:
 
     def adapted(batch: PaddedBatch) -> Tensor:
         attributes = {**ATTRIBUTES, "beta": 0.04, "loss_type": kind, "max_completion_length": batch.longest}
+        attributes |= LAWFUL.get(kind, {})
+        attributes["args"] = SimpleNamespace(**vars(ATTRIBUTES["args"]), **OPTIONS)
         alone = {"gather": lambda tensor: tensor, "reduce": lambda tensor, **_: tensor}
         attributes["accelerator"] = SimpleNamespace(num_processes=batch.ranks, **alone)
         attributes["current_gradient_accumulation_steps"] = batch.micro_batches

@@ -1,0 +1,129 @@
+"""Laws of padded losses on tokens that have moved: the clip's side, the weights, the KL's pull, the critic's clip."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.padded import PaddedLoss
+from posttrain.formulas.ragged import Ragged
+from posttrain.laws import moved
+from posttrain.laws.cases import Shape
+from posttrain.laws.laws import largest, worst_of
+from posttrain.laws.padded_cases import COLUMNS, Result, Step, build, run
+
+ANCHORS = ("ref_logp", "teacher_logp")
+"""Policies that a loss may hold the trained one to."""
+
+
+def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
+    """Tokens that moved with and against their advantage."""
+    if shape.seed % moved.EVERY:
+        return None
+    return moved.clip_side(lambda advantage, log_ratio: _respond(subject, shape, advantage, log_ratio))
+
+
+def importance(subject: PaddedLoss, shape: Shape) -> float | None:
+    """The policy's probability over the old one's, and the old one's over the sampler's."""
+    if shape.seed % moved.EVERY:
+        return None
+
+    def old(advantage: Tensor, log_ratio: Tensor) -> Tensor:
+        return _respond(subject, shape, advantage, log_ratio)
+
+    def alone(advantage: Tensor, log_ratio: Tensor) -> Tensor:
+        return _respond(subject, shape, advantage, log_ratio, -log_ratio)  # the sampler stays the policy
+
+    def sampler(advantage: Tensor, log_ratio: Tensor) -> Tensor:
+        return _respond(subject, shape, advantage, 0 * log_ratio, log_ratio)
+
+    return worst_of([min(map(moved.importance, (old, alone))), moved.importance(sampler)])
+
+
+def pull(subject: PaddedLoss, shape: Shape) -> float | None:
+    """Samples in exact proportion to a policy, whose KL to another one must fall; advantages are 0."""
+    space = moved.exact(shape.seed)
+    errors = []
+    for name in ANCHORS:
+        if _reads(subject, build(shape), name):
+            found, same = (
+                run(subject, _tokens(space.logp(), **{name: at})) for at in (space.other_logp(), space.logp())
+            )
+            rises = float(found.loss - same.loss) > -moved.SMALL * abs(float(found.loss))
+            errors.append(moved.pull(space, _by_logp(found, space.logp())) if rises else math.inf)
+    if _reads(subject, _quiet(build(shape)), "old_logp"):
+        drawn = _tokens(space.other_logp(), old_logp=space.logp(), sampler_logp=space.logp())
+        errors.append(moved.pulls_back(space, _by_logp(run(subject, drawn), space.logp())))
+    return worst_of(errors) if errors else None
+
+
+def critic(subject: PaddedLoss, shape: Shape) -> float | None:
+    """Values on either side of the return, nearer to it and further from it than the old values were."""
+    if "value" not in run(subject, build(shape)).gradients:
+        return None
+    step = _tokens(_highest(shape))
+    returns = step.rows.tokens["returns"]
+    for distance in (0.01, 0.1, 1.0, 10.0):
+        for before, now in ((1.0, 1.0 + distance), (1.0 + distance, 1.0)):
+            columns = {"old_value": returns + before * moved.SIGNS, "value": returns + now * moved.SIGNS}
+            towards = run(subject, step.with_columns(**columns)).gradients["value"] * moved.SIGNS
+            if bool((towards < 0).any()) or (now > before and bool((towards == 0).any())):
+                return math.inf
+    return 0.0
+
+
+def couples_tokens(subject: PaddedLoss, shape: Shape) -> bool:
+    """Return whether the gradient of a token depends on the ratios of its row's other tokens, as that of GSPO does."""
+    step = build(shape)
+    logp, last = step.rows.tokens["logp"], torch.zeros_like(step.rows.tokens["logp"])
+    last[-1] = moved.SMALL
+    plain, changed = (
+        run(subject, step.with_columns(old_logp=old, sampler_logp=old)).gradients.get("logp")
+        for old in (logp, logp - last)
+    )
+    if plain is None or changed is None or len(logp) < 2:
+        return False
+    return largest((plain - changed)[:-1]) > moved.SMALL * moved.SLOPE * largest(plain)
+
+
+def _respond(
+    subject: PaddedLoss, shape: Shape, advantage: Tensor, log_ratio: Tensor, to_sampler: Tensor | None = None
+) -> Tensor:
+    """Return the gradient by log-prob of tokens whose policy, old policy and sampler have these log ratios."""
+    highest = _highest(shape)
+    logp, old = highest + log_ratio.clamp(max=0), highest - log_ratio.clamp(min=0)
+    sampler = old if to_sampler is None else old - to_sampler
+    others = {"advantage": advantage, "old_logp": old, "sampler_logp": sampler}
+    return _by_logp(run(subject, _tokens(logp, **others)), logp)
+
+
+def _highest(shape: Shape) -> Tensor:
+    """Return log-probs from -0.1 to -0.4."""
+    draw = torch.Generator().manual_seed(shape.seed)
+    return -0.1 - 0.3 * torch.rand(moved.TOKENS, generator=draw, dtype=torch.float64)
+
+
+def _tokens(logp: Tensor, **columns: Tensor) -> Step:
+    """Return rows of one token: all policies are the same and advantages 0, but for the columns given."""
+    same = {name: logp for name in COLUMNS if name.endswith("logp")}
+    quiet = {name: torch.zeros_like(logp) for name in COLUMNS if name not in same}
+    return Step(Ragged(torch.ones(moved.TOKENS, dtype=torch.long), tokens={**quiet, **same, **columns}))
+
+
+def _quiet(step: Step) -> Step:
+    """Return a step without advantages, whose reference and teacher are the policy."""
+    tokens = step.rows.tokens
+    return step.with_columns(advantage=0 * tokens["advantage"], **dict.fromkeys(ANCHORS, tokens["logp"]))
+
+
+def _reads(subject: PaddedLoss, step: Step, name: str) -> bool:
+    """Return whether the loss, or its gradient, depends on a column."""
+    first, other = (run(subject, step.with_columns(**{name: step.rows.tokens[name] - by})) for by in (0.0, 0.1))
+    logp = step.rows.tokens["logp"]
+    return bool(first.loss != other.loss) or not torch.equal(_by_logp(first, logp), _by_logp(other, logp))
+
+
+def _by_logp(found: Result, logp: Tensor) -> Tensor:
+    return found.gradients.get("logp", torch.zeros_like(logp))
