@@ -18,15 +18,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from typing import Any, Final
 
 from benchmarks import ROOT
 from benchmarks.faults.hostile import TEXTS
+from benchmarks.faults.large import largest_memory
 from posttrain.workspace import library_environment
 
 MEMORY: Final = 2 * 10**9
 """Bytes of address space of a client."""
 CLIENTS: Final = ("judge", "endpoint", "likelihood", "weights of the judge")
+MODULES: Final = {
+    "judge": "posttrain.rewards.judge.judge",
+    "weights of the judge": "posttrain.rewards.judge.judge",
+    "endpoint": "posttrain.rewards.endpoint",
+    "likelihood": "posttrain.rewards.likelihood",
+    "served teacher": "posttrain.online.served_teacher",
+}
 TEACHER: Final = "served teacher"
 """Imports torch, whose libraries alone take more than MEMORY where they are built for GPUs."""
 
@@ -163,17 +172,16 @@ def _shown(score: Any) -> str:
 def main() -> None:
     """Be one client, or ask with all of them."""
     if sys.argv[1:]:
-        import httpx  # noqa: F401  its import is no part of the time
-
         from posttrain.errors import PosttrainError
 
         client, url = sys.argv[1:]
+        import_module(MODULES[client])
         before = time.monotonic()
         try:
             outcome = _ask(client, url)
         except PosttrainError as error:
             outcome = f"{type(error).__name__}: {error}"
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        used = largest_memory()
         print(json.dumps({"outcome": outcome, "seconds": time.monotonic() - before, "mb": used}))
         return
     os.environ["XDG_CACHE_HOME"] = "/dev/null"
