@@ -185,8 +185,8 @@ _ROW_GROUP: Final = 65_536
 _BATCH: Final = 4096
 _WIDTH: Final = 8
 """Bytes of every decoded value, whatever its type, in addition to a text's own bytes."""
-_LARGEST_PAGE: Final = 256 * 2**20
-"""Bytes of a page: writers begin another one after about a megabyte, or after a cell that is larger."""
+_LARGEST_PAGE: Final = 512 * 2**20
+"""Bytes of a page, which takes up to 8 times as much memory: writers begin another after a megabyte or 1024 rows."""
 _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 """Encodings that store a text once and use it for many rows."""
 
@@ -235,7 +235,7 @@ def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | 
             for nth in range(footer.num_columns):
                 chunk = footer.row_group(group).column(nth)
                 if chunk.path_in_schema.split(".")[0] in columns:
-                    stored = _unpacked_size(stream, chunk, min(_LARGEST_PAGE, allowed))
+                    stored = _unpacked_size(stream, chunk, min(_LARGEST_PAGE, allowed * 3 // 8))
                     stored = max(stored, chunk.total_uncompressed_size)
                     size += max(stored, chunk.num_values * _WIDTH)
                     most = chunk.num_values * stored
@@ -258,7 +258,7 @@ def _unpacked_size(stream: BinaryIO, chunk: Any, most: int) -> int:
     for page in page_sizes(stream, start, chunk.total_compressed_size):
         if page > most:
             what = f"column {chunk.path_in_schema} has a page of {page / 1e9:.2f} GB, as for a cell that is too large"
-            raise ValueError(f"{what}; the largest page has {most / 1e9:.2f} GB")
+            raise ValueError(f"{what}; a page may have {most / 1e9:.2f} GB. Write smaller cells or pages")
         size += page
     return size
 

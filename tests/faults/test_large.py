@@ -66,7 +66,7 @@ def test_pages_are_those_that_the_writer_made(tmp_path: Path, codec: str, versio
             start = chunk.dictionary_page_offset or chunk.data_page_offset
             sizes = list(page_sizes(stream, start, chunk.total_compressed_size))
             headers = chunk.total_uncompressed_size - sum(sizes)
-            assert 0 < headers < 500 * len(sizes), "the footer counts the headers too"
+            assert 0 < headers < 10_000 * len(sizes), "the footer counts the headers too"
 
 
 @pytest.mark.parametrize(
