@@ -7,14 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from benchmarks.faults.hostile import TEXTS
+from benchmarks.faults.hostile import KEPT, PLACES, TEXTS, bad, cell
 from posttrain.measure import masking
 from posttrain.measure.terminal import ACTIVE, Coded, SafeStream, escaped, escaped_json
+from posttrain.rollout import Score
 from posttrain.workspace import library_environment
 
 SECRETS = (
@@ -54,6 +56,21 @@ def test_no_hostile_text_is_written_as_it_is(text: str) -> None:
     assert text not in shown(text) and "before" in shown(f"before {text}\n")
     assert json.loads(escaped_json(json.dumps({"text": text}, ensure_ascii=False))) == {"text": text}
     assert escaped_json(json.dumps(text, ensure_ascii=False)).encode()
+
+
+def test_half_a_character_in_a_reason_can_be_stored() -> None:
+    score = Score(0.0, "error", "HTTP 400: \ud83d", "\udcff")
+    assert (score.reason, score.answer) == ("HTTP 400: \\ud83d", "\\udcff")
+    assert pl.DataFrame({"reason": [score.reason]}).height == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_no_place_lets_a_text_through(place: Callable[[Path], Mapping[str, str]], tmp_path: Path) -> None:
+    for name, said in place(tmp_path).items():
+        cells = [cell(number, text, said) for number, text in enumerate(TEXTS.values())]
+        assert name in KEPT or not bad(cells), (name, cells)
+        assert set(cells) != {"not there"}, name
 
 
 def test_ordinary_text_stays() -> None:
