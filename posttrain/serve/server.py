@@ -116,21 +116,6 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         served = {"id": name, "object": "model", "owned_by": "posttrain", "weights": policy.weights}
         return JSONResponse({"object": "list", "data": [served]})
 
-    def checked(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            if not _authorised(request, secret):
-                return _refusal(401, _NO_KEY, "invalid_api_key")
-            try:
-                return await answer(request)
-            except ClientDisconnect:
-                return _GONE
-            except _BodyError as error:
-                return _refusal(error.status, str(error), "invalid_request")
-            except PosttrainError as error:
-                return _refusal(400, error.what if isinstance(error, ParamsError) else str(error), "invalid_request")
-
-        return endpoint
-
     def another(model: str) -> Response | None:
         text = f"the model '{model:.100}' is not served; this is {name}"
         return None if model == name else _refusal(404, text, "model_not_found")
@@ -160,10 +145,28 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
 
     routes = [
         Route("/v1/models", models, methods=["GET"]),
-        Route("/v1/chat/completions", checked(chat), methods=["POST"]),
-        Route("/v1/completions", checked(tokens), methods=["POST"]),
+        Route("/v1/chat/completions", _checked(chat, secret), methods=["POST"]),
+        Route("/v1/completions", _checked(tokens, secret), methods=["POST"]),
     ]
     return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Busy)])
+
+
+def _checked(answer: Callable[[Request], Awaitable[Response]], secret: str) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that asks for the key, and says what is wrong with a request."""
+
+    async def endpoint(request: Request) -> Response:
+        if not _authorised(request, secret):
+            return _refusal(401, _NO_KEY, "invalid_api_key")
+        try:
+            return await answer(request)
+        except ClientDisconnect:
+            return _GONE
+        except _BodyError as error:
+            return _refusal(error.status, str(error), "invalid_request")
+        except PosttrainError as error:
+            return _refusal(400, error.what if isinstance(error, ParamsError) else str(error), "invalid_request")
+
+    return endpoint
 
 
 async def _scored(policy: Policy, asked: ChatRequest, turn: asyncio.Lock) -> Response:
