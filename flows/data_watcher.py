@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from posttrain.errors import PipelineError
+from posttrain.measure.terminal import escaped
 
 EVENT = "posttrain.data.changed"
 PARTIAL = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
@@ -77,7 +78,7 @@ def watch(
             files = watcher.changed()
         except OSError as error:  # a folder that vanished during the look, or a network disk that does not answer
             if str(error) != said:
-                print(f"{watcher.folder} cannot be looked through now: {error}", file=sys.stderr, flush=True)
+                print(escaped(f"{watcher.folder} cannot be looked through now: {error}"), file=sys.stderr, flush=True)
             said = str(error)
             continue
         said = ""
@@ -90,5 +91,5 @@ def emit_changed(folder: Path, files: Sequence[Path]) -> None:
     from prefect.events import emit_event
 
     names = [str(file.relative_to(folder)) for file in files]
-    print(f"new data in {folder}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}", flush=True)
+    print(escaped(f"new data in {folder}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"), flush=True)
     emit_event(EVENT, resource={"prefect.resource.id": resource_id(folder)}, payload={"files": names})

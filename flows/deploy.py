@@ -17,6 +17,7 @@ from flows import arguments, data_watcher, server
 from flows.graph import find_root
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.workspace import LIBRARY, python_path
 
@@ -35,7 +36,7 @@ def main(words: list[str] | None = None) -> int:
         home = server.prepare(root)
         {"serve": _serve, "pool": _pool, "watch": _watch}[options.command](root, home, options)
     except PosttrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.errors import PipelineError, PosttrainError, from_system
+from posttrain.measure.terminal import escaped
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import Params, check, did_you_mean
 from posttrain.params.stage_table import STAGES
@@ -158,7 +159,7 @@ def _repair_and_check(root: Path) -> str:
 
 def _print_note(lines: str) -> None:
     if lines:
-        print(lines, file=sys.stderr)
+        print(escaped(lines), file=sys.stderr)
 
 
 class GraphReader:

@@ -25,6 +25,7 @@ from flows.sweep_config import check_committed
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.user_text import push_notes
+from posttrain.measure.terminal import escaped
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.git import git
@@ -65,7 +66,7 @@ def push_results(root: Path) -> None:
     """Push the coordinator's own results, so that no host runs these stages again: hosts see only the remote."""
     if Path(PARAMS_FILE).is_file():
         for line in push_notes(read_yaml(PARAMS_FILE)):  # a flow also runs projects with other sections
-            print(line, file=sys.stderr, flush=True)
+            print(escaped(line), file=sys.stderr, flush=True)
     with OrphanGuard() as guard:
         _dvc(root, guard, "push", "--run-cache")
 
@@ -106,7 +107,7 @@ class Workers:
                 if state == _LOST:
                     with self._looking:
                         self._serving.discard(host)
-                    print(f"{stage.name}: {message}", file=sys.stderr, flush=True)
+                    print(escaped(f"{stage.name}: {message}"), file=sys.stderr, flush=True)
                 else:
                     self._free.put(host)
             if state != _LOST:

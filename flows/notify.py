@@ -14,6 +14,8 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from posttrain.measure.terminal import ACTIVE
+
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun, State
@@ -23,10 +25,8 @@ VARIABLE = "POSTTRAIN_WEBHOOK"
 _DELAYS = (0.0, 2.0, 8.0)
 _TIMEOUT = 10.0
 _MAX_CHARACTERS = 3000
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
-"""Terminal sequences (colours, titles, links), and characters that are invisible or reverse the text."""
+_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)")
+"""Terminal sequences: colours, titles, links."""
 
 log = logging.getLogger("prefect.posttrain.notify")
 
@@ -41,7 +41,7 @@ def on_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> No
 def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str, str]:
     """Return the JSON to post; a chat shows `text`, where the stage's output is plain text and never markup."""
     pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
-    plain = _ESCAPES.sub("", text)
+    plain = ACTIVE.sub("", _CODES.sub("", text))
     shown = plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS]} ..."
     block = html.escape(shown, quote=False).replace("`" * 3, "'" * 3)
     return {

@@ -14,6 +14,7 @@ from flows import artifacts, server
 from flows.artifacts import Outcome
 from flows.graph import Executor, GraphReader, Selection, find_root, select
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.measure.terminal import escaped
 
 
 def main(words: list[str] | None = None) -> int:
@@ -23,7 +24,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         return _run(options.targets, options.selection, options.executor)
     except PosttrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -95,7 +96,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
         raise PipelineError(what=what, where=os.environ["PREFECT_API_URL"], fix=fix) from error
     if state.is_completed():
         return 0
-    print(state.message, file=sys.stderr)
+    print(escaped(str(state.message)), file=sys.stderr)
     return 128 + signal.SIGINT if state.is_cancelled() else 1
 
 

@@ -16,6 +16,8 @@ from enum import Enum
 from pathlib import Path
 
 from flows.orphan_guard import TERMINATION_STEPS, GroupTermination, OrphanGuard, alive
+from posttrain.measure.masking import masked
+from posttrain.measure.terminal import escaped
 
 TAIL_LINES = 20
 _POLL = 0.1
@@ -69,9 +71,11 @@ class Lines:
         self._rest = ""
 
     def _pass_on(self, line: str) -> None:
+        """Pass on a line without secrets and codes: a child of a stage may have written it past its streams."""
         if line.strip():
-            self.tail.append(line.rstrip())
-            self._write(line.rstrip())
+            shown = escaped(masked(line.rstrip()))
+            self.tail.append(shown)
+            self._write(shown)
 
 
 def run(command: Command, *, write: Callable[[str], None], cancel: threading.Event, guard: OrphanGuard) -> Exit:

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from flows.graph import find_root
 from flows.origin_check import NAMES, OriginCheck
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.measure.terminal import escaped
 from posttrain.workspace import library_command, library_environment, write_json
 
 HOST = "127.0.0.1"
@@ -333,7 +334,7 @@ def main(words: list[str] | None = None) -> int:
         os.environ.pop("PREFECT_API_URL", None)
         url = find(home)
     except PosttrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
     if url is not None:
         print(f"Prefect is at {url.removesuffix('/api')} already.")

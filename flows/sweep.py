@@ -33,6 +33,7 @@ from flows.sweep_targets import closure, is_named, missing_evaluations
 from posttrain.compare.experiments import TIMES, experiments
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.lineage.kept_inputs import require_kept
+from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
 from posttrain.params.params import PARAMS_FILE, check, read
 from posttrain.params.seeds import SEED
@@ -51,7 +52,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         return _run(options)
     except PosttrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -189,7 +190,7 @@ def _run_pending(
         state = run_sweep(name, SweepRunner(start, pending, targets, gpus, guard), jobs, warm_up)
     if state.is_completed():
         return 0
-    print(state.message, file=sys.stderr)
+    print(escaped(str(state.message)), file=sys.stderr)
     return 128 + signal.SIGINT if state.is_cancelled() else 1
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from flows import server
 from flows.graph import find_root
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.measure.terminal import escaped
 from posttrain.workspace import python_path
 
 
@@ -44,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise PipelineError(what="not set", where="PREFECT_API_URL", fix=fix)
         server.attach(home, url)
     except PosttrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
     os.environ.setdefault("PYTHONPATH", python_path())
     os.environ.setdefault("PREFECT_RUNNER_POLL_FREQUENCY", "5")  # by which the coordinator sees that this host lives

@@ -10,6 +10,7 @@ from pathlib import Path
 from posttrain.commands import line
 from posttrain.errors import FREE_MEMORY, ParamsError, PipelineError, PosttrainError, from_system, lacks_resources
 from posttrain.measure.masking import masked
+from posttrain.measure.terminal import Coded, escaped, escaped_json, make_streams_safe
 from posttrain.measure.text_table import folded
 
 
@@ -24,15 +25,14 @@ def script() -> int:
 def main() -> int:
     """Run one command; an error is one line, with a traceback only if POSTTRAIN_TRACEBACK is set."""
     _leave_out_folder()
+    make_streams_safe()
     try:
         arguments = line.parse(sys.argv[1:])
         if Path(".dvc/config.local").is_file():
             from posttrain.pipeline.repair_dvc import follow_move
 
             follow_move(Path.cwd())
-        text = line.run(arguments)
-        shown = text if isinstance(text, line.Document) or arguments.json else "\n".join(map(folded, text.split("\n")))
-        print(shown, flush=True)
+        _show(line.run(arguments), is_json=arguments.json)
     except PosttrainError as error:
         return _said(_params_error_behind(error))
     except BrokenPipeError:  # the reader has ended; Python would write what is left once more
@@ -47,11 +47,23 @@ def main() -> int:
     return 0
 
 
+def _show(text: str, *, is_json: bool) -> None:
+    """Print what a command returned; what is not of ours in a text with terminal codes is escaped already."""
+    if isinstance(text, Coded):
+        shown: str = Coded(f"{text}\n")
+    elif is_json or isinstance(text, line.Document):
+        shown = f"{escaped_json(text)}\n"
+    else:
+        shown = "\n".join(map(folded, escaped(text).split("\n"))) + "\n"
+    sys.stdout.write(shown)
+    sys.stdout.flush()
+
+
 def _said(error: PosttrainError) -> int:
     """Print an error in one line, with `--json` as a document too, and return the exit code."""
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
-    print(folded(f"error: {masked(str(error))}"), file=sys.stderr)
+    print("\n".join(map(folded, escaped(f"error: {masked(str(error))}").split("\n"))), file=sys.stderr)
     if "--json" in sys.argv:
         parts = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix}
         print(line.as_json({"error": {name: masked(part) for name, part in parts.items()}}))

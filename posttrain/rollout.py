@@ -96,6 +96,9 @@ class Score:
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):
             raise ValueError(f"the status {self.status!r:.40} is unknown; use one of {', '.join(get_args(Status))}")
+        for name in ("reason", "answer"):  # half a character, which a reply in JSON may hold, fits in no table
+            text = str(getattr(self, name))
+            object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 @dataclass(frozen=True)

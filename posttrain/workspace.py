@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -188,6 +189,9 @@ def free_memory() -> float:
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         free = min(free, float(limit - used + int(parts["inactive_file"])))  # of it, cache that can be freed
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
+    if most != resource.RLIM_INFINITY:
+        free = max(0.0, min(free, float(most - psutil.Process().memory_info().vms)))
     return free
 
 

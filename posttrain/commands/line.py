@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from posttrain.commands.table import COMMANDS, RENAMED
 from posttrain.errors import ParamsError
+from posttrain.measure.terminal import Coded, escaped_json
 from posttrain.measure.text_table import FoldedHelp, folded
 
 DOES = {name: does for group in COMMANDS.values() for name, does in group.items()}
@@ -56,16 +57,18 @@ def _said_meanwhile(doing: str) -> Iterator[None]:
     if not doing or not sys.stderr.isatty():
         yield
         return
-    print(f"{doing} ...", end="", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{doing} ...")
+    sys.stderr.flush()
     try:
         yield
     finally:
-        print("\r\033[2K", end="", file=sys.stderr, flush=True)
+        sys.stderr.write(Coded("\r\033[2K"))
+        sys.stderr.flush()
 
 
 def as_json(data: object) -> str:
     """Return a document as commands print it."""
-    return json.dumps(data, indent=2, ensure_ascii=False)
+    return escaped_json(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def parser(*names: str | None) -> ArgumentParser:

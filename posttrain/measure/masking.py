@@ -4,38 +4,77 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from posttrain.errors import ParamsError
 from posttrain.params.formats import read_yaml, texts_in
 from posttrain.workspace import PARAMS_FILE
 
-SECRET: Final = re.compile(r"(^|_)(API_?KEY|TOKEN|SECRET(_KEY|_ACCESS_KEY)?|PASSWORD|PASSWD|CREDENTIALS)$")
-"""Names of variables that hold secrets, as HF_TOKEN and OPENAI_API_KEY."""
+SECRET: Final = re.compile(
+    r"(^|_)(API_?)?(KEY|TOKEN|SECRET(_KEY|_ACCESS_KEY)?|CREDENTIALS?|PASS|PASSPHRASE|PAT|AUTH|AUTH_STRING|COOKIE"
+    r"|WEBHOOK(_URL)?|DATABASE_URL|DB_URL|DSN|CONNECTION_STRING)$|(PASSWORD|PASSWD)$|.(PWD|APIKEY)$",
+    re.IGNORECASE,
+)
+"""Names of variables that hold secrets, as HF_TOKEN, OPENAI_KEY, PGPASSWORD, MYSQL_PWD and DATABASE_URL."""
+NOT_SECRET: Final = frozenset({"OLDPWD"})
 SHORTEST: Final = 8
 """A shorter value could be any word of a log."""
 HIDDEN: Final = "***"
 
 
+class _Known(NamedTuple):
+    """The values to hide, the longest first, as one may begin another; and a pattern of all."""
+
+    values: Sequence[str]
+    pattern: re.Pattern[str]
+
+
 def masked(text: str) -> str:
     """Return the text without the values of variables that params.yaml names, or whose names are those of secrets."""
-    found = _secrets()
-    return found.sub(HIDDEN, text) if found else text
+    return known.pattern.sub(HIDDEN, text) if (known := _secrets()) else text
 
 
 @cache
-def _secrets() -> re.Pattern[str] | None:
-    """The values to hide, as they are when the first text is written; the longest first, as one may begin another."""
-    named = set(_named())
-    known = {value.strip() for name, value in os.environ.items() if name in named or SECRET.search(name)}
-    values = sorted((value for value in known if len(value) >= SHORTEST), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, values))) if values else None
+def _secrets() -> _Known | None:
+    """The secrets as they are when the first text is written; of one with several lines also each line."""
+    found = {part for value in secret_variables(os.environ).values() for part in _parts(value)}
+    values = sorted((part for part in found if len(part) >= SHORTEST), key=len, reverse=True)
+    return _Known(values, re.compile("|".join(map(re.escape, values)))) if values else None
 
 
-def _named() -> Iterator[str]:
+def secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables whose values are secrets: by name, named in params.yaml, or a URL with a login."""
+    named = set(names_in_params())
+    return {name: value for name, value in environment.items() if is_secret(name, value) or name in named}
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable holds a secret by its name, or by a password in its URL."""
+    return bool(SECRET.search(name) and name not in NOT_SECRET) or bool(_password(value))
+
+
+def _parts(value: str) -> Iterator[str]:
+    yield value.strip()
+    yield from map(str.strip, value.splitlines())
+    if password := _password(value):
+        yield from {password, unquote(password)}
+
+
+def _password(value: str) -> str | None:
+    """Return the password in a URL."""
+    if "://" not in value or "@" not in value:
+        return None
+    try:
+        return urlsplit(value.strip()).password
+    except ValueError:
+        return None
+
+
+def names_in_params() -> Iterator[str]:
     """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
     try:
         yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
@@ -43,22 +82,32 @@ def _named() -> Iterator[str]:
         return
 
 
-class MaskedStream:
-    """A text stream that hides secrets in what is written to it."""
+class HeldBack:
+    """Hides secrets in a text that comes in pieces: the end that may begin one is held back until more comes."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
+        self._held = ""
 
-    def write(self, text: str) -> int:
-        """Write the text without secrets; how much was taken."""
-        self._stream.write(masked(text))
-        return len(text)
+    def feed(self, piece: str) -> str:
+        """Return what can be shown now."""
+        known, text = _secrets(), self._held + piece
+        if known is None:
+            return text
+        cut = len(text) - max(_begun(text, value) for value in known.values)
+        for match in known.pattern.finditer(text):
+            if match.start() < cut < match.end():
+                cut = match.end()
+        self._held = text[cut:]
+        return masked(text[:cut])
 
-    def writelines(self, texts: Iterable[str]) -> None:
-        """Write the texts without secrets."""
-        for text in texts:
-            self.write(text)
+    def rest(self) -> str:
+        """Return what was held back."""
+        rest, self._held = self._held, ""
+        return masked(rest)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return the other methods are those of the stream."""
-        return getattr(self._stream, name)
+
+def _begun(text: str, value: str) -> int:
+    """Return how many characters at the end of a text are the beginning of a value, but not all of it."""
+    if text[-1:] not in value:
+        return 0
+    return next((size for size in range(min(len(value) - 1, len(text)), 0, -1) if text.endswith(value[:size])), 0)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from posttrain.measure.phases import CLOCK
+from posttrain.measure.terminal import Coded, escaped
 
 PLAIN_EVERY_S = 10.0
 LIVE_EVERY_S = 0.1
@@ -53,7 +54,7 @@ class Progress:
             if len(line) + len(number) > width:
                 break
             line += number
-        self._stream.write(f"\r\033[2K{line[:width]}{end}" if self._live else f"{line}{end}")
+        self._stream.write(Coded(f"\r\033[2K{escaped(line[:width])}{end}") if self._live else f"{line}{end}")
         self._stream.flush()
 
 

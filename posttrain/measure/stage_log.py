@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TextIO
 
-from posttrain.measure.masking import MaskedStream, masked
+from posttrain.measure.terminal import SafeStream, make_streams_safe
 
 FOLDER: Final = Path("logs")
 RUNS: Final = 5
@@ -33,23 +33,24 @@ def start_log(stage: str) -> None:
         for newer, older in reversed(list(pairwise(names))):
             if newer.exists():
                 os.replace(newer, older)
-        file = path.open("w", encoding="utf-8", errors="replace", buffering=1)
-        sys.stdout, sys.stderr = _Tee(sys.stdout, file), _Tee(sys.stderr, file)
+        log = path.open("w", encoding="utf-8", buffering=1)
+        make_streams_safe()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, SafeStream):
+                stream.copy_to(_Lines(log).write)
 
 
-class _Tee(MaskedStream):
-    """A text stream that also writes each finished line to a log; of a line that is redrawn, the last version."""
+class _Lines:
+    """Writes each finished line into a log; of a line that is redrawn, the last version."""
 
-    def __init__(self, stream: TextIO, log: TextIO) -> None:
-        super().__init__(stream)
+    def __init__(self, log: TextIO) -> None:
         self._log, self._line = log, ""
 
-    def write(self, text: str) -> int:
-        """Write to the stream, and to the log what is a whole line."""
+    def write(self, text: str) -> None:
+        """Write what is a whole line; the text is safe already."""
         *lines, self._line = (self._line + text).split("\n")
         self._line = self._line.rpartition("\r")[2]
         for line in lines:
             plain = TERMINAL_CODE.sub("", line.rstrip("\r").rpartition("\r")[2])
             with contextlib.suppress(OSError):
-                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {masked(plain)}\n")
-        return super().write(text)
+                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {plain}\n")

@@ -16,6 +16,7 @@ from typing import Final
 
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import CLOCK
+from posttrain.measure.terminal import escaped
 
 SETTING: Final = "POSTTRAIN_STALL_MINUTES"
 """The environment variable with the minutes after which a stage says so; 0: never."""
@@ -75,7 +76,7 @@ def _watch(stage: str, limit: float) -> None:
 def _say(line: str) -> None:
     """Write a line to stderr past its buffer: Python aborts where a thread holds the buffer when it ends."""
     if sys.__stderr__ is not None:
-        os.write(sys.__stderr__.fileno(), f"{line}\n".encode())
+        os.write(sys.__stderr__.fileno(), f"{escaped(line)}\n".encode())
 
 
 def _own_stacks() -> str:

@@ -19,6 +19,8 @@ from posttrain.rollout import TokenRow
 
 COMPARED = 200
 """Tokens of the first row whose text is compared with the endpoint's."""
+TOKEN_BYTES = 512
+"""Bytes of a reply for one log-prob: its id, number, rank and the token's text, which JSON may escape."""
 Likeliest = tuple[list[list[int]], list[list[float]]]
 
 
@@ -35,8 +37,6 @@ class TeacherServer(ConnectionParams):
 
 class ServedTeacher(Connection):
     """Asks a teacher about rows of tokens; its vocabulary must be the student's."""
-
-    largest = 2**28
 
     def __init__(self, params: TeacherServer, where: str, tokenizer: Any, student: str) -> None:
         super().__init__(params, where)
@@ -72,7 +72,11 @@ class ServedTeacher(Connection):
             "model": self._params.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": self._top
         }  # fmt: skip
         found = await self.post(
-            client, f"{self._params.url.rstrip('/')}/completions", body, lambda content: _read(content, len(ids))
+            client,
+            f"{self._params.url.rstrip('/')}/completions",
+            body,
+            lambda content: _read(content, len(ids)),
+            2**20 + len(ids) * (self._top + 1) * TOKEN_BYTES,
         )
         self._compare(ids, found)
         return self._likeliest([found[len(row.prompt) + place] for place in row.trained])

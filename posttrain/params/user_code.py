@@ -12,7 +12,8 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 from posttrain.errors import ParamsError
 from posttrain.params.params import did_you_mean
@@ -79,7 +80,10 @@ class _Unfinished(BaseException):
 
 @contextlib.contextmanager
 def _ending() -> Iterator[None]:
-    """An import neither hangs nor ends this process: a time limit, and an error in place of `os._exit`."""
+    """An import neither hangs, ends this process nor takes its output: a time limit, and errors in place of these.
+
+    A KeyboardInterrupt is Ctrl-C only where the signal came: a file may raise one itself.
+    """
 
     def leave(status: int = 0) -> None:
         raise _Unfinished(f"it calls os._exit({status}) at import")
@@ -87,18 +91,78 @@ def _ending() -> Iterator[None]:
     def late(*_: object) -> None:
         raise _Unfinished(f"its import takes longer than {IMPORT_SECONDS:g} s")
 
+    asked = list[int]()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if callable(handles):
+            handles(number, frame)
+
     exits, os._exit = os._exit, leave  # type: ignore[assignment]
     in_main = threading.current_thread() is threading.main_thread()  # no other thread can have a time limit
     before = signal.signal(signal.SIGALRM, late) if in_main else None
+    handles = signal.getsignal(signal.SIGINT)
     if in_main:
         signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS, 1.0)
+        if callable(handles):
+            signal.signal(signal.SIGINT, interrupted)
     try:
-        yield
+        with _kept_output():
+            yield
+    except KeyboardInterrupt as error:
+        if asked:
+            raise
+        raise _Unfinished("it raises KeyboardInterrupt at import") from error
     finally:
         os._exit = exits
         if in_main:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+            if callable(handles):
+                signal.signal(signal.SIGINT, handles)
+
+
+@contextlib.contextmanager
+def _kept_output() -> Iterator[None]:
+    """Keep stdout and stderr as they were: an import that closes them would leave an error unsaid."""
+    streams, files = (sys.stdout, sys.stderr), dict[int, int]()
+    for number in (1, 2):
+        with contextlib.suppress(OSError):  # it was closed before
+            files[number] = os.dup(number)
+    try:
+        yield
+    finally:
+        closed = {number for number, stream in enumerate(streams, 1) if stream is not None and stream.closed}
+        lost = [number for number, file in files.items() if number in closed or not _same(number, file)]
+        for number, file in files.items():
+            if number in lost:
+                os.dup2(file, number)
+            os.close(file)
+        sys.stdout, sys.stderr = (_usable(stream, number) for number, stream in zip((1, 2), streams, strict=True))
+    if lost:
+        raise _Unfinished(f"it closes {' and '.join(_OUTPUTS[number] for number in lost)} at import")
+
+
+_OUTPUTS: Final = {1: "stdout", 2: "stderr"}
+
+
+def _usable(stream: Any, number: int) -> Any:
+    """Return a stream, or where it was closed one in its place, which writes where it wrote."""
+    if stream is None or not stream.closed:
+        return stream
+    opened = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    if not hasattr(stream, "renew"):
+        return opened
+    stream.renew(opened)  # it goes on to hide secrets and codes
+    return stream
+
+
+def _same(number: int, file: int) -> bool:
+    """Return whether two descriptors are of the same open file."""
+    try:
+        return os.path.sameopenfile(number, file)
+    except OSError:
+        return False
 
 
 def _imported(name: str, file: Path, where: str) -> Any:
@@ -121,7 +185,9 @@ def _imported(name: str, file: Path, where: str) -> Any:
         shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
         what = f"{shown} line {error.lineno}: this is not valid Python ({error.msg})"
         raise ParamsError(what=what, where=where, fix="Fix the file") from error
-    except Exception as error:  # whatever the user's file raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's file raises
         what = f"{file} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
         raise ParamsError(what=what, where=where, fix="Fix the file; POSTTRAIN_TRACEBACK=1 shows where") from error
     if Path(str(module.__file__)).resolve() != file.resolve():

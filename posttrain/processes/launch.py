@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
+from posttrain.measure.terminal import finish_streams
 from posttrain.processes.children import (
     FOLDER,
     GRACE_S,
@@ -161,8 +162,7 @@ def end_failed(error: BaseException) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
     abandon()
     remove_after_parent()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    finish_streams()
     os._exit(code if isinstance(code, int) else 1)
 
 

@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 import shutil
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -103,9 +104,12 @@ class _Printed:
         self._rest = ""
 
     def show(self, part: bytes) -> None:
-        """Print whole lines: the values of secrets are hidden in each text that is printed."""
-        *lines, self._rest = re.split(r"(?<=[\r\n])", self._rest + self._decoder.decode(part))
-        print(*lines, sep="", end="", flush=True)
+        """Print whole lines, and redraw a line as the command does, by a carriage return before it."""
+        said = (self._rest + self._decoder.decode(part)).replace("\r\n", "\n")
+        *lines, self._rest = re.split(r"(?<=\n)|(?=\r)", said)
+        for line in lines:
+            sys.stdout.write(line)
+        sys.stdout.flush()
         self.last.extend(line.strip() for line in lines if line.strip())
 
     def end(self) -> None:

@@ -24,6 +24,7 @@ from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
 from posttrain.measure.stall import print_stacks_on_signal, watch_stalls
+from posttrain.measure.terminal import escaped, finish_streams, make_streams_safe
 from posttrain.measure.timings import report_timings
 from posttrain.pipeline import inputs
 from posttrain.pipeline.check_inputs import check_input_names
@@ -137,6 +138,7 @@ def _watched(stage: str, arguments: argparse.Namespace) -> AbstractContextManage
 def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
     """Run the work and end."""
     CLOCK.begin()
+    make_streams_safe()
     try:
         _explained(name, stage, work)
     except BaseException as error:
@@ -144,8 +146,7 @@ def _guarded(name: str, stage: str, work: Callable[[], None]) -> None:
         raise
     end()
     # Everything is written. A normal exit with torch and transformers loaded takes 2 s of CPU time more (measured).
-    sys.stdout.flush()
-    sys.stderr.flush()
+    finish_streams()
     os._exit(0)
 
 
@@ -194,8 +195,7 @@ def _save_failure(stage: str, text: str) -> None:
     if is_worker():
         return
     with contextlib.suppress(OSError):  # a full disk must not hide the error itself
-        shown = masked(text.strip()).encode(errors="backslashreplace").decode()  # a name in it may not be UTF-8
-        write_text(failure_path(stage), f"{shown}\n")
+        write_text(failure_path(stage), f"{escaped(masked(text.strip()))}\n")
 
 
 def _fail(stage: str, line: str, status: int) -> None:
@@ -232,5 +232,6 @@ def _end_with(dvc: psutil.Process | None) -> None:
     print(
         "error: the dvc process that started this stage has ended, so the stage ends too", file=sys.stderr, flush=True
     )
+    finish_streams()
     abandon()
     os._exit(1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import zip_longest
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from posttrain.measure.terminal import finish_streams
 
 PATIENCE = timedelta(hours=2)
 """How long a process waits for the others, e.g. while the first one judges completions."""
@@ -50,8 +51,7 @@ def shutdown() -> None:
     if not _connected():
         return
     if not is_rank_zero():
-        sys.stdout.flush()
-        sys.stderr.flush()
+        finish_streams()
         os._exit(0)
     dist.destroy_process_group()
 

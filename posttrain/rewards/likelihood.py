@@ -22,6 +22,8 @@ from posttrain.rollout import Message, Rollout, Score
 
 Tokens = Sequence[tuple[int | None, float]]
 """The id and log-prob of each token; the first one has neither."""
+TOKEN_BYTES: Final = 512
+"""Bytes of a reply for one log-prob: its id, number, rank and the token's text, which JSON may escape."""
 PROBES: Final = tuple([{"role": "user", "content": "A"}, {"role": "assistant", "content": text}] for text in "BC")
 """Conversations that end in the same way: with what the template writes after an answer."""
 
@@ -38,8 +40,6 @@ class LikelihoodOptions(ConnectionParams):
 
 class Likelihood(Connection):
     """Asks for the log-probs of conversations."""
-
-    largest = 2**26
 
     def __init__(self, options: LikelihoodOptions, where: str, ends: Collection[int] = ()) -> None:
         """`ends`: the policy's tokens that end a turn."""
@@ -92,7 +92,9 @@ class Likelihood(Connection):
             "model": self._params.model, "messages": [dict(message) for message in messages],
             "add_generation_prompt": opened, "prompt_logprobs": 0, "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
-        return await self.post(client, f"{self._params.url.rstrip('/')}/chat/completions", body, _read)
+        # a token has at least a byte of the text, but for those that the template adds
+        largest = 2**20 + len(json.dumps(body["messages"])) * TOKEN_BYTES
+        return await self.post(client, f"{self._params.url.rstrip('/')}/chat/completions", body, _read, largest)
 
 
 def common(first: Tokens, second: Tokens) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +16,15 @@ from posttrain.rollout import Rollout, Score
 
 SECONDS: Final = 1.0
 """CPU time that one match may take. The package `regex` can be interrupted; `re` of the standard library cannot."""
+LONGEST: Final = 10_000
+"""Characters of a pattern."""
+MOST: Final = 100_000
+"""Characters of a pattern whose repeats are written out: the package takes about 300 bytes for each."""
+_TOKEN: Final = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|(?P<open>\()|(?P<close>\))|\{(?P<least>\d+)(?:,\d*)?\}|(?P<other>[*+?|])|.",
+    re.DOTALL,
+)
+"""The parts of a pattern: an escape or a set counts as a character."""
 Match = Literal["search", "full"]
 
 
@@ -39,11 +49,34 @@ def pattern_score(pattern: str, text: str, match: Match) -> Score:
 
 def valid_pattern(pattern: str) -> str:
     """Return the pattern, if it is a regular expression."""
+    if len(pattern) > LONGEST:
+        raise ValueError(f"{excerpt(pattern)} has {len(pattern):,} characters. Write at most {LONGEST:,}")
+    if (size := written_out(pattern)) > MOST:
+        what = f"{excerpt(pattern)} is {size:,} characters long with its repeats written out"
+        raise ValueError(f"{what}, which takes gigabytes. Repeat at most {MOST:,} in all, or use + and *")
     try:
         _compiled(pattern)
     except (regex.error, RecursionError) as error:
         raise ValueError(f"{excerpt(pattern)} is not a regular expression ({error})") from error
     return pattern
+
+
+def written_out(pattern: str) -> int:
+    """Return about how many characters a pattern has once each {n} is written n times, as the package compiles it."""
+    outer, size, last = list[int](), 0, 0
+    for token in _TOKEN.finditer(pattern):
+        if token["open"]:
+            outer.append(size)
+            size = last = 0
+        elif token["close"]:
+            last = max(size, 1)
+            size = last + (outer.pop() if outer else 0)
+        elif token["least"]:
+            times = max(int(token["least"][:9]), 1)
+            size, last = size + last * (times - 1), last * times
+        elif not token["other"]:
+            size, last = size + 1, 1
+    return size
 
 
 @lru_cache

@@ -168,6 +168,9 @@ class WeightedReward(Params):
     timeout: float = Field(10.0, gt=0, description="seconds for one call of a reward in worker processes")
     workers: int = Field(2, ge=1, le=64, description="worker processes")
     concurrency: int = Field(16, ge=1, description="calls of an `async` function at a time in each worker process")
+    env: list[str] = Field(
+        [], description="names of variables with secrets that the worker processes get; others are not given to them"
+    )
     options: SerializeAsAny[Params] = Field(default_factory=NoOptions, description="the reward's own options")
 
     @model_validator(mode="after")
@@ -198,7 +201,7 @@ class WeightedReward(Params):
         return type(self.options)(**{**defaults, **own})
 
 
-WORKER_KEYS = frozenset({"timeout", "workers", "concurrency"})
+WORKER_KEYS = frozenset({"timeout", "workers", "concurrency", "env"})
 TERM_KEYS = frozenset({"type", "weight", "gate", "normalise", "shaping"})
 """The keys of every reward in params.yaml in addition to its own options."""
 

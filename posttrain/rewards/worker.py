@@ -22,8 +22,8 @@ from functools import cache
 from typing import Any, TextIO
 
 from posttrain.errors import PosttrainError
-from posttrain.measure.masking import MaskedStream
 from posttrain.measure.stall import print_stacks_on_signal
+from posttrain.measure.terminal import make_streams_safe
 from posttrain.params.params import PARAMS_FILE, check
 from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
@@ -39,7 +39,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     print_stacks_on_signal()
     requests, answers = _private_pipes()
-    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
+    make_streams_safe()
     setup = json.loads(requests.readline())
     try:
         answer = _steps(setup["task"]) if "task" in setup else _scores(setup)

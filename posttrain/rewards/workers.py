@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,11 @@ from posttrain import errors
 from posttrain.errors import RewardError
 from posttrain.isolation.child import Child, DiedError, TooSlowError
 from posttrain.isolation.pool import Pool
+from posttrain.measure.masking import names_in_params, secret_variables
+from posttrain.params.formats import texts_in
 from posttrain.params.params import Params
 from posttrain.params.user_code import is_import_path
+from posttrain.processes.own_command import PASSED
 from posttrain.rewards import worker
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Rollout, Score, Status
@@ -24,17 +28,26 @@ GRACE = 5.0
 """Seconds beyond its own time limit that a process of an `async` function has."""
 
 
-def worker_pool(setup: Mapping[str, Any], size: int) -> Pool:
+def worker_pool(setup: Mapping[str, Any], size: int, env: Collection[str] | None = None) -> Pool:
     """Make a pool of processes that run one reward or one task.
+
+    They get the variables with secrets that `env` names; without it those that params.yaml names.
 
     Example: `worker_pool({"task": "my_tool:task", "label": "task 'my_tool:task'"}, 2).ask(request, seconds=10.0)`
     """
-    return Pool(partial(_started, setup), size)
+    return Pool(partial(_started, setup, worker_environment(env)), size)
 
 
-def _started(setup: Mapping[str, Any]) -> Child:
+def worker_environment(env: Collection[str] | None) -> dict[str, str]:
+    """Return this process's variables without the secrets that are not named."""
+    known = library_environment()
+    secret = secret_variables(known).keys() - {*PASSED, *(names_in_params() if env is None else env)}
+    return {name: value for name, value in known.items() if name not in secret}
+
+
+def _started(setup: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
     """Start a process and wait until it has imported the user's module."""
-    child = Child(library_command(worker.__name__), library_environment())
+    child = Child(library_command(worker.__name__), environment)
     try:
         answer = child.ask(setup, START_SECONDS)
     except (DiedError, TooSlowError) as error:
@@ -46,6 +59,15 @@ def _started(setup: Mapping[str, Any]) -> Child:
         kind, what, where, fix = answer["error"]
         raise getattr(errors, kind)(what=what, where=where, fix=fix)
     return child
+
+
+def _set(env: Sequence[str], reward: str, where: str) -> Sequence[str]:
+    """Return the names of variables, which must be set."""
+    if unset := [name for name in env if name not in os.environ]:
+        what = f"the environment variable {unset[0]} is not set"
+        fix = f"Run with {unset[0]}=... in the environment, or remove its name there"
+        raise RewardError(what=what, where=f"{where}.{reward}.env", fix=fix)
+    return env
 
 
 class Workers:
@@ -68,7 +90,7 @@ class Workers:
         self._slow: Status = "timeout" if is_import_path(term.type or name) else "unparseable"
         """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
-        self._pool = worker_pool(setup, term.workers)
+        self._pool = worker_pool(setup, term.workers, {*_set(term.env, name, where), *texts_in(setup["options"])})
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
         """Return a score of each rollout, in their order."""

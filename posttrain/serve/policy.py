@@ -81,6 +81,7 @@ class Policy:
         self.text = load_text(folder)
         self.weights = Digests().of(str(folder))
         self._model, self._device = frozen_on(load_policy(folder), runtime), runtime.device
+        self._longest = max(map(len, self.text.tokenizer.get_vocab()))
         self._sampler = LocalSampler(self._model, self.text.stops, runtime, model)
 
     def answer(self, jobs: Sequence[Job]) -> list[Answers | PosttrainError]:
@@ -90,6 +91,7 @@ class Policy:
         sampling: dict[str, SamplingParams] = {}
         for place, job in enumerate(jobs):
             try:
+                self._check_size(job.messages)
                 ids = self.text.prompt(job.messages)
                 params = self._fitting(job.sampling, len(ids))
             except PosttrainError as error:
@@ -128,7 +130,16 @@ class Policy:
 
     def score_chat(self, messages: Sequence[Mapping[str, str]], *, opened: bool) -> Scored:
         """Return the log-probs of a conversation's tokens; `opened`: up to where the model would answer."""
+        self._check_size(messages)
         return self.score(self.text.prompt(messages) if opened else self.text.whole([messages])[0], 1)
+
+    def _check_size(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Refuse a conversation that cannot fit before its tokens are counted, which takes minutes for megabytes."""
+        context, size = self._sampler.context, sum(len(turn["content"]) for turn in messages)
+        if context is not None and size > context * self._longest:
+            what = f"the conversation has {size:,} characters, more than the model's context of {context} tokens can"
+            what += f" hold (its longest token has {self._longest})"
+            raise DataError(what=what, where=self._sampler.version, fix="Shorten it")
 
     def token(self, token: int) -> str:
         """Return the text of one token."""

@@ -7,7 +7,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -33,7 +33,7 @@ class Turn(Params):
     """A turn of the conversation."""
 
     role: Literal["system", "user", "assistant", "tool"] = Field(description="who speaks")
-    content: str | list[TextPart] = Field(description="the text of the message")
+    content: str | Annotated[list[TextPart], Field(max_length=10_000)] = Field(description="the text of the message")
 
 
 class StreamOptions(Params):
@@ -46,7 +46,7 @@ class ChatRequest(Params):
     """The body of POST /v1/chat/completions."""
 
     model: str = Field(description="the served model, as /v1/models names it")
-    messages: list[Turn] = Field(min_length=1, description="the conversation")
+    messages: list[Turn] = Field(min_length=1, max_length=10_000, description="the conversation")
     n: int = Field(1, ge=1, le=128, description="completions")
     temperature: float = Field(1.0, ge=0, le=10, description="0: the likeliest token at each step")
     top_p: float = Field(1.0, gt=0, le=1, description="sample from the likeliest tokens with this probability")
@@ -105,7 +105,7 @@ class TokensRequest(Params):
     """The body of POST /v1/completions: the log-probs of a text's tokens, as vLLM returns them."""
 
     model: str = Field(description="the served model, as /v1/models names it")
-    prompt: list[int] = Field(min_length=2, description="token ids")
+    prompt: list[int] = Field(min_length=2, max_length=2**20, description="token ids")
     prompt_logprobs: int = Field(ge=1, le=1000, description="likeliest tokens at each place; the token itself is added")
     max_tokens: Literal[1] = Field(1, description="only 1")
     temperature: Literal[0] = Field(0, description="only 0")

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from posttrain.errors import ParamsError, PosttrainError
 from posttrain.pipeline.user_cache import cache_folder
+from posttrain.serve.connections import Busy, Connection
 from posttrain.serve.loopback import HOST, listening
 from posttrain.serve.policy import Answers, Job, Policy
 from posttrain.serve.requests import (
@@ -38,8 +40,10 @@ SECRET = "POSTTRAIN_SERVE_KEY"
 """The environment variable with the secret, if the user chooses it."""
 LARGEST = 4 * 2**20
 """Bytes of a request."""
-CONNECTIONS = 256
-"""Connections at a time; further ones get 503."""
+MOST = 16 * LARGEST
+"""Bytes of a request that is too large after which its connection is closed."""
+BODY_S = 30.0
+"""Seconds that the body of a request may take."""
 GRACE_S = 10
 """Seconds that Ctrl-C waits for requests in progress."""
 
@@ -112,30 +116,19 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         served = {"id": name, "object": "model", "owned_by": "posttrain", "weights": policy.weights}
         return JSONResponse({"object": "list", "data": [served]})
 
-    def checked(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            if not _authorised(request, secret):
-                return _refusal(401, _NO_KEY, "invalid_api_key")
-            try:
-                return await answer(request)
-            except PosttrainError as error:
-                return _refusal(400, error.what if isinstance(error, ParamsError) else str(error), "invalid_request")
-
-        return endpoint
-
     def another(model: str) -> Response | None:
         text = f"the model '{model:.100}' is not served; this is {name}"
         return None if model == name else _refusal(404, text, "model_not_found")
 
     async def chat(request: Request) -> Response:
-        asked = parsed(await _body(request), ChatRequest)
+        asked = await asyncio.to_thread(parsed, await _body(request), ChatRequest)
         if refusal := another(asked.model):
             return refusal
         if asked.prompt_logprobs is not None:
             return await _scored(policy, asked, batcher.turn)
         found = await _unless_gone(request, asyncio.ensure_future(batcher.answer(asked.job())))
         if found is None:
-            return Response(status_code=499)
+            return _GONE
         if isinstance(found, PosttrainError):
             raise found
         if asked.stream:
@@ -143,7 +136,7 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
         return JSONResponse(reply(policy, asked, found))
 
     async def tokens(request: Request) -> Response:
-        asked = parsed(await _body(request), TokensRequest)
+        asked = await asyncio.to_thread(parsed, await _body(request), TokensRequest)
         if refusal := another(asked.model):
             return refusal
         async with batcher.turn:
@@ -152,10 +145,28 @@ def application(policy: Policy, name: str, secret: str) -> Starlette:
 
     routes = [
         Route("/v1/models", models, methods=["GET"]),
-        Route("/v1/chat/completions", checked(chat), methods=["POST"]),
-        Route("/v1/completions", checked(tokens), methods=["POST"]),
+        Route("/v1/chat/completions", _checked(chat, secret), methods=["POST"]),
+        Route("/v1/completions", _checked(tokens, secret), methods=["POST"]),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Busy)])
+
+
+def _checked(answer: Callable[[Request], Awaitable[Response]], secret: str) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that asks for the key, and says what is wrong with a request."""
+
+    async def endpoint(request: Request) -> Response:
+        if not _authorised(request, secret):
+            return _refusal(401, _NO_KEY, "invalid_api_key")
+        try:
+            return await answer(request)
+        except ClientDisconnect:
+            return _GONE
+        except _BodyError as error:
+            return _refusal(error.status, str(error), "invalid_request")
+        except PosttrainError as error:
+            return _refusal(400, error.what if isinstance(error, ParamsError) else str(error), "invalid_request")
+
+    return endpoint
 
 
 async def _scored(policy: Policy, asked: ChatRequest, turn: asyncio.Lock) -> Response:
@@ -164,6 +175,8 @@ async def _scored(policy: Policy, asked: ChatRequest, turn: asyncio.Lock) -> Res
     return JSONResponse(chat_scores(policy, asked, found))
 
 
+_GONE = Response(status_code=499)
+"""For a client that has closed the connection, which gets nothing."""
 _NO_KEY = "send the server's key as 'Authorization: Bearer KEY'"
 
 
@@ -185,13 +198,30 @@ async def _unless_gone(request: Request, task: asyncio.Future[Result]) -> Result
     return task.result()
 
 
+class _BodyError(Exception):
+    """A body that is not read to its end."""
+
+    def __init__(self, status: int, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
 async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST:
-            what = f"the body has more than {LARGEST // 2**20} MiB"
-            raise ParamsError(what=what, where="request", fix="Send less text")
+    """Return the body; one that is too large is read on, without being kept, since clients first send all of it."""
+    body, size = bytearray(), 0
+    too_large = _BodyError(413, f"the body has more than {LARGEST // 2**20} MiB. Send less text")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= LARGEST:
+                    body += chunk
+                elif size > MOST:
+                    raise too_large
+    except TimeoutError as error:
+        raise _BodyError(408, f"the body did not come within {BODY_S:g} s. Send it at once") from error
+    if size > LARGEST:
+        raise too_large
     return bytes(body)
 
 
@@ -207,7 +237,8 @@ def serve(model: str, port: int, threads: int) -> str:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                limit_concurrency=CONNECTIONS,
+                http=Connection,
+                ws="none",
                 timeout_graceful_shutdown=GRACE_S,
             )
             print(f"serving {model} at http://{HOST}:{port}/v1; its key is in {place}. Ctrl-C ends it", flush=True)

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from posttrain.errors import FREE_MEMORY, DataError
+from posttrain.tables.arrow_sizes import AFTER_MAGIC, MAGIC, shared_size, unpacked_sizes
 from posttrain.tables.failures import first_line, printable, short_repr
-from posttrain.tables.store import DECODE_ERRORS, check_decoded_size, ran_out_of_memory
+from posttrain.tables.store import DECODE_ERRORS, check_decoded_size, check_size, ran_out_of_memory
 from posttrain.workspace import free_memory
 
 Row = dict[str, Any]
@@ -100,7 +101,8 @@ def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
 def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str] = ()) -> Iterator[Numbered]:
     """Yield the rows of Arrow batches with the wanted columns; `names` are the columns if they are known before."""
     columns.seen.update(dict.fromkeys(_unique(names)))
-    number = 0
+    number = size = 0
+    allowed = int(free_memory() / 3)
     for batch in batches:
         columns.seen.update(dict.fromkeys(_unique(batch.schema.names)))
         wanted = [name for name in batch.schema.names if name in columns.wanted]
@@ -108,6 +110,8 @@ def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Seque
         for start in range(0, chosen.num_rows, _BATCH):
             few = chosen.slice(start, _BATCH)
             few.validate(full=True)
+            size += sum(map(shared_size, few.columns))
+            check_size(size, allowed)
             for row in few.to_pylist():
                 number += 1
                 yield number, row
@@ -123,14 +127,23 @@ def _read_parquet(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
 
 
 def _read_arrow(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:
-    is_file = stream.read(6) == b"ARROW1"
+    start, allowed, size = AFTER_MAGIC if stream.read(len(MAGIC)) == MAGIC else 0, int(free_memory() / 3), 0
+    for part in unpacked_sizes(stream, start):
+        size += part
+        check_size(size, allowed)
     stream.seek(0)
-    if is_file:
-        reader = pa.ipc.open_file(stream)
-        batches = (reader.get_batch(nth) for nth in range(reader.num_record_batches))
-    else:
-        batches = reader = pa.ipc.open_stream(stream)
-    yield from arrow_rows(batches, columns, reader.schema.names)
+    batches = pa.ipc.open_file(stream).num_record_batches if start else None
+    stream.seek(start)  # the messages in their order: the index at a file's end could name one a million times
+    reader, read = pa.ipc.open_stream(stream), list[int]()
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            read.append(batch.num_rows)
+            yield batch
+
+    yield from arrow_rows(counted(), columns, reader.schema.names)
+    if batches not in (None, len(read)):
+        raise ValueError(f"its index names {batches:,} batches, and it has {len(read):,}")
 
 
 def _read_jsonl(stream: BinaryIO, columns: Columns) -> Iterator[Numbered]:  # noqa: ARG001

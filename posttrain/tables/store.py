@@ -25,6 +25,7 @@ from posttrain.params.formats import TABLES, UPGRADE, check_format
 from posttrain.pipeline.fsync import sync
 from posttrain.tables.columns import COLUMNS, Kind
 from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
+from posttrain.tables.parquet_pages import page_sizes
 from posttrain.workspace import atomic_path, free_memory
 
 _MAGIC: Final = b"PAR1"
@@ -183,6 +184,8 @@ _ROW_GROUP: Final = 65_536
 _BATCH: Final = 4096
 _WIDTH: Final = 8
 """Bytes of every decoded value, whatever its type, in addition to a text's own bytes."""
+_LARGEST_PAGE: Final = 512 * 2**20
+"""Bytes of a page, which takes up to 8 times as much memory: writers begin another after a megabyte or 1024 rows."""
 _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 """Encodings that store a text once and use it for many rows."""
 
@@ -218,8 +221,9 @@ def _opened(file: Path) -> pa.OSFile:
 def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | None = None) -> None:
     """Refuse a file whose columns would decode to more than `limit` bytes, by default a third of the free memory.
 
-    A few megabytes can decode to many gigabytes: a text that is stored once and used by every row. The footer gives
-    an exact size for all but such texts; where they may be too large they are measured, without decoding them.
+    A page of it may not be too large either. A few megabytes can decode to many gigabytes: a text that is stored once
+    and used by every row. The pages give an exact size for all but such texts; where they may be too large they are
+    measured, without decoding them.
     """
     allowed = int(free_memory() / 3) if limit is None else limit
     size, unsure = 0, []
@@ -229,20 +233,36 @@ def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | 
             for nth in range(footer.num_columns):
                 chunk = footer.row_group(group).column(nth)
                 if chunk.path_in_schema.split(".")[0] in columns:
-                    size += max(chunk.total_uncompressed_size, chunk.num_values * _WIDTH)
-                    most = chunk.num_values * chunk.total_uncompressed_size
+                    stored = _unpacked_size(stream, chunk, min(_LARGEST_PAGE, allowed * 3 // 8))
+                    stored = max(stored, chunk.total_uncompressed_size)
+                    size += max(stored, chunk.num_values * _WIDTH)
+                    most = chunk.num_values * stored
                     if _SHARED & set(chunk.encodings) and most > allowed // footer.num_row_groups // footer.num_columns:
-                        unsure.append((group, chunk.path_in_schema, chunk.total_uncompressed_size))
-    _check_size(size, allowed)
+                        unsure.append((group, chunk.path_in_schema, stored))
+    check_size(size, allowed)
     for group, path, stored in unsure:
         texts = 0
         for length in _text_lengths(stream, group, path):
             texts += length
-            _check_size(size + texts - stored, allowed)
+            check_size(size + texts - stored, allowed)
         size += max(0, texts - stored)
 
 
-def _check_size(size: int, allowed: int) -> None:
+def _unpacked_size(stream: BinaryIO, chunk: Any, most: int) -> int:
+    """Return the bytes of a column chunk's pages when they are unpacked; refuses a page that is too large."""
+    start, size = chunk.data_page_offset, 0
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    for page in page_sizes(stream, start, chunk.total_compressed_size):
+        if page > most:
+            what = f"column {chunk.path_in_schema} has a page of {page / 1e9:.2f} GB, as for a cell that is too large"
+            raise ValueError(f"{what}; a page may have {most / 1e9:.2f} GB. Write smaller cells or pages")
+        size += page
+    return size
+
+
+def check_size(size: int, allowed: int) -> None:
+    """Refuse a file that is larger in memory than is allowed."""
     if size > allowed:
         raise ValueError(
             f"it decodes to {size / 1e9:.1f} GB or more, and at most {allowed / 1e9:.1f} GB fit in the free memory"

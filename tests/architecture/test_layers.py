@@ -41,7 +41,7 @@ THIRD_PARTY = {
     "posttrain.sandbox": set(),
     "posttrain.params.slots": {"pydantic"},
     "posttrain.params.stage_table": set(),
-    "posttrain.measure": {"psutil", "torch"},
+    "posttrain.measure": {"colorama", "psutil", "torch"},  # colorama: to keep DVC from wrapping streams in it
 }
 
 

@@ -271,6 +271,8 @@ def test_a_right_reward_is_called_on_the_first_prompt() -> None:
 ENDINGS = {
     "os._exit": ("import os\nos._exit(0)\n", "it calls os._exit(0) at import"),
     "sys.exit": ("import sys\nsys.exit(0)\n", "it calls sys.exit(0) at import"),
+    "KeyboardInterrupt": ("raise KeyboardInterrupt\n", "it raises KeyboardInterrupt at import"),
+    "another BaseException": ("raise GeneratorExit('no')\n", "cannot be imported (GeneratorExit: no)"),
     "loop": ("while True:\n    pass\n", "its import takes longer than 0.5 s"),
 }
 
@@ -281,9 +283,47 @@ def test_a_module_that_does_not_end_its_import_is_an_error(ending: str, monkeypa
     Path("custom/ending.py").write_text(code)
     monkeypatch.setattr(user_code, "IMPORT_SECONDS", 0.5)
     for _ in range(2):
-        with pytest.raises(ParamsError, match=r"custom/ending.py: ") as caught:
+        with pytest.raises(ParamsError, match=r"custom/ending.py") as caught:
             load_object("ending:good", "reward")
         assert said in str(caught.value)
+
+
+CLOSES = {
+    "streams": ("import sys\nsys.stdout.close()\nsys.stderr.close()\nsys.__stdout__.close()\nsys.__stderr__.close()\n"),
+    "descriptors": "import os\nos.close(1)\nos.close(2)\n",
+}
+LOADS = """
+from posttrain.errors import ParamsError
+from posttrain.measure.terminal import make_streams_safe
+from posttrain.params.user_code import load_object
+import sys
+
+if sys.argv[1] == "safe":
+    make_streams_safe()
+try:
+    load_object("closing:good", "reward")
+except ParamsError as error:
+    print(error)
+    print(error, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("streams", ["plain", "safe"])
+@pytest.mark.parametrize("what", CLOSES)
+def test_a_module_that_closes_the_output_is_an_error_that_is_said(what: str, streams: str) -> None:
+    Path("custom/closing.py").write_text(CLOSES[what])
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, streams], env=environment() | {"PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    for said in (done.stdout, done.stderr):
+        assert "custom/closing.py: it closes stdout and stderr at import" in said, done
+
+
+def test_ctrl_c_during_an_import_is_no_fault_of_the_file() -> None:
+    Path("custom/pressed.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nx = 1\n")
+    with pytest.raises(KeyboardInterrupt):
+        load_object("pressed:x", "reward")
 
 
 @pytest.mark.slow

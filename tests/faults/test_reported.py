@@ -20,17 +20,26 @@ from tests.marks import slow_except
 from tests.workspace import ROOT, environment
 
 SECRET = "sk-9f8e7d6c5b4a"
+TWO_LINES = "MIIEvQIBADANBg\nkqhkiG9w0BAQEF"
 NOISY = """import os
 import sys
 
 from posttrain.measure.stage_log import start_log
-from posttrain.measure.masking import MaskedStream
+from posttrain.measure.terminal import make_streams_safe
 
 if sys.argv[1] == "stage":
     start_log("online@a")
 else:  # as a worker process of a reward does
-    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
+    make_streams_safe()
 print("key is", os.environ["MY_JUDGE"], flush=True)
+key = os.environ["MY_JUDGE"]
+print(key[:5], end="", flush=True)
+print(key[5:])
+for letter in key:
+    sys.stderr.write(letter)
+sys.stderr.write("\\n")
+for line in os.environ["SSH_KEY"].splitlines():
+    print(line)
 print("token is", os.environ["HF_TOKEN"], file=sys.stderr)
 raise ValueError("cannot log in with " + os.environ["MY_JUDGE"])
 """
@@ -65,11 +74,12 @@ def test_secrets_are_hidden_and_ordinary_words_are_not(tmp_path: Path, monkeypat
 def test_what_an_own_reward_prints_or_raises_has_no_secret(tmp_path: Path, process: str) -> None:
     (tmp_path / "params.yaml").write_text("online: {runs: {a: {reward: {judge: {key: MY_JUDGE}}}}}\n")
     (tmp_path / "noisy.py").write_text(NOISY)
-    done = posttrain(tmp_path, "noisy.py", process, MY_JUDGE=SECRET, HF_TOKEN=f"hf_{SECRET}")
+    done = posttrain(tmp_path, "noisy.py", process, MY_JUDGE=SECRET, HF_TOKEN=f"hf_{SECRET}", SSH_KEY=TWO_LINES)
     said = done.stdout + done.stderr + "".join(file.read_text() for file in tmp_path.glob("logs/*.log"))
     assert "key is ***" in done.stdout and "token is ***" in done.stderr
     assert "ValueError: cannot log in with ***" in done.stderr
-    assert SECRET not in said
+    assert SECRET not in said and not any(line in said for line in TWO_LINES.splitlines())
+    assert done.stdout.count("***") == 3, "the two lines of a key count as one"
 
 
 LIMITED = """import resource, sys

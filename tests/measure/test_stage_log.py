@@ -18,8 +18,10 @@ from posttrain.measure.stage_log import start_log
 
 start_log("online@grpo")
 print("run", sys.argv[1])
-print("\\r\\x1b[2Kstep 1", end="", file=sys.stderr)
-print("\\r\\x1b[2Kstep 2", file=sys.stderr)
+from posttrain.measure.terminal import Coded
+
+sys.stderr.write(Coded("\\r\\x1b[2Kstep 1"))
+sys.stderr.write(Coded("\\r\\x1b[2Kstep 2\\n"))
 print("a line in", end=" ")
 print("two parts")
 assert sys.stdout.fileno() == 1 and not sys.stdout.isatty()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.params import Params, check
 from posttrain.rewards import score
@@ -92,6 +92,14 @@ class Weight(Params):
 @rule(Weight)
 def with_options(rollout, options):
     return float(options.most)
+
+class Keyed(Params):
+    key: str = Field("", description="the name of a variable")
+
+@rule(Keyed)
+def secrets(rollout, options):
+    names = "MY_SERVICE_TOKEN", "PGPASSWORD", "POSTTRAIN_SERVE_KEY", "LOOKUP_KEY"
+    return Score(0.0, answer=" ".join(name for name in names if name in os.environ))
 
 started = os.getpid()
 
@@ -192,6 +200,28 @@ def test_what_is_compared_is_asked_again_as_a_whole(workspace: Path, monkeypatch
     monkeypatch.setattr(score, "PAUSE_S", 0.05)
     found = scores_by(reward_of("ranked", wait_above=0.1), "a", "b", "c")
     assert [one.value for one in found] == [3.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        ({}, ""),
+        ({"env": ["MY_SERVICE_TOKEN"]}, "MY_SERVICE_TOKEN"),
+        ({"env": ["PGPASSWORD"], "key": "LOOKUP_KEY"}, "PGPASSWORD LOOKUP_KEY"),
+    ],
+)
+def test_workers_get_the_secrets_that_their_options_name(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], given: str
+) -> None:
+    for name in ("MY_SERVICE_TOKEN", "PGPASSWORD", "POSTTRAIN_SERVE_KEY", "LOOKUP_KEY"):
+        monkeypatch.setenv(name, f"value-of-{name}")
+    assert scores("secrets", "a", **settings)[0].answer == given
+
+
+def test_a_variable_that_is_not_set_is_named(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_SERVICE_TOKEN", raising=False)
+    with pytest.raises(RewardError, match=r"online.runs.a.faulty_rewards:secrets.env: .*MY_SERVICE_TOKEN is not set"):
+        scores("secrets", "a", env=["MY_SERVICE_TOKEN"])
 
 
 def test_numbers_of_numpy_in_a_score_are_plain_ones(workspace: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -144,12 +146,54 @@ def test_log_probs_of_a_conversation_are_asked_for_with_temperature_0(served: Se
         (b"\xff", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
         (b"[]", "request = []"),
-        (b" " * (5 * 2**20), "more than 4 MiB"),
     ],
 )
 def test_bodies_that_are_no_request(served: Served, body: bytes, said: str) -> None:
     status, reply = served.ask("/chat/completions", body)
     assert status == 400 and said in reply["error"]["message"]
+
+
+def test_a_body_that_is_too_large_is_refused(served: Served) -> None:
+    status, reply = served.ask("/chat/completions", b" " * (5 * 2**20))
+    assert status == 413 and "more than 4 MiB" in reply["error"]["message"]
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_its_tokens_are_counted(served: Served, model: Path) -> None:
+    """4 MB take minutes to divide into tokens, and everybody else waits."""
+    long = {"messages": [{"role": "user", "content": "1+1=" * 1_000_000}]}
+    for settings in (long, {**long, **SCORED}):
+        status, reply = served.ask("/chat/completions", {"model": str(model), **settings})
+        message = reply["error"]["message"]
+        assert status == 400 and "4,000,000 characters, more than the model's context of 256 tokens" in message
+    assert asked(served, model, max_tokens=1)["choices"]
+
+
+def test_idle_connections_take_no_place_from_requests(served: Served, model: Path) -> None:
+    host, port = served.url.removeprefix("http://").removesuffix("/v1").split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(150)]
+    begun = [socket.create_connection((host, int(port))) for _ in range(150)]
+    for one in begun:
+        one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
+    try:
+        assert served.ask("/models")[0] == 200 and asked(served, model, max_tokens=1)["choices"]
+        idle[0].settimeout(30)
+        assert idle[0].recv(1) == b"", "the longest idle one is closed"
+    finally:
+        for one in (*idle, *begun):
+            one.close()
+
+
+def test_a_client_that_hangs_up_is_no_error(model: Path, serve: Callable[..., Served]) -> None:
+    started = serve(model)
+    host, port = started.url.removeprefix("http://").removesuffix("/v1").split(":")
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {started.key}\r\n"
+    body = json.dumps({"model": str(model), "messages": TALK, "max_tokens": 200, "n": 128}).encode()
+    for sent in (b"{", body[:-5], body):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + sent)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+    assert started.ask("/models")[0] == 200
+    assert started.end() == 0 and "Traceback" not in started.output, started.output
 
 
 def test_without_the_secret_nothing_is_answered(served: Served, model: Path) -> None:

@@ -2,6 +2,9 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import Literal
+
+from posttrain.measure.terminal import Coded
 
 EXAMPLE = "mine/chat base/start --rows 5 --html preview.html"
 DOING = "reading rows"
@@ -25,12 +28,16 @@ def run(arguments: Namespace) -> str:
     from posttrain.commands.preview.text import preview
     from posttrain.commands.target import target
 
-    return preview(
+    style: Literal["colour", "plain"] = "plain"
+    if arguments.color or (sys.stdout.isatty() and not arguments.json):
+        style = "colour"
+    shown = preview(
         arguments.table,
         arguments.model,
         rows=arguments.rows,
-        style="colour" if arguments.color or (sys.stdout.isatty() and not arguments.json) else "plain",
+        style=style,
         html=target(arguments.html, "preview --html", ".html") if arguments.html else None,
         turns=arguments.turns,
         longest=arguments.max_tokens,
     )
+    return Coded(shown) if style == "colour" and not arguments.html else shown

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import Field, field_validator
 
-from posttrain.errors import RewardError
+from posttrain.errors import RewardError, excerpt
 from posttrain.params.params import Params
 from posttrain.rollout import Status
 
@@ -112,9 +112,6 @@ class TryAgainError(Exception):
 class Connection:
     """Asks one endpoint; its counts are those of this process."""
 
-    largest = 2**20
-    """Bytes of a reply."""
-
     def __init__(self, params: ConnectionParams, where: str) -> None:
         self._params, self._where = params, where
         self._headers = {"Accept-Encoding": "identity"}
@@ -136,15 +133,25 @@ class Connection:
         ) as client:
             yield client
 
-    async def post(self, client: httpx.AsyncClient, url: str, body: Mapping[str, Any], read: Callable[[bytes], T]) -> T:
-        """Return what `read` makes of a reply, or NoReply; a request that is refused as a whole raises RewardError."""
+    async def post(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        body: Mapping[str, Any],
+        read: Callable[[bytes], T],
+        largest: int = 2**20,
+    ) -> T:
+        """Return what `read` makes of a reply of at most `largest` bytes, or NoReply.
+
+        A request that is refused as a whole raises RewardError.
+        """
         async with self._slots:
             for number in range(self._params.retries + 1):
                 self._check_given_up()
                 await self._turn()
                 self._check_given_up()
                 try:
-                    found = read(await self._try(client, url, body))
+                    found = read(await self._try(client, url, body, largest))
                 except TryAgainError as error:
                     failed, wait = str(error), max(error.wait, _backoff(number))
                 else:
@@ -170,13 +177,13 @@ class Connection:
         while (wait := max(start, self._paused_until) - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
-    async def _try(self, client: httpx.AsyncClient, url: str, body: Mapping[str, Any]) -> bytes:
+    async def _try(self, client: httpx.AsyncClient, url: str, body: Mapping[str, Any], largest: int) -> bytes:
         params = self._params
         body = {name: value for name, value in {**body, **params.body}.items() if value is not None}
         self.counts["requests"] += 1
         try:
             async with asyncio.timeout(params.timeout), client.stream("POST", url, json=body) as response:
-                content = await self._limited(response)
+                content = await limited(response, largest)
         except TimeoutError as error:
             raise TryAgainError(f"no reply within {params.timeout:g} s") from error
         except httpx.TimeoutException as error:
@@ -186,14 +193,6 @@ class Connection:
         if response.status_code != 200:
             self._refused(response, content)
         return content
-
-    async def _limited(self, response: httpx.Response) -> bytes:
-        content = bytearray()
-        async for chunk in response.aiter_bytes(65_536):
-            content += chunk
-            if len(content) > self.largest:
-                raise TryAgainError(f"the reply is larger than {self.largest // 2**20} MiB")
-        return bytes(content)
 
     def _refused(self, response: httpx.Response, content: bytes) -> Never:
         status = response.status_code
@@ -219,6 +218,19 @@ class Connection:
             text = content.decode(errors="replace")
         secret = self._headers.get("Authorization", "").removeprefix("Bearer ")
         return " ".join((text.replace(secret, "***") if secret else text).split())[:200]
+
+
+async def limited(response: httpx.Response, largest: int) -> bytes:
+    """Return the bytes of a reply as they come: a compressed one, which was not asked for, may unpack to gigabytes."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise TryAgainError(f"the reply is compressed ({excerpt(encoding, 40)}), which was not asked for")
+    content = bytearray()
+    async for chunk in response.aiter_raw(65_536):
+        content += chunk
+        if len(content) > largest:
+            raise TryAgainError(f"the reply is larger than {largest // 2**20} MiB")
+    return bytes(content)
 
 
 def _secret(name: str, where: str) -> str:

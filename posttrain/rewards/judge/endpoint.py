@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from pydantic import Field
 
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, TryAgainError
+from posttrain.rewards.judge.connection import Connection, ConnectionParams, TryAgainError, limited
 from posttrain.rewards.usage import Usage
+
+LARGEST_LIST: Final = 2**20
+"""Bytes of a list of models."""
 
 
 class EndpointParams(ConnectionParams):
@@ -45,13 +49,18 @@ class Endpoint(Connection):
 
     async def weights(self, client: httpx.AsyncClient) -> str | None:
         """Return the digest of the served model's weights, as `posttrain serve` names it; None where nobody answers."""
+        url = f"{self._params.url.rstrip('/')}/models"
         try:
-            answer = await client.get(f"{self._params.url.rstrip('/')}/models")
-        except httpx.HTTPError:
+            async with asyncio.timeout(self._params.timeout), client.stream("GET", url) as response:
+                content = await limited(response, LARGEST_LIST)
+        except (httpx.HTTPError, TimeoutError):
             return None
+        except TryAgainError:
+            return ""
         try:
-            return next(str(entry["weights"]) for entry in answer.json()["data"] if entry["id"] == self._params.model)
-        except (ValueError, LookupError, TypeError, StopIteration):
+            data = json.loads(content)["data"]
+            return next(str(entry["weights"]) for entry in data if entry["id"] == self._params.model)
+        except (ValueError, LookupError, TypeError, StopIteration, RecursionError):
             return ""
 
     async def ask(self, client: httpx.AsyncClient, messages: Sequence[Mapping[str, str]]) -> Reply:

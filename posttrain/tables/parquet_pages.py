@@ -1,0 +1,99 @@
+"""How large the pages of a parquet column are once they are unpacked, read from their headers alone.
+
+A header is a struct of Thrift's compact protocol; its second field is the unpacked size, its third the packed one. What
+the footer says of sizes may be false, and the library unpacks what the pages say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+_WINDOW: Final = 2**20
+"""Bytes that a header may have."""
+_DEEPEST: Final = 16
+_NUMBERS: Final = (4, 5, 6)
+
+
+def page_sizes(stream: BinaryIO, start: int, length: int) -> Iterator[int]:
+    """Yield the unpacked bytes of each page of a column chunk; a header that is damaged raises ValueError."""
+    place, end = start, start + length
+    while place < end:
+        stream.seek(place)
+        header = _Header(stream.read(min(4096, end - place)))
+        try:
+            found = header.fields()
+        except IndexError:
+            stream.seek(place)
+            header = _Header(stream.read(min(_WINDOW, end - place)))
+            try:
+                found = header.fields()
+            except IndexError as error:
+                raise ValueError("the header of a page is damaged") from error
+        unpacked, packed = found.get(2, -1), found.get(3, -1)
+        if unpacked < 0 or not 0 <= packed <= end - place - header.place:
+            raise ValueError("the header of a page is damaged")
+        yield unpacked
+        place += header.place + packed
+
+
+class _Header:
+    """Reads a struct from bytes; IndexError where they end before it does."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.place = data, 0
+
+    def fields(self, depth: int = 0) -> dict[int, int]:
+        """Return the numbers of the struct by their field, and pass over the rest."""
+        if depth > _DEEPEST:
+            raise ValueError("the header of a page is nested too deeply")
+        found, field = dict[int, int](), 0
+        while byte := self._byte():
+            field = field + (byte >> 4) if byte >> 4 else self._number()
+            if byte & 15 in _NUMBERS:
+                found[field] = self._number()
+            else:
+                self._pass(byte & 15, depth)
+        return found
+
+    def _pass(self, kind: int, depth: int) -> None:
+        """Pass over a value of a field."""
+        match kind:
+            case 1 | 2:  # a bool, which is its kind
+                pass
+            case 3:
+                self._byte()
+            case 4 | 5 | 6:
+                self._number()
+            case 7:
+                self._skip(8)
+            case 8:
+                self._skip(self._varint())
+            case 9 | 10:
+                head = self._byte()
+                for _ in range(head >> 4 if head >> 4 < 15 else self._varint()):
+                    self._pass(3 if head & 15 in (1, 2) else head & 15, depth + 1)
+            case 12:
+                self.fields(depth + 1)
+            case _:
+                raise ValueError("the header of a page is damaged")
+
+    def _byte(self) -> int:
+        byte = self._data[self.place]
+        self.place += 1
+        return byte
+
+    def _skip(self, count: int) -> None:
+        self.place += count
+        if self.place > len(self._data):
+            raise IndexError
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while (byte := self._byte()) & 128 and shift < 63:
+            value, shift = value | (byte & 127) << shift, shift + 7
+        return value | byte << shift
+
+    def _number(self) -> int:
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)
