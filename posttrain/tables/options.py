@@ -27,7 +27,13 @@ class DropRows(Params):
     drop: float = Field(MOST_DROPPED, ge=0, le=1, description="the largest share of a source's rows that is left out")
 
 
-BadRows = Literal["stop", "drop"] | DropRows
+def _bad_rows_form(value: Any) -> str:
+    return SEVERAL if isinstance(value, dict | DropRows) else ONE
+
+
+BadRows = Annotated[
+    Annotated[Literal["stop", "drop"], Tag(ONE)] | Annotated[DropRows, Tag(SEVERAL)], Discriminator(_bad_rows_form)
+]
 BAD_ROWS: Final = (
     f"What to do with rows that break the table's rules: stop, drop up to {MOST_DROPPED:g} of them, or {{drop: SHARE}}"
 )

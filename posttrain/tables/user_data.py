@@ -160,17 +160,17 @@ def _more(read: ReadSource) -> str:
 def _reasons(
     rows: pl.DataFrame, failures: Sequence[Failure], refused: Sequence[tuple[int, RefusedRow]], sources: Sequence[int]
 ) -> list[str]:
-    """Return every reason with the number of its rows, the most frequent first."""
+    """Return every reason with the number of its rows, the most frequent first; among equal ones, rows not converted."""
     counts, alike = Counter[str](), dict[str, Counter[str]]()
     for nth, row in refused:
         if nth in sources:
             alike.setdefault(_kind_of(row.reason), Counter())[row.reason] += 1
-    for failure in failures:
-        reason = f"{failure.column} {failure.rule}"
-        counts[reason] += int(rows["source"].gather(failure.rows).is_in(sources).sum())
     for found in alike.values():
         example = next(iter(found))
         counts[example if len(found) == 1 else f"such as: {example}"] += found.total()
+    for failure in failures:
+        reason = f"{failure.column} {failure.rule}"
+        counts[reason] += int(rows["source"].gather(failure.rows).is_in(sources).sum())
     return [f"{rows_text(count)}: {reason}" for reason, count in counts.most_common() if count]
 
 

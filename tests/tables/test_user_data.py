@@ -817,3 +817,16 @@ def test_a_table_that_does_not_fit_the_memory_is_refused_before_it_fills_it(
     with pytest.raises(DataError, match=r"the first 16,384 rows take .* MB of memory, and .* MB more are not free"):
         load_table(FileTable(**source), "corpus", "data.files.mine.corpus")
     assert load_table(FileTable(**source, limit=5000), "corpus", "data.files.mine.corpus").height == 5000
+
+
+@pytest.mark.parametrize(
+    ("bad_rows", "said"),
+    [
+        ("skip", r"x\.bad_rows = 'skip': input should be 'stop' or 'drop'\."),
+        ({"drop": 2}, r"x\.bad_rows\.drop = 2: input should be less than or equal to 1\."),
+        ({"dropp": 0.1}, r"x\.bad_rows\.dropp: unknown key\. Did you mean 'drop'\?"),
+    ],
+)
+def test_errors_of_bad_rows_have_the_path_of_params_yaml(bad_rows: object, said: str) -> None:
+    with pytest.raises(ParamsError, match=said):
+        check(FileTable, {"path": "a.csv", "bad_rows": bad_rows}, where="x")
