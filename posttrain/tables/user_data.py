@@ -160,7 +160,7 @@ def _more(read: ReadSource) -> str:
 def _reasons(
     rows: pl.DataFrame, failures: Sequence[Failure], refused: Sequence[tuple[int, RefusedRow]], sources: Sequence[int]
 ) -> list[str]:
-    """Return every reason with the number of its rows, the most frequent first; among equal ones, rows not converted."""
+    """Return each reason with its number of rows, the most frequent first; unconverted rows win ties."""
     counts, alike = Counter[str](), dict[str, Counter[str]]()
     for nth, row in refused:
         if nth in sources:
