@@ -223,7 +223,7 @@ faults: env ## kill stages, edit and damage files, cut the power, and write docs
 fuzz: env ## give every stage bad input and write docs/reports/fuzz.md (about 15 minutes)
 	$(BIN)/python -m benchmarks.faults.fuzz
 
-hostile: env ## send hostile texts, replies and files through everything and write docs/reports/hostile.md (about 10 minutes)
+hostile: env ## send hostile texts, replies and files through everything and write docs/reports/hostile.md (5 to 15 minutes)
 	$(BIN)/python -m benchmarks.faults.hostile
 
 conformance: env ## test every objective against every law and write docs/reports/conformance.md

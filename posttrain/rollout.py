@@ -97,8 +97,9 @@ class Score:
         if self.status not in get_args(Status):
             raise ValueError(f"the status {self.status!r:.40} is unknown; use one of {', '.join(get_args(Status))}")
         for name in ("reason", "answer"):  # half a character, which a reply in JSON may hold, fits in no table
-            text = str(getattr(self, name))
-            object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+            text = getattr(self, name)
+            if isinstance(text, str) and not text.isascii():
+                object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 @dataclass(frozen=True)

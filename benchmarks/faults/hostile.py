@@ -208,7 +208,7 @@ def outcomes(places: tuple[Callable[[Path], Said], ...] = PLACES) -> dict[str, l
 
 HEAD: Final = """# Hostile texts, replies and files
 
-Written by `python -m benchmarks.faults.hostile` (about 10 minutes); do not edit.
+Written by `python -m benchmarks.faults.hostile` (5 to 15 minutes); do not edit.
 
 ## Texts
 

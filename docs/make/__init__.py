@@ -12,6 +12,11 @@ WRITERS = {
     "reports/families.md": ("tests/models/families.py",),
     "reports/faults.md": ("benchmarks/faults/report.py",),
     "reports/fuzz.md": ("benchmarks/faults/fuzz.py",),
+    "reports/hostile.md": (
+        "benchmarks/faults/hostile.py",
+        "benchmarks/faults/replies.py",
+        "benchmarks/faults/large.py",
+    ),
     "reports/growth.md": ("benchmarks/growth.py",),
     "reports/learning.md": ("docs/make/learning.py",),
     "reports/lm-eval.md": ("benchmarks/lm_eval_agreement.py",),
