@@ -109,6 +109,30 @@ def settings(folder: Path) -> Said:
     return {"check of params.yaml": plain[1], "check --json": as_json[0]}
 
 
+ANSWERS: Final = """
+import json, sys
+from posttrain import __main__ as program
+from posttrain.commands import line
+given = json.loads(sys.stdin.read())
+sys.argv = ["posttrain", *sys.argv[1:]]
+line.run = lambda arguments: line.as_json(given) if arguments.json else "\\n".join(given)
+program.main()
+"""
+"""A command whose answer is these texts: all answers leave by `main`."""
+
+
+def answers(folder: Path) -> Said:
+    """The answers of commands that show texts of rows, models and runs."""
+    given = json.dumps([marked(*pair) for pair in enumerate(TEXTS.values())])
+    found = {}
+    for words in (["why", "grpo.score"], ["where", "x"], ["status"], ["show", "results"], ["replay", "online/grpo"]):
+        for more in ([], ["--json"]):
+            found[" ".join(["the answer of", *words[:2], *more])] = _ran(["-c", ANSWERS, *words, *more], folder, given)[
+                0
+            ]
+    return found
+
+
 def rows(folder: Path) -> Said:
     """A stage that rejects rows: its error, its log and the file of its failure."""
     (folder / "my").mkdir()
@@ -188,7 +212,7 @@ def judges(folder: Path) -> Said:
 
 
 PLACES: Final[tuple[Callable[[Path], Said], ...]] = (
-    printed, arguments, settings, rows, flow_lines, webhook, pages, templates, judges,
+    printed, arguments, answers, settings, rows, flow_lines, webhook, pages, templates, judges,
 )  # fmt: skip
 KEPT: Final = {
     "a judge's reason in a rollout's row": "the table holds what was said; whatever prints it escapes it",
