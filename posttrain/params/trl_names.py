@@ -25,7 +25,8 @@ _HERE: Final[Mapping[str, tuple[str, str]]] = {
     "beta": ("kl.beta loss.beta divergence.beta", "GRPO's 0.0 is kl: none"),
     "bf16": ("device.precision", "true is bf16"),
     "center_rewards_coefficient": ("objective.centring", ""),
-    "chat_template_path": ("template", "a name; a model's own template is read from its folder"),
+    "chat_template_kwargs": ("template", ""),
+    "chat_template_path": ("chat_template", "in base.folders or base.hub"),
     "cpo_alpha": ("nll", ""),
     "data_seed": ("seed", "one seed for all"),
     "ddp_backend": ("processes", "the backend follows the device"),
@@ -50,6 +51,7 @@ _HERE: Final[Mapping[str, tuple[str, str]]] = {
     "label_smoothing": ("loss.label_smoothing", "algorithm cdpo or robust_dpo"),
     "learning_rate": ("optimizer.lr", ""),
     "lmbda": ("own", ""),
+    "load_in_4bit": ("adapter.type", "true is qlora"),
     "load_best_model_at_end": ("watch.keep", "true is best"),
     "log_completions": ("rollouts", "kept without asking"),
     "lora_alpha": ("adapter.alpha", ""),
@@ -104,6 +106,7 @@ _HERE: Final[Mapping[str, tuple[str, str]]] = {
     "truncation_mode": ("long_rows", "keep_start is cut; the default drops the row"),
     "undesirable_weight": ("loss.undesirable", ""),
     "use_cpu": ("device.device", "true is cpu"),
+    "use_dora": ("adapter.type", "true is dora"),
     "use_peft": ("adapter", "true is {type: lora}"),
     "use_rslora": ("adapter.rslora", ""),
     "use_vllm": ("rollout.engine", "true is vllm"),
@@ -117,10 +120,6 @@ _HERE: Final[Mapping[str, tuple[str, str]]] = {
         "sequence_mask is {type: mask, level: sequence}",
     ),
     "vllm_max_model_length": ("rollout.engine_args", "max_model_len"),
-    "vllm_mode": ("rollout.engine_servers", "without servers each process starts vLLM by itself"),
-    "vllm_server_base_url": ("rollout.engine_servers", ""),
-    "vllm_server_host": ("rollout.engine_servers", "http://HOST:PORT"),
-    "vllm_server_port": ("rollout.engine_servers", "http://HOST:PORT"),
     "vllm_tensor_parallel_size": ("rollout.engine_args", "tensor_parallel_size"),
     "warmup_steps": ("optimizer.warmup", "a fraction of all steps"),
     "weight_decay": ("optimizer.weight_decay", ""),
@@ -136,7 +135,7 @@ NONE: Final[Mapping[str, str]] = {
     "all rows, shuffled by the seed": "shuffle_dataset dataloader_drop_last dataloader_in_order ignore_data_skip",
     "rows are read in the training process": "dataloader_multiprocessing_context dataloader_num_workers "
     "dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor",
-    "the template and the model's files say it": "eos_token chat_template_kwargs model_init_kwargs "
+    "the template and the model's files say it": "eos_token model_init_kwargs "
     "teacher_model_init_kwargs attn_implementation use_cache teacher_tokenizer_name_or_path",
     "base.hub names a model's revision": "model_revision teacher_model_revision",
     "code of a model's repository never runs": "trust_remote_code",
@@ -161,11 +160,12 @@ NONE: Final[Mapping[str, str]] = {
     "compile and activations have no more options": "torch_compile_backend torch_compile_mode torch_empty_cache_steps "
     "gradient_checkpointing_kwargs activation_checkpointing_kwargs use_liger_kernel liger_kernel_config",
     "adapters have rank, alpha, dropout and targets (adapter.type)": "lora_modules_to_save lora_target_parameters "
-    "lora_task_type use_dora load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant",
+    "lora_task_type load_in_8bit bnb_4bit_quant_type bnb_4bit_quant_storage use_bnb_nested_quant",
     "samples are drawn by temperature, top_p and top_k": "min_p repetition_penalty generation_kwargs "
     "cache_implementation vllm_structured_outputs_regex max_tool_calling_iterations missing_eos_penalty",
     "prompts are never cut": "max_prompt_length",
-    "the engine is started and fed by the run": "vllm_enable_sleep_mode vllm_group_port vllm_model_impl "
+    "the engine is started and fed by the run": "vllm_enable_sleep_mode vllm_group_port vllm_model_impl vllm_mode "
+    "vllm_server_base_url vllm_server_host vllm_server_port "
     "vllm_server_timeout vllm_sync_frequency use_transformers_paged use_transformers_continuous_batching "
     "transformers_continuous_batching_config",
     "rollout.ahead samples one round ahead, no more": "heartbeat_stale_after_s max_inflight_tasks max_staleness "
