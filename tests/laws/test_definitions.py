@@ -36,8 +36,7 @@ def tensor(values: object) -> torch.Tensor:
 
 
 def policy(name: str, **more: Any) -> float:
-    given = [tensor(LOGP), tensor(OLD), tensor(ADVANTAGE)]
-    loss, _ = policy_loss(name, *given, torch.tensor(MASK), **more)
+    loss, _ = policy_loss(name, tensor(LOGP), tensor(OLD), tensor(ADVANTAGE), torch.tensor(MASK), **more)
     return float(loss)
 
 
