@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from posttrain.commands.line import Document
+
 EXAMPLE = "my_losses"
 
 
@@ -16,4 +18,5 @@ def run(arguments: Namespace) -> str:
     """Check the module."""
     from posttrain.laws.own import check_module
 
-    return check_module(arguments.module)
+    text = check_module(arguments.module, as_json=arguments.json)
+    return Document(text) if arguments.json else text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.padded import PaddedLoss
@@ -17,6 +19,7 @@ from posttrain.errors import ParamsError
 from posttrain.laws.cases import LONGEST, Shape
 from posttrain.laws.laws import LAWS, Law
 from posttrain.laws.padded import PADDED_LAWS
+from posttrain.laws.padded_moved import forgets_old_policy
 from posttrain.params.params import check
 from posttrain.params.user_code import load_module
 
@@ -25,25 +28,59 @@ SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) 
 """The shapes that every law is checked on."""
 
 
-def check_module(module: str) -> str:
+class Verdict(NamedTuple):
+    """What came of one law on one surrogate or loss."""
+
+    subject: str
+    law: str
+    holds: bool | None
+    """None: it does not apply."""
+    error: float | None
+    """The largest error; None where the law has no measure, as for a token that is pushed the wrong way."""
+    text: str
+
+    def line(self) -> str:
+        """Return the line of the table."""
+        fails = "FAILS" if self.error is None else f"FAILS by {self.error:.1e}"
+        said = "does not apply" if self.holds is None else "holds" if self.holds else fails
+        return f"  {self.law:17} {said:16} {self.text}"
+
+
+def check_module(module: str, *, as_json: bool = False) -> str:
     """Return a line for each law of each surrogate and loss; raises if a law fails."""
-    lines: list[str] = []
-    failed = 0
+    lines, verdicts, notes = list[str](), list[Verdict](), list[str]()
     for path, make in subjects(module).items():
-        lines.append(path)
-        for name, law in laws_of(make()).items():
-            error = worst(law, make, path)
-            fails = error is not None and not error <= law.tolerance
-            failed += fails
-            verdict = "does not apply" if error is None else f"FAILS by {error:.1e}" if fails else "holds"
-            lines.append(f"  {name:17} {verdict:16} {law.text}")
+        found = [_verdict(path, name, law, make) for name, law in laws_of(make()).items()]
+        told = [f"{path}: {note}" for note in _notes(make())]
+        lines += [path, *(verdict.line() for verdict in found), *(f"  note: {note}" for note in told)]
+        verdicts += found
+        notes += told
+    failed = sum(verdict.holds is False for verdict in verdicts)
     text = "\n".join(lines)
+    if as_json:
+        text = json.dumps({"failed": failed, "laws": [one._asdict() for one in verdicts], "notes": notes}, indent=2)
     if failed:
         print(text)
+        if as_json:
+            raise SystemExit(1)
         fix = "docs/algorithms.md says what each law asks for"
         what = "1 law fails" if failed == 1 else f"{failed} laws fail"
         raise ParamsError(what=what, where=f"{module}.py", fix=fix)
     return text
+
+
+def _verdict(path: str, name: str, law: Law, make: Callable[[], Subject]) -> Verdict:
+    error = worst(law, make, path)
+    holds = None if error is None else error <= law.tolerance
+    measured = None if error is None or not math.isfinite(error) else error
+    return Verdict(path, name, holds, measured, law.text)
+
+
+def _notes(subject: Subject) -> list[str]:
+    """Return what is no failure, but worth knowing."""
+    if isinstance(subject, PaddedLoss) and forgets_old_policy(subject, SHAPES[0]):
+        return ["it never reads old_logp, so it is right only where each batch of samples is used for one update"]
+    return []
 
 
 def laws_of(subject: Subject) -> dict[str, Law]:

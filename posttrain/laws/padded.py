@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.padded import PaddedLoss
+from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Shape
 from posttrain.laws.laws import CLIP_SIDE, IMPORTANCE, LAWS, Check, Law, largest, relative, worst_of
 from posttrain.laws.padded_cases import COLUMNS, LEAVES, ROWS, Result, Step, build, run
@@ -53,8 +54,8 @@ def processes(subject: PaddedLoss, shape: Shape) -> float:
 
 def finite(subject: PaddedLoss, shape: Shape) -> float:
     """Single precision, one-token rows, and log-probs of 0 and -80 in all pairings."""
-    for longest in (1, shape.longest):
-        step = _single(build(replace(shape, longest=longest)))
+    for step in (*(build(replace(shape, longest=longest)) for longest in (1, shape.longest)), _without_tokens(shape)):
+        step = _single(step)
         for policy, others in ((-1.0, -1.0), (0.0, 0.0), (-80.0, -80.0), (0.0, -80.0), (-80.0, 0.0)):
             filled = {name: torch.full_like(step.rows.tokens[name], others) for name in COLUMNS if "_logp" in name}
             logp = torch.full_like(step.rows.tokens["logp"], policy)
@@ -62,6 +63,15 @@ def finite(subject: PaddedLoss, shape: Shape) -> float:
             if not all(bool(part.isfinite().all()) for part in (found.loss, *found.gradients.values())):
                 return math.inf
     return 0.0
+
+
+def _without_tokens(shape: Shape) -> Step:
+    """Return a step whose first row has no token that counts, as one that an overlong filter has masked."""
+    step = build(shape)
+    rows = step.rows
+    left = {name: part[int(rows.lengths_B[0]) :] for name, part in rows.tokens.items()}
+    lengths = torch.cat([torch.zeros_like(rows.lengths_B[:1]), rows.lengths_B[1:]])
+    return replace(step, rows=Ragged(lengths, tokens=left))
 
 
 def nothing_to_learn(subject: PaddedLoss, shape: Shape) -> float:
@@ -111,9 +121,27 @@ def _weighed(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor] 
         of_old = slope("old_logp")
         weight = of_old if float(of_old.max()) < -ON_POLICY * largest(weight) else slope("old_logp", "sampler_logp")
     expected, least = total(weight * advantage), ON_POLICY * largest(found.gradients["advantage"])
-    if largest(weight) <= least or bool((total(weight) > least).any()):  # what is better must become likelier
+    if largest(weight) <= least:
+        return _by_gradient(subject, step, total)
+    if bool((total(weight) > least).any()):  # what is better must become likelier
         return math.inf
     return largest(total(found.gradients["logp"]) - expected) / max(1e-3, largest(expected))
+
+
+def _by_gradient(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor]) -> float:
+    """Return the error where the loss's value does not move with the policy, as that of exp(logp - logp.detach()).
+
+    The weights are then those of one advantage, and the gradient for other advantages must have the same ones.
+    """
+    same = dict.fromkeys((name for name in COLUMNS if name.endswith("logp")), step.rows.tokens["logp"])
+    advantage = step.rows.tokens["advantage"]
+    other = -0.5 * advantage
+    first, second = (
+        total(run(subject, step.with_columns(**same, advantage=of)).gradients["logp"]) for of in (advantage, other)
+    )
+    if bool((first * total(advantage) > 0).any()) or not bool((first != 0).any()):
+        return math.inf
+    return largest(second + 0.5 * first) / max(1e-3, largest(first))
 
 
 def single_precision(subject: PaddedLoss, shape: Shape) -> float:

@@ -14,6 +14,8 @@ from posttrain.laws.cases import Shape
 from posttrain.laws.laws import largest, worst_of
 from posttrain.laws.padded_cases import COLUMNS, Result, Step, build, run
 
+BEYOND = (1.5, -2.9)
+"""Log ratios, towards the advantage and away from it, beyond every clip and every floor."""
 ANCHORS = ("ref_logp", "teacher_logp")
 """Policies that a loss may hold the trained one to."""
 
@@ -22,6 +24,8 @@ def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
     """Tokens that moved with and against their advantage."""
     if shape.seed % moved.EVERY:
         return None
+    if couples_tokens(subject, shape) and not _is_of_sequences(subject, shape):
+        return math.inf
     return moved.clip_side(lambda advantage, log_ratio: _respond(subject, shape, advantage, log_ratio))
 
 
@@ -53,10 +57,35 @@ def pull(subject: PaddedLoss, shape: Shape) -> float | None:
             )
             rises = float(found.loss - same.loss) > -moved.SMALL * abs(float(found.loss))
             errors.append(moved.pull(space, _by_logp(found, space.logp())) if rises else math.inf)
+            errors.append(0.0 if _is_kept(subject, shape, name) else math.inf)
     if _reads(subject, _quiet(build(shape)), "old_logp"):
         drawn = _tokens(space.other_logp(), old_logp=space.logp(), sampler_logp=space.logp())
         errors.append(moved.pulls_back(space, _by_logp(run(subject, drawn), space.logp())))
     return worst_of(errors) if errors else None
+
+
+def _is_kept(subject: PaddedLoss, shape: Shape, name: str) -> bool:
+    """Return whether tokens beyond a clip are still drawn to the anchor: a clip's mask must not drop the KL."""
+
+    def drawn(moved_N: Tensor) -> Tensor:
+        highest = _highest(shape)
+        logp, old = highest + moved_N.clamp(max=0), highest - moved_N.clamp(min=0)
+        columns = {"advantage": moved.SIGNS, "old_logp": old, "sampler_logp": old, "teacher_logp": logp}
+        apart, same = (
+            _by_logp(run(subject, _tokens(logp, **{**columns, "ref_logp": logp, name: logp - gap})), logp)
+            for gap in (0.3, 0.0)
+        )
+        return apart - same
+
+    pulled = drawn(0 * moved.SIGNS) != 0
+    return not any(bool((pulled & (drawn(far * moved.SIGNS) == 0)).any()) for far in BEYOND)
+
+
+def forgets_old_policy(subject: PaddedLoss, shape: Shape) -> bool:
+    """Return whether a loss with advantages never reads `old_logp`: it knows one update per batch of samples only."""
+    step = build(shape)
+    found = run(subject, step).gradients
+    return "advantage" in found and "logp" in found and not _reads(subject, step, "old_logp")
 
 
 def critic(subject: PaddedLoss, shape: Shape) -> float | None:
@@ -86,6 +115,26 @@ def couples_tokens(subject: PaddedLoss, shape: Shape) -> bool:
     if plain is None or changed is None or len(logp) < 2:
         return False
     return largest((plain - changed)[:-1]) > moved.SMALL * moved.SLOPE * largest(plain)
+
+
+def _is_of_sequences(subject: PaddedLoss, shape: Shape) -> bool:
+    """Return whether the loss is the same where a row's tokens moved in opposite directions: only its ratio counts."""
+    step = build(shape)
+    rows = step.rows
+    logp, advantage = rows.tokens["logp"], rows.repeat_to_tokens(rows.mean_rows(rows.tokens["advantage"]))
+    starts_B = rows.lengths_B.cumsum(0) - rows.lengths_B
+    first = torch.zeros_like(logp)
+    first[starts_B] = moved.SMALL
+    opposite = first.clone()
+    opposite[starts_B + rows.lengths_B - 1] -= moved.SMALL  # a row of one token stays
+
+    def loss(by: Tensor) -> float:
+        old = logp - by
+        same = {"old_logp": old, "sampler_logp": old, "advantage": advantage, **dict.fromkeys(ANCHORS, logp)}
+        return float(run(subject, step.with_columns(**same)).loss)
+
+    here = loss(0 * logp)
+    return abs(loss(opposite) - here) <= 0.01 * abs(loss(first) - here)
 
 
 def _respond(

@@ -69,7 +69,7 @@ def gspo_of_trl(batch: PaddedBatch) -> Tensor:
 
 def gspo_of_rows(batch: PaddedBatch) -> Tensor:
     """The same, with the advantage of a row taken once."""
-    tokens = batch.mask.sum(-1)
+    tokens = batch.mask.sum(-1).clamp(min=1)
     ratio = (((batch.logp - batch.old_logp) * batch.mask).sum(-1) / tokens).exp()
     first = batch.mask.int().argmax(-1, keepdim=True)
     good = batch.advantage.gather(1, first).squeeze(1)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from posttrain.laws.own import worst
+from posttrain.laws.own import SHAPES, worst
 from posttrain.laws.padded import PADDED_LAWS
+from posttrain.laws.padded_moved import forgets_old_policy
 from posttrain.losses import PaddedBatch, PaddedLoss
 from tests.laws.test_other_trainers import broken
 
@@ -56,7 +57,31 @@ def valued(loss: Callable[[Tensor, Tensor, PaddedBatch], Tensor]) -> Loss:
     return whole
 
 
+def kept_by_the_clip(batch: PaddedBatch) -> Tensor:
+    """The mask of the clip drops the KL of clipped tokens too."""
+    passed = (batch.advantage > 0) & (ratio(batch) > 1.2) | (batch.advantage < 0) & (ratio(batch) < 0.8)
+    return mean((0.1 * k3(batch.logp, batch.ref_logp) - batch.advantage * ratio(batch)) * ~passed, batch)
+
+
+def rows_of(loss: Tensor, batch: PaddedBatch) -> Tensor:
+    return loss.sum() / batch.step_rows * batch.ranks
+
+
+def sequence_ratio(batch: PaddedBatch) -> Tensor:
+    moved = ((batch.logp - batch.old_logp) * batch.mask).sum(1) / batch.mask.sum(1).clamp(min=1)
+    return moved.exp()[:, None].expand(batch.mask.shape)
+
+
+def token_clip_of_a_sequence(batch: PaddedBatch) -> Tensor:
+    """GSPO whose clipped branch has the token's ratio."""
+    gain = torch.min(sequence_ratio(batch) * batch.advantage, ratio(batch).clamp(0.9997, 1.0004) * batch.advantage)
+    return rows_of(-(gain * batch.mask).sum(1) / batch.mask.sum(1).clamp(min=1), batch)
+
+
 RIGHT: dict[str, Loss] = {
+    "REINFORCE by exp(logp - its own value)": lambda b: mean(-b.advantage * (b.logp - b.logp.detach()).exp(), b),
+    "REINFORCE by logp - its own value": lambda b: mean(-b.advantage * (b.logp - b.logp.detach()), b),
+    "a KL that the clip's mask leaves": lambda b: mean(clipped(b) + 0.1 * k3(b.logp, b.ref_logp), b),
     "clip": lambda b: mean(clipped(b), b),
     "no clip": lambda b: mean(-ratio(b) * b.advantage, b),
     "dual clip": lambda b: mean(torch.where(b.advantage < 0, torch.min(clipped(b), -3 * b.advantage), clipped(b)), b),
@@ -140,6 +165,12 @@ WRONG: dict[str, tuple[Loss, set[str]]] = {
         lambda b: -(((b.logp - b.old_logp) * b.mask).mean(1).exp() * b.advantage.mean(1)).sum() / b.step_rows * b.ranks,
         {"padding"},
     ),
+    "the clip's mask drops the KL": (kept_by_the_clip, {"pull"}),
+    "a token's clip on a sequence's ratio": (token_clip_of_a_sequence, {"clip side"}),
+    "0 / 0 in a row without tokens": (
+        lambda b: rows_of((clipped(b) * b.mask).sum(1) / b.mask.sum(1), b),
+        {"finite"},
+    ),
     "critic's min for max": (valued(lambda plain, held, _: torch.min(plain, held)), {"critic"}),
     "critic's sign": (valued(lambda plain, held, _: -torch.max(plain, held)), {"critic"}),
     "critic to its old value": (lambda b: mean((b.value - b.old_value).square(), b), {"critic"}),
@@ -159,3 +190,8 @@ def test_a_wrong_loss_is_found(name: str) -> None:
     assert all(
         not (worst(PADDED_LAWS[law], lambda: subject, name) or 0.0) <= PADDED_LAWS[law].tolerance for law in laws
     )
+
+
+def test_a_loss_that_never_reads_the_old_policy_is_named() -> None:
+    assert forgets_old_policy(PaddedLoss(RIGHT["REINFORCE by logp - its own value"]), SHAPES[0])
+    assert not forgets_old_policy(PaddedLoss(RIGHT["clip"]), SHAPES[0])
