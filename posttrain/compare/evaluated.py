@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from posttrain.compare.experiments import TIMES
+from posttrain.compare.experiments import MANIFEST, TIMES
 from posttrain.compare.paired import Score, is_readable, prompt_parts, prompt_scores
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
@@ -19,9 +19,10 @@ from posttrain.measure.timings import timings_path
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE, did_you_mean
 from posttrain.params.stage_table import evaluated, section_of, stage_of
+from posttrain.pipeline.digests import file_digest
 from posttrain.tables.curve import Column, read_curve
 from posttrain.tables.store import read_results, read_table
-from posttrain.workspace import plot_path
+from posttrain.workspace import model_path, plot_path
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class EvaluatedPolicy:
     """The command that brings its model into the workspace; empty for a policy of the workspace."""
     code: Mapping[str, str] = field(default_factory=dict)
     """`online: custom/reward.py` -> digest, of all code and packages of the runs behind it; empty if not asked for."""
+    trained: str = ""
+    """The digest of its weights; empty where the model is not there."""
     unverified: tuple[str, ...] = ()
     """The runs behind it whose record is missing, so that nobody can say whether they ran as dvc.lock has it."""
 
@@ -113,12 +116,18 @@ def evaluated_policy(
         prompts=tuple(scores["prompt_id"]),
         scores_P=scores["reward"].to_numpy(),
         curve=read_curve(plot) if plot.is_file() else {},
+        trained=_weights(folder / model_path(model) / MANIFEST),
         seconds=_seconds(folder, name, stage_of(settings, model)),
         section=section_of(settings, model),
         parsed=is_readable(rollouts, score),
         parts=parts,
         failed=failed,
     )
+
+
+def _weights(manifest: Path) -> str:
+    """Return the digest of a model's list of tensors, which has the digest of each."""
+    return file_digest(manifest) if manifest.is_file() else ""
 
 
 def as_rollouts(documents: pl.DataFrame) -> pl.DataFrame:

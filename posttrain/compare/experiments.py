@@ -13,8 +13,10 @@ from posttrain.params.formats import flattened
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.git import git, git_or_none
-from posttrain.workspace import plot_path
+from posttrain.workspace import model_path, plot_path
 
+MANIFEST = "manifest.json"
+"""In the folder of a model: the digest of each tensor."""
 TIMES = Path(".sweeps")
 """Seconds of every stage of an experiment, recorded by `flows.sweep`; DVC does not record times."""
 _REF = re.compile(r"refs/exps/(\w{2})/(\w{38})/(.+)")
@@ -88,16 +90,21 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
 
     found = evaluated(_settings(experiment)).get(policy)
     rows = Path("results") / policy / f"{found.rows if found else 'rollouts'}.parquet"
-    wanted = (Path(PARAMS_FILE), rows, plot_path(found.model if found else ""))
+    model = found.model if found else ""
+    # imported models have no curve, and a model may be on another machine
+    optional = (plot_path(model), model_path(model) / MANIFEST)
+    wanted = (Path(PARAMS_FILE), rows, *optional)
     files: Any = DVCFileSystem(rev=experiment.commit)
     for path in wanted:
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            if path == wanted[-1] and not files.exists(path.as_posix()):
-                continue  # imported models have no curve
+            if path in optional and not files.exists(path.as_posix()):
+                continue
             files.get_file(path.as_posix(), str(target))
         except (DvcException, OSError) as error:
+            if path == optional[1]:
+                continue
             reason = " ".join(str(error).split())[:300]
             fix = "If it was run elsewhere: dvc exp pull, dvc pull. Else name a policy that it has with --policy"
             raise DataError(what=f"{path} is missing ({reason})", where=experiment.name, fix=fix) from error

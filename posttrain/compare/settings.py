@@ -195,13 +195,17 @@ def _varied(keys: Sequence[str], values: Sequence[str | None], trained: Sequence
 
 
 def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
-    """Return the trainings without repetitions: an equal curve is no other seed, whatever seed evaluated it."""
+    """Return the trainings without repetitions: equal weights are not another seed, whatever seed evaluated them."""
     distinct: list[EvaluatedPolicy] = []
     for policy in trained:
-        if not any(
-            policy.curve == other.curve
-            and (policy.curve or np.array_equal(policy.scores_P, other.scores_P, equal_nan=True))
-            for other in distinct
-        ):
+        if not any(_is_same(policy, other) for other in distinct):
             distinct.append(policy)
     return distinct
+
+
+def _is_same(policy: EvaluatedPolicy, other: EvaluatedPolicy) -> bool:
+    """Return whether two policies have the same weights; where a model is missing, the same curve or scores."""
+    if policy.trained and other.trained:
+        return policy.trained == other.trained
+    same_scores = np.array_equal(policy.scores_P, other.scores_P, equal_nan=True)
+    return policy.curve == other.curve and (bool(policy.curve) or same_scores)
