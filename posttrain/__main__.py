@@ -66,7 +66,8 @@ def _said(error: PosttrainError) -> int:
     print("\n".join(map(folded, escaped(f"error: {masked(str(error))}").split("\n"))), file=sys.stderr)
     if "--json" in sys.argv:
         parts = {"code": error.code, "what": error.what, "where": error.where, "fix": error.fix}
-        print(line.as_json({"error": {name: masked(part) for name, part in parts.items()}}))
+        told = {"error": {name: masked(part) for name, part in parts.items()}, **error.document}
+        print(line.as_json(told))
     return 1
 
 

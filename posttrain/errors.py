@@ -14,7 +14,7 @@ FREE_MEMORY: Final = "Free memory, or raise the limits on memory and threads (`u
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _LACKING: Final = re.compile(
-    r"allocate memory|out of memory|malloc of size \d+ failed|start new thread|Resource temporarily unavailable"
+    r"allocate memory|out of memory|start new thread|Resource temporarily unavailable"
     r"|launch worker thread|ThreadPoolBuildError|WouldBlock"
 )
 """How Python, torch, pyarrow, polars and tokenizers say that the system gave them no memory or no thread."""
@@ -42,6 +42,7 @@ class PosttrainError(Exception):
 
     def __init__(self, *, what: str, where: str, fix: str) -> None:
         self.what, self.where, self.fix = what, where, fix
+        self.document: dict[str, Any] = {}  # what `--json` prints next to the error
         ended = what.endswith(("?", "!", "."))
         super().__init__(f"{where}: {what}{'' if ended else '.'} {fix}")
 

@@ -57,16 +57,15 @@ def check_module(module: str, *, as_json: bool = False) -> str:
         notes += told
     failed = sum(verdict.holds is False for verdict in verdicts)
     text = "\n".join(lines)
-    if as_json:
-        text = json.dumps({"failed": failed, "laws": [one._asdict() for one in verdicts], "notes": notes}, indent=2)
+    document = {"failed": failed, "laws": [one._asdict() for one in verdicts], "notes": notes}
     if failed:
         print(text)
-        if as_json:
-            raise SystemExit(1)
         fix = "docs/algorithms.md says what each law asks for"
         what = "1 law fails" if failed == 1 else f"{failed} laws fail"
-        raise ParamsError(what=what, where=f"{module}.py", fix=fix)
-    return text
+        error = ParamsError(what=what, where=f"{module}.py", fix=fix)
+        error.document = document
+        raise error
+    return json.dumps(document, indent=2) if as_json else text
 
 
 def _verdict(path: str, name: str, law: Law, make: Callable[[], Subject]) -> Verdict:

@@ -94,7 +94,11 @@ class AtCommit(Reasons):
         content = git_or_none("archive", "--format=tar", self._commit, "--", *wanted) if wanted else None
         if content:
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-                archive.extractall(self._folder, filter="data")
+                archive.extractall(self._folder, **_SAFE)
+
+
+_SAFE: Final[dict[str, Any]] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python 3.11.2 of Debian has no filters; a tree of git holds no path out of itself."""
 
 
 def _blobs(commit: str) -> dict[str, str]:

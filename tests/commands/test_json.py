@@ -66,9 +66,11 @@ def test_an_error_is_a_document_and_what_was_printed_before_it_is_not_on_stdout(
         "bad = Surrogate(Options, lambda t, _: -t.ratio * t.advantage, 'bad')\n"
     )
     done = ran(tmp_path, "laws", "bad", "--json")
-    error = json.loads(done.stdout)["error"]
+    document = json.loads(done.stdout)
+    error, failing = document["error"], [one["law"] for one in document["laws"] if one["holds"] is False]
     assert done.returncode == 1 and "bad:bad" in done.stderr
-    assert (error["code"], error["what"], error["where"]) == ("params", "1 law fails", "bad.py")
+    assert "on-policy" in failing and len(failing) == document["failed"]
+    assert (error["code"], error["what"], error["where"]) == ("params", f"{len(failing)} laws fail", "bad.py")
     assert error["fix"] in done.stderr
 
 

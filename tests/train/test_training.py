@@ -340,7 +340,15 @@ def test_a_models_own_dropout_is_off_where_log_probs_are_compared(
 ) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     config = GPT2Config(
-        vocab_size=300, n_positions=256, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.3, embd_pdrop=0.3
+        vocab_size=300,
+        n_positions=256,
+        n_embd=32,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0.3,
+        embd_pdrop=0.3,
+        eos_token_id=1,
+        bos_token_id=1,
     )
     save_model(new_model(config, 0), tmp_path / "gpt2", folder)
     run = make_run(tmp_path / "gpt2", name, tmp_path)
