@@ -220,7 +220,7 @@ def largest_memory() -> float:
 def main() -> None:
     """Read one file, or all."""
     if sys.argv[1:]:
-        import posttrain.tables.readers  # noqa: F401  its import is no part of the time
+        import posttrain.tables.readers  # noqa: F401  its import is not part of the time
         from posttrain.errors import PosttrainError
 
         before = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Final
 
 from posttrain.errors import ParamsError
 
-BEGINS: Final = {".html": b"<!doctype html", ".json": b'[{"run":', ".gguf": b"GGUF"}
+BEGINS: Final = {".html": b"<!doctype html", ".json": b'[{"run":', ".gguf": b"gguf"}
 """Suffix -> how such a file begins, in lower case and without spaces, where a command has written it."""
 _OTHER: Final = "Write another name"
 

@@ -82,3 +82,5 @@ def test_a_page_may_be_written_again(workspace: Path, begin: str) -> None:
     assert target("mine.html", "--to", ".html") == Path("mine.html")
     (workspace / "mine.json").write_text('[\n  {\n    "run": "mine/chat",')
     assert target("mine.json", "--plot", ".json") == Path("mine.json")
+    (workspace / "mine.gguf").write_bytes(b"GGUF\x03")
+    assert target("mine.gguf", "--gguf", ".gguf") == Path("mine.gguf")
