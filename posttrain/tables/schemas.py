@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Final, get_args
 
@@ -42,6 +43,10 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
 }
 
 
+_JSON: Final = {"info": dict, "sampling": dict, VARIABLES: dict, **dict.fromkeys(TOOL_USE, list)}
+"""Columns of JSON texts, and what each text has to be."""
+
+
 @cache
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
     """Return the schema of a table: its columns in their order, optional ones last, with the rules of each."""
@@ -67,7 +72,7 @@ def _rules(kind: Kind, name: str) -> list[pa.Check]:
         return [_one_of("split", SPLITS[kind])]
     if name == "problem":
         return _problem_rules(kind)
-    base = _turn_rules(name) if COLUMNS[kind].get(name) == TURNS else []
+    base = _turn_rules(name) if COLUMNS[kind].get(name) == TURNS else [_json_rule(name)] if name in _JSON else []
     return [*base, *_RULES.get((kind, name), [])]
 
 
@@ -97,6 +102,29 @@ def _one_of(name: str, known: tuple[str, ...]) -> pa.Check:
 
 def _nonblank(name: str) -> pa.Check:
     return _rule("must not be blank", "fill it in or drop the row", pl.col(name).str.strip_chars() != "")
+
+
+def _json_rule(name: str) -> pa.Check:
+    """A cell holds a JSON object, or a list of objects; each different text is parsed once."""
+
+    def check(data: pa.PolarsData) -> pl.LazyFrame:
+        texts = data.lazyframe.select(name).collect()[name]
+        valid = [text for text in texts.unique().drop_nulls() if _is_json(text, _JSON[name])]
+        return pl.LazyFrame({name: texts.is_in(valid)})
+
+    requirement = "must be a JSON object" if _JSON[name] is dict else "must be a JSON list of objects"
+    example = "{}" if _JSON[name] is dict else "[]"
+    return pa.Check(check, name=requirement, error=f"{requirement}; write {example} if it is empty", n_failure_cases=1)
+
+
+def _is_json(text: str, kind: type) -> bool:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if kind is dict:
+        return isinstance(parsed, dict)
+    return isinstance(parsed, list) and all(isinstance(one, dict) for one in parsed)
 
 
 def _text_rules(name: str) -> list[pa.Check]:
@@ -187,7 +215,10 @@ def _prompt_id_rules() -> list[pa.Check]:
     problem = pl.col("problem")
     same = problem.min().over("prompt_id") == problem.max().over("prompt_id")
     named = _rule("must belong to one problem", "take both from the prompts table", same)
-    return [_nonblank("prompt_id"), named, _text_or_figures()]
+    missing, text = pl.col("logps").is_null(), pl.col("prompt").is_not_null()
+    measured = ~(missing & text) | (missing | ~text).all().over("policy")
+    some = _rule("must have logps, or no row of its policy has them", "evaluate it again", measured)
+    return [_nonblank("prompt_id"), named, _text_or_figures(), some]
 
 
 def _text_or_figures() -> pa.Check:

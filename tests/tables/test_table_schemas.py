@@ -90,6 +90,19 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
         {"answer": None},
         "must have prompt, answer, completion, completion_ids, mask, logps, or",
     ),
+    ("rollouts", "prompt_id", {"logps": None}, "must have logps, or no row of its policy has them"),
+    ("prompts", "info", {"info": " \n "}, "must be a JSON object; write {} if it is empty"),
+    ("chat", "fields", {"fields": "[7]"}, "must be a JSON list of objects; write [] if it is empty"),
+    ("chat", "tools", {"tools": "{}"}, "must be a JSON list of objects"),
+    *(
+        (kind, "chat_template_kwargs", {"chat_template_kwargs": "x"}, "must be a JSON object")
+        for kind in ("chat", "prompts", "pairs", "feedback")
+    ),
+    ("prompts", "info", {"info": "[]"}, "row 2, info = '[]': must be a JSON object"),
+    ("prompts", "info", {"info": "[" * 100_000}, "must be a JSON object"),
+    ("rollouts", "info", {"info": "7"}, "must be a JSON object"),
+    ("training_rollouts", "info", {"info": ""}, "must be a JSON object"),
+    ("training_rollouts", "sampling", {"sampling": "7"}, "must be a JSON object"),
     ("rollouts", "completion_ids", {"completion_ids": [1, -1, 2]}, "each must be a token id >= 0"),
     ("rollouts", "completion_ids", {"completion_ids": [1, None, 2]}, "each must be a token id >= 0"),
     ("rollouts", "logps", {"logps": [-1.0]}, "row 2, logps = [-1.0]: must have one number for each token of the"),
