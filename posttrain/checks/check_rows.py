@@ -25,8 +25,9 @@ from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.tables.columns import Kind
 from posttrain.tables.first_rows import FIRST, FirstRows, drawn_rows, first_rows
+from posttrain.tables.readers import place_of
 from posttrain.tables.sources import sources_by_key
-from posttrain.tables.user_data import ReadSource, place_of, split_tables
+from posttrain.tables.user_data import ReadSource, split_tables
 from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
 from posttrain.workspace import table_path

@@ -343,3 +343,8 @@ READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
     ".csv": _read_csv,
     ".arrow": _read_arrow,
 }
+
+
+def place_of(file: str, line: int) -> str:
+    """Return where a row is: its file, and its line as an editor counts."""
+    return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

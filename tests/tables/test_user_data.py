@@ -700,7 +700,7 @@ def test_every_left_out_row_is_reported_in_a_line(capsys: pytest.CaptureFixture[
     ]
     assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
     assert capsys.readouterr().err == "here: 60 rows: 60 train, 0 held out\n"
-    with pytest.raises(DataError, match=r"the split 'heldout' is empty \(1 row in all\). Give more rows, name a split"):
+    with pytest.raises(DataError, match=r"'heldout' is empty. The table has 1 of 1 row read: 1 train. Give more"):
         load(put("one.jsonl", COMPLETIONS[:1]), "chat", test_share=0.0)
     Path("d/more").mkdir(parents=True)
     for part, rows in {"train": COMPLETIONS[:40], "dev": COMPLETIONS[40:50], "test": COMPLETIONS[50:]}.items():
@@ -830,3 +830,39 @@ def test_a_table_that_does_not_fit_the_memory_is_refused_before_it_fills_it(
 def test_errors_of_bad_rows_have_the_path_of_params_yaml(bad_rows: object, said: str) -> None:
     with pytest.raises(ParamsError, match=said):
         check(FileTable, {"path": "a.csv", "bad_rows": bad_rows}, where="x")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (
+            [COMPLETIONS[0]] * 5,
+            {"heldout_share": 0.49, "test_share": 0.49},
+            [
+                "'train' is empty. The table has 1 of 5 rows read: 1 heldout (by heldout_share); 4 rows left out: duplicates",
+                "keep them. Else lower heldout_share and test_share, or give more rows",
+            ],
+        ),
+        (
+            [{**row, "split": "heldout" if n % 2 else "train", "part": n % 2} for n, row in enumerate(COMPLETIONS)],
+            {"where": {"part": [1]}},
+            ["none is in the split train: 30 rows left out by `where`. Keep or mend these rows"],
+        ),
+        (
+            [{**row, "split": "heldout"} for row in COMPLETIONS] + [{"prompt": "", "completion": 1, "split": "train"}],
+            {"bad_rows": "drop"},
+            ["none is in the split train: 1 row cannot be used, the first: a.jsonl line 61: 'completion' is"],
+        ),
+        (
+            [{**row, "split": "heldout"} for row in COMPLETIONS]
+            + [{"prompt": "?", "completion": " ", "split": "train"}],
+            {"bad_rows": "drop"},
+            ["'train' is empty. The table has 60 of 61 rows read: 60 heldout (as their source says); 1 row left out"],
+        ),
+    ],
+)
+def test_an_empty_split_says_where_its_rows_went(rows: list[Row], options: Row, said: list[str]) -> None:
+    name = put("a.jsonl", rows)
+    with pytest.raises(DataError) as caught:
+        load(name, "chat", **options)
+    assert all(part in str(caught.value) for part in said), str(caught.value)
