@@ -234,6 +234,8 @@ def check_splits(
     for split in SPLITS[kind]:
         if shares.get(split) and table.filter(split=split).is_empty():
             fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: no such split)"
+            if kind == "prompts" and split != "train":
+                fix = f"{fix}. If all rows are for evaluation: splits: {{test: FILE}}, its name without ending"
             if split == "train":
                 hashed = table.filter(~pl.col("fixed")).height
                 fix = "Name the training rows under `splits`, or add a source that has some"
