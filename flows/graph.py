@@ -21,6 +21,7 @@ from posttrain.params.formats import read_yaml
 from posttrain.params.params import Params, check, did_you_mean
 from posttrain.params.stage_table import STAGES
 from posttrain.pipeline.code_manifest import CODE
+from posttrain.pipeline.dvc_index import readable_index
 from posttrain.pipeline.repair_dvc import repair_lock
 from posttrain.pipeline.status import read_once, refresh_code
 from posttrain.pipeline.verify import repair
@@ -85,9 +86,10 @@ def read(root: Path, targets: Sequence[str]) -> list[Stage]:
         raise PipelineError(what="not the project's root folder", where=str(Path.cwd()), fix=f"Change to {root}")
     try:
         # DVC is not typed; this function turns everything that comes from it into plain data.
-        repo: Any = Repo(str(root), _wait_for_lock=True)
+        with readable_index():
+            repo: Any = Repo(str(root), _wait_for_lock=True)
         hidden = {CODE} if is_posttrain_pipeline(root) else set()
-        with read_once(repo):
+        with readable_index(), read_once(repo):
             if hidden:
                 refresh_code(repo)
             graph: Any = repo.index.graph

@@ -9,24 +9,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
 from pydantic import BaseModel
 
 from posttrain.checks.meta_models import template_of
 from posttrain.checks.params_schema import load_settings
 from posttrain.errors import ParamsError, PosttrainError, excerpt
 from posttrain.evaluate.settings import EvaluateParams
+from posttrain.params.formats import texts_in
 from posttrain.params.params import PARAMS_FILE, Params, load, read
-from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs
 from posttrain.params.user_code import is_import_path
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import Unread, refuse_unread, stored_unread
 from posttrain.rewards.unread_answers import SHOWN, why_unread
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
-from posttrain.tables.columns import Kind
+from posttrain.tables.columns import Kind, Tables
 from posttrain.tables.first_rows import FIRST, FirstRows, drawn_rows, first_rows
+from posttrain.tables.leaks import leaks
+from posttrain.tables.readers import place_of
 from posttrain.tables.sources import sources_by_key
-from posttrain.tables.user_data import ReadSource, place_of, split_tables
+from posttrain.tables.user_data import ReadSource, split_tables
 from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
 from posttrain.workspace import table_path
@@ -40,7 +44,7 @@ EXAMPLE: Final = Prompt("example", ({"role": "user", "content": "What is 2 + 3?"
 def check_rows() -> str:
     """Refuse files whose first rows cannot be read, and own rewards that give no score. Returns what was not read."""
     settings = read()
-    errors, found = list[str](), dict[str, FirstRows]()
+    errors, found, tables = list[str](), dict[str, FirstRows](), dict[str, pl.DataFrame]()
     for name in group_of(settings, "data.files"):
         params = load_settings("data.files", name)
         sources = sources_by_key(params)
@@ -56,7 +60,9 @@ def check_rows() -> str:
                 errors.append(str(error))
             else:
                 errors += (f"{where}: {line}" for line in rows.faults)
-        errors += _split_faults(name, {key: (kind, found.get(f"{name}/{key}")) for key, (kind, _) in sources.items()})
+        made, faults = _split(name, {key: (kind, found.get(f"{name}/{key}")) for key, (kind, _) in sources.items()})
+        errors += faults
+        tables |= {f"{name}/{kind}": table for kind, table in made.items()}
     notes = [*_unread(settings, found), *_unread_variables(settings, found)]
     unread, said = _unread_answers(settings)
     errors, notes = [*errors, *unread], [*notes, *said]
@@ -66,21 +72,32 @@ def check_rows() -> str:
         listed = "\n  ".join(dict.fromkeys(errors))
         what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
-    return "\n".join([*notes, *more])
+    return "\n".join([*notes, *_leaks(settings, tables), *more])
 
 
-def _split_faults(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> list[str]:
+def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> tuple[Tables, list[str]]:
     """Divide what was read of an entry into splits, as the stage does; where files have more rows, they may agree."""
     reads: dict[Kind, list[ReadSource]] = {}
     for kind, rows in sources.values():
         if rows is None or rows.read is None:
-            return []
+            return {}, []
         reads.setdefault(kind, []).append(rows.read)
     try:
-        split_tables(reads, f"data.files.{name}")
+        return split_tables(reads, f"data.files.{name}"), []
     except PosttrainError as error:
-        return [] if any(rows is not None and rows.cut for _, rows in sources.values()) else [str(error)]
-    return []
+        return {}, [] if any(rows is not None and rows.cut for _, rows in sources.values()) else [str(error)]
+
+
+def _leaks(settings: Settings, tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Yield a note for each table that a run learns from, and whose first rows are test prompts of any entry."""
+    named = {text for run in model_runs(settings).values() for text in texts_in(run or {})}
+    tests = {name: table for name, table in tables.items() if name.endswith("/prompts")}
+    for leak in leaks({name: table for name, table in tables.items() if name in named}, tests):
+        tested = tables[leak.against].filter(split="test")
+        files = sorted({*tables[leak.table]["file"]} & {*tested["file"]})
+        keys = " and ".join(f"data.files.{name.replace('/', '.')}" for name in (leak.table, leak.against))
+        both = f". {keys} both read {', '.join(files)}" if files else ""
+        yield f"note: {leak}{both}"
 
 
 def _unread(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from posttrain.errors import DataError
 from posttrain.params.formats import flattened
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.stage_table import evaluated
+from posttrain.pipeline.dvc_index import readable_index
 from posttrain.pipeline.git import git, git_or_none
 from posttrain.workspace import model_path, plot_path
 
@@ -94,14 +95,16 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
     # imported models have no curve, and a model may be on another machine
     optional = (plot_path(model), model_path(model) / MANIFEST)
     wanted = (Path(PARAMS_FILE), rows, *optional)
-    files: Any = DVCFileSystem(rev=experiment.commit)
+    with readable_index():
+        files: Any = DVCFileSystem(rev=experiment.commit)
     for path in wanted:
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            if path in optional and not files.exists(path.as_posix()):
-                continue
-            files.get_file(path.as_posix(), str(target))
+            with readable_index():
+                if path in optional and not files.exists(path.as_posix()):
+                    continue
+                files.get_file(path.as_posix(), str(target))
         except (DvcException, OSError) as error:
             if path == optional[1]:
                 continue

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
-from posttrain.compare.paired import tested
+from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.settings import Flat, Setting
 from posttrain.compare.statistics import Finding
 from posttrain.errors import DataError
@@ -24,12 +24,17 @@ class Fall:
     metric: str
     label: str
     than: str
+    before: float
+    """The mean of `than`, on the prompts that both have a value of."""
+    after: float
+    """That of `label`."""
     finding: Finding
     """The metric of `label` minus that of `than`."""
 
     def __str__(self) -> str:
-        shown = f"{self.finding.mean:+.3f} [{self.finding.low:+.3f}, {self.finding.high:+.3f}]"
-        return f"{self.metric} of {self.label} fell: {shown} against {self.than} (must_not_fall)"
+        change = f"{self.finding.mean:+.3f}, 95 % interval [{self.finding.low:+.3f}, {self.finding.high:+.3f}]"
+        means = f"from {self.before:.3f} in {self.than} to {self.after:.3f} in {self.label}"
+        return f"{self.metric} fell {means} ({change}; it is in must_not_fall)"
 
 
 def guarded(found: Sequence[EvaluatedPolicy]) -> list[str]:
@@ -54,11 +59,12 @@ def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
             continue
         sides = [scores([by_metric(policy, name) for policy in setting.trained]) for setting in (left, right)]
         (finding,) = tested(sides, [(0, 1)])
+        first, second = (float(side_SP.mean()) for side_SP in with_scores(*sides))
         if finding.high < 0:
-            found.append(Fall(name, left.label, right.label, finding))
+            found.append(Fall(name, left.label, right.label, second, first, finding))
         elif finding.low > 0:
             turned = replace(finding, mean=-finding.mean, low=-finding.high, high=-finding.low)
-            found.append(Fall(name, right.label, left.label, turned))
+            found.append(Fall(name, right.label, left.label, first, second, turned))
     return found
 
 

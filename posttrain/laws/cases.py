@@ -59,12 +59,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The loss, gradients, metrics and next state of a step."""
+    """The loss, gradients, metrics and next state of a step, with what they were computed from."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
     metrics: dict[str, float]
     state: State
+    case: Case
+    prepared: Ragged
 
 
 def build(objective: Objective, shape: Shape) -> Case:
@@ -108,7 +110,8 @@ def run(case: Case, cut: Cut | None = None, cut_again: Cut | None = None) -> Out
     for loss in losses:
         add_metrics(totals, loss.metrics)
     metrics = {**prepared.metrics, **step_metrics(totals)}
-    return Outcome(total.detach(), dict(zip(leaves, gradients, strict=True)), metrics, prepared.state)
+    by_leaf = dict(zip(leaves, gradients, strict=True))
+    return Outcome(total.detach(), by_leaf, metrics, prepared.state, case, prepared.step)
 
 
 def without_extra_terms(objective: PolicyObjective, **over: Options) -> PolicyObjective:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardObjective
 from posttrain.formulas.ragged import Ragged, from_padded, repeat_to_tokens
 from posttrain.laws.cases import OFF, Case, Outcome, Shape, build, run, without_extra_terms
+from posttrain.laws.examples import Example, Miss, by_token, furthest, number, where, worst_difference, worst_of
 from posttrain.laws.policy_moved import clip_side, importance, pull
 
 Check = Callable[[Any, Shape], float | None]
@@ -91,8 +93,19 @@ def finite(objective: Objective, shape: Shape) -> float:
             outcome = run(_filled(case, policy, others))
             numbers = [outcome.loss, *outcome.gradients.values()]
             bad = any(not bool(part.isfinite().all()) for part in numbers)
-            worst = math.inf if bad or not all(map(math.isfinite, outcome.state.values())) else worst
+            bad = bad or not all(map(math.isfinite, outcome.state.values()))
+            worst = Miss(math.inf, partial(_not_finite, outcome, policy, others)) if bad else worst
     return worst
+
+
+def _not_finite(outcome: Outcome, policy: float, others: float) -> Example:
+    numbers = {f"gradient by {name}": part for name, part in outcome.gradients.items()} | {"loss": outcome.loss}
+    numbers |= {f"state {name}": torch.tensor(number) for name, number in outcome.state.items()}
+    quantity, part = next((name, part) for name, part in numbers.items() if not bool(part.isfinite().all()))
+    at = furthest(part.where(~part.isfinite(), 0.0))
+    place = where(outcome.case.step, at)[1] if quantity == "gradient by logp" else "the whole step"
+    inputs = {"logp": policy, "every other log-prob": others}
+    return Example(place, inputs, quantity, float(part.flatten()[at]), "a finite number")
 
 
 def tiles(objective: Objective, shape: Shape) -> float | None:
@@ -114,7 +127,7 @@ def nothing_to_learn(objective: Objective, shape: Shape) -> float | None:
         for name in (name for name in case.step.rows if name.startswith("part.")):
             case = _with(case, name, 0.7)
         case = _with(case, "old_value", 0.0) if kind.valued else case
-        return largest(run(case).gradients["logp"])
+        return _by_logp(outcome := run(case), torch.zeros_like(outcome.gradients["logp"]))
     if isinstance(objective, PreferenceObjective) and isinstance(objective.loss_entry, PairLoss):
         if not objective.loss_entry.balanced:
             return None
@@ -138,8 +151,16 @@ def on_policy(objective: Objective, shape: Shape) -> float | None:
     if "dropped" in prepared.tokens:
         gradient = gradient.masked_fill(prepared.tokens["dropped"], 0.0)
     expected[prepared.tokens["token"]] = gradient
-    deviation = abs(outcome.metrics["ratio"] - 1) + outcome.metrics.get("clip_fraction", 0.0)
-    return worst_of([deviation, largest(outcome.gradients["logp"] - expected)])
+    clipped = outcome.metrics.get("clip_fraction", 0.0)
+    deviation = abs(outcome.metrics["ratio"] - 1) + clipped
+    name, wanted = ("clip_fraction", 0.0) if clipped else ("ratio", 1.0)
+    return worst_of([number(name, outcome.metrics[name], wanted, deviation), _by_logp(outcome, expected)])
+
+
+def _by_logp(outcome: Outcome, expected: Tensor) -> Miss:
+    """Return how far the gradient by the tokens' log-probs is from what it should be."""
+    found = outcome.gradients["logp"]
+    return by_token(outcome, "logp", found, expected, largest(found - expected))
 
 
 def direction(objective: Objective, shape: Shape) -> float | None:
@@ -149,11 +170,37 @@ def direction(objective: Objective, shape: Shape) -> float | None:
     objective = replace(objective, knobs=objective.knobs.model_copy(update={"nll": 0.0}))
     case = build(objective, shape)
     if isinstance(objective.loss_entry, PairLoss):
-        away = torch.cat([_apart(_twins(case)), _apart(_ahead(_twins(case)))])
-    else:
-        label_B = case.step.rows["label"]
-        away = (case.step.sum_rows(run(case).gradients["logp"]) * label_B)[label_B != 0]
-    return 0.0 if bool((away < 0).all()) else math.inf
+        return max(_gains(case) for case in (_twins(case), _ahead(_twins(case))))
+    label_B = case.step.rows["label"]
+    gradient_B = case.step.sum_rows(run(case).gradients["logp"])
+    return _all_below_0((gradient_B * label_B).masked_fill(label_B == 0, -1.0), partial(_of_label, case, gradient_B))
+
+
+def _gains(twins: Case) -> float:
+    """Return inf where a chosen answer does not gain on the rejected one."""
+    apart_P = _apart(twins)
+    logp_B = twins.step.sum_rows(twins.leaves["logp"])
+
+    def example(pair: int) -> Example:
+        chosen, rejected = logp_B[2 * pair : 2 * pair + 2].tolist()
+        inputs = {"logp of the chosen answer": chosen, "logp of the rejected one": rejected}
+        quantity = "gradient by the chosen answer's log-probs minus that by the rejected one's"
+        return Example(f"pair {pair}", inputs, quantity, float(apart_P[pair]), "below 0")
+
+    return _all_below_0(apart_P, example)
+
+
+def _of_label(case: Case, gradient_B: Tensor, row: int) -> Example:
+    label = float(case.step.rows["label"][row])
+    inputs = {"logp": float(case.step.sum_rows(case.leaves["logp"])[row]), "label": label}
+    wanted = "below 0" if label > 0 else "above 0"
+    return Example(f"row {row}", inputs, "gradient by its log-probs", float(gradient_B[row]), wanted)
+
+
+def _all_below_0(parts: Tensor, example: Callable[[int], Example]) -> float:
+    """Return inf where a number is not below 0, with the worst as the example."""
+    worst = int(parts.nan_to_num(nan=math.inf).argmax())
+    return 0.0 if bool((parts < 0).all()) else Miss(math.inf, partial(example, worst))
 
 
 def single_precision(objective: Objective, shape: Shape) -> float | None:
@@ -225,13 +272,15 @@ def _cut_between_tokens(step: Ragged) -> list[Ragged]:
 
 def _difference(first: Outcome, second: Outcome) -> float:
     """Return the largest relative difference of loss, gradients, metrics and state."""
-    pairs = [(float(first.loss), float(second.loss))]
-    pairs += [(first.metrics[name], second.metrics[name]) for name in first.metrics]
-    pairs += [(first.state[name], second.state[name]) for name in first.state]
-    errors = [relative(a, b) for a, b in pairs]
+    pairs = {"loss": (float(first.loss), float(second.loss))}
+    pairs |= {f"metric {name}": (first.metrics[name], second.metrics[name]) for name in first.metrics}
+    pairs |= {f"state {name}": (first.state[name], second.state[name]) for name in first.state}
+    errors: list[Miss] = []
     for name, expected in first.gradients.items():
-        errors.append(largest(expected - second.gradients[name]) / max(1.0, largest(expected)))
-    return worst_of(errors)
+        found = second.gradients[name]
+        error = largest(expected - found) / max(1.0, largest(expected))
+        errors.append(by_token(first, name, found, expected, error))
+    return worst_difference(errors, [number(name, b, a, relative(a, b)) for name, (a, b) in pairs.items()])
 
 
 def relative(a: float, b: float) -> float:
@@ -242,11 +291,6 @@ def relative(a: float, b: float) -> float:
 def largest(part: Tensor) -> float:
     """Return the largest number by size."""
     return float(part.abs().max()) if part.numel() else 0.0
-
-
-def worst_of(errors: Sequence[float]) -> float:
-    """Return the largest error; nan counts as infinite."""
-    return max(math.inf if math.isnan(error) else error for error in errors)
 
 
 def _filled(case: Case, policy: float, others: float) -> Case:
@@ -305,6 +349,9 @@ def _apart(twins: Case) -> Tensor:
 def _uncancelled(case: Case, by: str) -> float:
     """Return the sum of the gradients of two equal answers."""
     twins = _twins(case)
-    gradient, side = run(twins).gradients[by], twins.step.rows["side"]
+    outcome, side = run(twins), twins.step.rows["side"]
+    gradient = outcome.gradients[by]
     side = side if by == "score" else repeat_to_tokens(side, twins.step.lengths_B)
-    return largest(gradient[side > 0] + gradient[side < 0])
+    expected = torch.empty_like(gradient)
+    expected[side > 0], expected[side < 0] = -gradient[side < 0], -gradient[side > 0]
+    return by_token(outcome, by, gradient, expected, largest(gradient[side > 0] + gradient[side < 0]))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+from posttrain.laws.examples import Example, Miss, furthest
 
 TOKENS = 12
 """Rows of one token each: they divide into 2, 3, 4 and 6 equal parts."""
@@ -28,6 +31,7 @@ EVERY = 3
 SLOPE = 1e-3
 """The smallest relative change that counts as one."""
 PARALLEL = 1e-6
+EVERY_TOKEN: Final = "every token"
 
 
 def clip_side(respond: Respond) -> float:
@@ -37,14 +41,23 @@ def clip_side(respond: Respond) -> float:
     """
     counted = _push(respond, 0.0) != 0
     returning = {distance: _push(respond, -distance) for distance in DISTANCES}
-    if any(bool((push < 0).any()) for push in returning.values()):
-        return math.inf
+    for distance, push in returning.items():
+        if bool((push < 0).any()):
+            return Miss(math.inf, partial(_pushed, -distance, push, int(push.argmin()), "0, or "))
     for of_sign in (counted & (SIGNS > 0), counted & (SIGNS < 0)):
         stuck = next((distance for distance, push in returning.items() if _lost(push, of_sign)), None)
         near = [distance for distance in DISTANCES if stuck is not None and distance < stuck]
         if stuck is not None and not any(_lost(_push(respond, distance), of_sign) for distance in near):
-            return math.inf
+            return Miss(math.inf, partial(_pushed, -stuck, returning[stuck], int(of_sign.nonzero()[0]), ""))
     return 0.0
+
+
+def _pushed(moved: float, push_N: Tensor, token: int, zero: str) -> Example:
+    """Return the gradient that a token's advantage gives after it has moved so far towards it."""
+    sign, gradient = float(SIGNS[token]), -float(SIGNS[token] * push_N[token])
+    inputs = {"logp - old_logp": sign * moved, "advantage": sign, "mask": 1.0}
+    wanted = f"{zero}{'below' if sign > 0 else 'above'} 0"
+    return Example(f"row {token}, token 0", inputs, "gradient by logp that its advantage gives", gradient, wanted)
 
 
 def _push(respond: Respond, moved: float) -> Tensor:
@@ -72,9 +85,18 @@ def importance(respond: Respond) -> float:
         slopes.append((high - low) / (2 * SMALL) / (here or 1.0))
         flat = here > 0 and abs(slopes[-1]) < SLOPE
         flat = flat and all(abs(_weight(respond, sign, below) / here - 1) < SLOPE for below in (-0.05, -0.5))
-        if flat and _weight(respond, sign, 2.0) > (1 + SLOPE) * here:
-            return math.inf
-    return math.inf if max(slopes) < -SLOPE or min(slopes) > 1 + SLOPE else 0.0
+        if flat and (far := _weight(respond, sign, 2.0)) > (1 + SLOPE) * here:
+            wanted = f"at most {here:.6g}, as at a log ratio of 0 and below"
+            return Miss(math.inf, partial(Example, EVERY_TOKEN, _at(sign, 2.0), "weight", far, wanted))
+    if max(slopes) >= -SLOPE and min(slopes) <= 1 + SLOPE:
+        return 0.0
+    worst = max(slopes) if max(slopes) < -SLOPE else min(slopes)
+    quantity, sign = "slope of its weight by the log ratio, relative to the weight", (1.0, -1.0)[slopes.index(worst)]
+    return Miss(math.inf, partial(Example, EVERY_TOKEN, _at(sign, 0.0), quantity, worst, "0 to 1"))
+
+
+def _at(sign: float, log_ratio: float) -> dict[str, float]:
+    return {"logp - old_logp": log_ratio, "advantage": sign, "mask": 1.0}
 
 
 def _weight(respond: Respond, sign: float, log_ratio: float) -> float:
@@ -122,13 +144,26 @@ def pull(space: Exact, gradient_N: Tensor) -> float:
     away_V = space.policy_V.log() - space.other_V.log()
     found = space.by_logits(gradient_N)
     if not bool(found.isfinite().all()):
-        return math.inf
+        return Miss(math.inf, partial(_by_logit, space, found, space.by_logits(away_V[space.token_N])))
     slopes_V = (away_V, 1 - (-away_V).exp(), away_V.sign())
     wanted = [space.by_logits(slope_V[space.token_N]) for slope_V in slopes_V]
     size = float(found.norm())
     least = 1e-9 * float(gradient_N.abs().sum())
     gaps = [1 - float(found @ true) / (size * float(true.norm())) for true in wanted] if size > least else [2.0]
-    return 0.0 if min(gaps) < PARALLEL else math.inf
+    if min(gaps) < PARALLEL:
+        return 0.0
+    true = wanted[gaps.index(min(gaps))]
+    return Miss(math.inf, partial(_by_logit, space, found, true * (size / float(true.norm()) if size > least else 1.0)))
+
+
+def _by_logit(space: Exact, found_V: Tensor, expected_V: Tensor) -> Example:
+    """Return the gradient by the logit of the token whose gradient is furthest from that of the nearest divergence."""
+    at = furthest(found_V - expected_V)
+    row = int((space.token_N == at).nonzero()[0])
+    inputs = {"logp": float(space.policy_V[at].log()), "logp of the other policy": float(space.other_V[at].log())}
+    place = f"token {at} of a vocabulary of 4, as in row {row}"
+    found, expected = float(found_V[at]), float(expected_V[at])
+    return Example(place, inputs | {"advantage": 0.0}, "gradient by its logit", found, expected)
 
 
 def pulls_back(space: Exact, gradient_N: Tensor) -> float:
@@ -139,4 +174,14 @@ def pulls_back(space: Exact, gradient_N: Tensor) -> float:
     moved_N = space.other_logp() - space.logp()
     each = bool((gradient_N * moved_N >= 0).all()) and bool((gradient_N * moved_N > 0).any())
     average = Exact(space.token_N, space.other_V, space.policy_V).by_logits(gradient_N)
-    return 0.0 if each or float(average @ (space.other_V - space.policy_V)) > 0 else math.inf
+    if each or float(average @ (space.other_V - space.policy_V)) > 0:
+        return 0.0
+    return Miss(math.inf, partial(_drawn_away, space, gradient_N))
+
+
+def _drawn_away(space: Exact, gradient_N: Tensor) -> Example:
+    moved_N = space.other_logp() - space.logp()
+    at = int((gradient_N * moved_N).argmin())
+    inputs = {"logp": float(space.other_logp()[at]), "old_logp": float(space.logp()[at]), "advantage": 0.0}
+    wanted = "above 0" if moved_N[at] > 0 else "below 0"
+    return Example(f"row {at}, token 0", inputs, "gradient by logp", float(gradient_N[at]), wanted)

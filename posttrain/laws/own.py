@@ -17,6 +17,7 @@ from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.surrogate import Surrogate
 from posttrain.errors import ParamsError
 from posttrain.laws.cases import LONGEST, Shape
+from posttrain.laws.examples import Example, Miss
 from posttrain.laws.laws import LAWS, Law
 from posttrain.laws.padded import PADDED_LAWS
 from posttrain.laws.padded_moved import forgets_old_policy
@@ -38,12 +39,20 @@ class Verdict(NamedTuple):
     error: float | None
     """The largest error; None where the law has no measure, as for a token that is pushed the wrong way."""
     text: str
+    example: Example | None = None
+    """Where a law fails: one token or pair, what the loss gave for it, and what was expected."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the verdict as JSON has it."""
+        found = {key: value for key, value in self._asdict().items() if key != "example"}
+        return found if self.example is None else {**found, "example": self.example.plain()}
 
     def line(self) -> str:
-        """Return the line of the table."""
+        """Return the line of the table, with the example below it."""
         fails = "FAILS" if self.error is None else f"FAILS by {self.error:.1e}"
         said = "does not apply" if self.holds is None else "holds" if self.holds else fails
-        return f"  {self.law:17} {said:16} {self.text}"
+        shown = "" if self.example is None else f"\n    {self.example.line()}"
+        return f"  {self.law:17} {said:16} {self.text}{shown}"
 
 
 def check_module(module: str, *, as_json: bool = False) -> str:
@@ -57,7 +66,7 @@ def check_module(module: str, *, as_json: bool = False) -> str:
         notes += told
     failed = sum(verdict.holds is False for verdict in verdicts)
     text = "\n".join(lines)
-    document = {"failed": failed, "laws": [one._asdict() for one in verdicts], "notes": notes}
+    document = {"failed": failed, "laws": [one.plain() for one in verdicts], "notes": notes}
     if failed:
         print(text)
         fix = "docs/algorithms.md says what each law asks for"
@@ -72,7 +81,8 @@ def _verdict(path: str, name: str, law: Law, make: Callable[[], Subject]) -> Ver
     error = worst(law, make, path)
     holds = None if error is None else error <= law.tolerance
     measured = None if error is None or not math.isfinite(error) else error
-    return Verdict(path, name, holds, measured, law.text)
+    example = error.example() if holds is False and isinstance(error, Miss) else None
+    return Verdict(path, name, holds, measured, law.text, example)
 
 
 def _notes(subject: Subject) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,9 +13,11 @@ from torch import Tensor
 from posttrain.algorithms.padded import PaddedLoss
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws.cases import Shape
-from posttrain.laws.laws import CLIP_SIDE, IMPORTANCE, LAWS, Check, Law, largest, relative, worst_of
+from posttrain.laws.examples import Example, Miss, furthest, number, values, where, worst_difference, worst_of
+from posttrain.laws.laws import CLIP_SIDE, IMPORTANCE, LAWS, Check, Law, largest, relative
+from posttrain.laws.moved import EVERY_TOKEN
 from posttrain.laws.padded_cases import COLUMNS, LEAVES, ROWS, Result, Step, build, run
-from posttrain.laws.padded_moved import clip_side, couples_tokens, critic, importance, pull
+from posttrain.laws.padded_moved import clip_side, couples_tokens, critic, importance, pull, reads
 
 NEAR = 3e-6
 """A log ratio within every clip."""
@@ -60,8 +63,12 @@ def finite(subject: PaddedLoss, shape: Shape) -> float:
             filled = {name: torch.full_like(step.rows.tokens[name], others) for name in COLUMNS if "_logp" in name}
             logp = torch.full_like(step.rows.tokens["logp"], policy)
             found = run(subject, step.with_columns(**filled, logp=logp))
-            if not all(bool(part.isfinite().all()) for part in (found.loss, *found.gradients.values())):
-                return math.inf
+            numbers = {f"gradient by {name}": part for name, part in found.gradients.items()} | {"loss": found.loss}
+            for quantity, part in numbers.items():
+                if not bool(part.isfinite().all()):
+                    bad = float(part.flatten()[furthest(part.where(~part.isfinite(), 0.0))])
+                    inputs = {"logp": policy, "every other log-prob": others}
+                    return Miss(math.inf, partial(Example, EVERY_TOKEN, inputs, quantity, bad, "a finite number"))
     return 0.0
 
 
@@ -81,7 +88,25 @@ def nothing_to_learn(subject: PaddedLoss, shape: Shape) -> float:
     same = {name: tokens["logp"] for name in COLUMNS if name.endswith("_logp")}
     same |= {"advantage": torch.zeros_like(tokens["advantage"]), "value": tokens["returns"]}
     found = run(subject, step.with_columns(**same, old_value=tokens["returns"]))
-    return worst_of([largest(part) for name, part in found.gradients.items() if name != "advantage"])
+    gradients = [(name, part) for name, part in found.gradients.items() if name != "advantage"]
+    return worst_of([_by_column(found, name, part, 0 * part, largest(part)) for name, part in gradients])
+
+
+def _by_column(result: Result, name: str, found: Tensor, expected: Tensor, error: float) -> Miss:
+    """Return the error of a gradient by token, or by row; the example is the one that is furthest off."""
+
+    def example() -> Example:
+        at, rows = furthest(found - expected), result.step.rows
+        read = {name: part for name, part in rows.tokens.items() if reads(result.subject, result.step, name)}
+        if found.numel() != int(rows.lengths_B.sum()):
+            sums = {column: rows.sum_rows(part) for column, part in read.items()}
+            return Example(f"row {at}, sums over its tokens", values(sums, at), f"gradient by {name}", *_pair(at))
+        return Example(where(rows, at)[1], values(read, at), f"gradient by {name}", *_pair(at))
+
+    def _pair(at: int) -> tuple[float, float]:
+        return float(found[at]), float(expected[at])
+
+    return Miss(error, example)
 
 
 def on_policy(subject: PaddedLoss, shape: Shape) -> float | None:
@@ -123,9 +148,11 @@ def _weighed(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor] 
     expected, least = total(weight * advantage), ON_POLICY * largest(found.gradients["advantage"])
     if largest(weight) <= least:
         return _by_gradient(subject, step, total)
+    gradient = total(found.gradients["logp"])
     if bool((total(weight) > least).any()):  # what is better must become likelier
-        return math.inf
-    return largest(total(found.gradients["logp"]) - expected) / max(1e-3, largest(expected))
+        return _by_column(found, "logp", gradient, -total(weight.abs() * advantage), math.inf)
+    error = largest(gradient - expected) / max(1e-3, largest(expected))
+    return _by_column(found, "logp", gradient, expected, error)
 
 
 def _by_gradient(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tensor]) -> float:
@@ -136,12 +163,13 @@ def _by_gradient(subject: PaddedLoss, step: Step, total: Callable[[Tensor], Tens
     same = dict.fromkeys((name for name in COLUMNS if name.endswith("logp")), step.rows.tokens["logp"])
     advantage = step.rows.tokens["advantage"]
     other = -0.5 * advantage
-    first, second = (
-        total(run(subject, step.with_columns(**same, advantage=of)).gradients["logp"]) for of in (advantage, other)
-    )
+    results = [run(subject, step.with_columns(**same, advantage=of)) for of in (advantage, other)]
+    first, second = (total(result.gradients["logp"]) for result in results)
     if bool((first * total(advantage) > 0).any()) or not bool((first != 0).any()):
-        return math.inf
-    return largest(second + 0.5 * first) / max(1e-3, largest(first))
+        wanted = -first.abs() * total(advantage).sign() if bool((first != 0).any()) else -total(advantage)
+        return _by_column(results[0], "logp", first, wanted, math.inf)
+    error = largest(second + 0.5 * first) / max(1e-3, largest(first))
+    return _by_column(results[1], "logp", second, -0.5 * first, error)
 
 
 def single_precision(subject: PaddedLoss, shape: Shape) -> float:
@@ -178,8 +206,9 @@ def _single(step: Step) -> Step:
 
 def _difference(first: Result, second: Result) -> float:
     """Return the largest relative difference of loss and gradients."""
-    errors = [relative(float(first.loss), float(second.loss))]
-    for name in set(first.gradients) & set(LEAVES[:2]):
-        expected = first.gradients[name]
-        errors.append(largest(expected - second.gradients[name]) / max(1e-3, largest(expected)))
-    return worst_of(errors)
+    losses, errors = (float(second.loss), float(first.loss)), list[Miss]()
+    for name in (name for name in LEAVES[:2] if name in first.gradients):
+        found, expected = second.gradients[name], first.gradients[name]
+        error = largest(expected - found) / max(1e-3, largest(expected))
+        errors.append(_by_column(first, name, found, expected, error))
+    return worst_difference(errors, [number("loss", *losses, relative(*losses))])

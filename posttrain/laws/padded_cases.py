@@ -45,6 +45,8 @@ class Result:
 
     loss: Tensor
     gradients: dict[str, Tensor]
+    subject: PaddedLoss
+    step: Step
 
 
 def build(shape: Shape) -> Step:
@@ -82,7 +84,7 @@ def run(subject: PaddedLoss, step: Step) -> Result:
         for name, part in zip(leaves, found, strict=True)
         if part is not None  # type: ignore[redundant-expr]
     }
-    return Result(total.detach(), gradients)
+    return Result(total.detach(), gradients, subject, step)
 
 
 def _scalar(loss: object, rows: Ragged) -> Tensor:

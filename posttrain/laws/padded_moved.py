@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from posttrain.algorithms.padded import PaddedLoss
 from posttrain.formulas.ragged import Ragged
 from posttrain.laws import moved
 from posttrain.laws.cases import Shape
-from posttrain.laws.laws import largest, worst_of
+from posttrain.laws.examples import Example, Miss, values, worst_of
+from posttrain.laws.laws import largest
 from posttrain.laws.padded_cases import COLUMNS, Result, Step, build, run
 
 BEYOND = (1.5, -2.9)
@@ -24,8 +26,9 @@ def clip_side(subject: PaddedLoss, shape: Shape) -> float | None:
     """Tokens that moved with and against their advantage."""
     if shape.seed % moved.EVERY:
         return None
-    if couples_tokens(subject, shape) and not _is_of_sequences(subject, shape):
-        return math.inf
+    if couples_tokens(subject, shape) and (changed := _change_by_opposites(subject, shape)):
+        inputs = {"logp - old_logp of each row's first token": moved.SMALL, "of its last": -moved.SMALL}
+        return Miss(math.inf, partial(Example, "every row", inputs, "change of the loss", changed, 0.0))
     return moved.clip_side(lambda advantage, log_ratio: _respond(subject, shape, advantage, log_ratio))
 
 
@@ -51,21 +54,23 @@ def pull(subject: PaddedLoss, shape: Shape) -> float | None:
     space = moved.exact(shape.seed)
     errors = []
     for name in ANCHORS:
-        if _reads(subject, build(shape), name):
+        if reads(subject, build(shape), name):
             found, same = (
                 run(subject, _tokens(space.logp(), **{name: at})) for at in (space.other_logp(), space.logp())
             )
-            rises = float(found.loss - same.loss) > -moved.SMALL * abs(float(found.loss))
-            errors.append(moved.pull(space, _by_logp(found, space.logp())) if rises else math.inf)
-            errors.append(0.0 if _is_kept(subject, shape, name) else math.inf)
-    if _reads(subject, _quiet(build(shape)), "old_logp"):
+            rise = float(found.loss - same.loss)
+            rises = rise > -moved.SMALL * abs(float(found.loss))
+            risen = partial(Example, "every row", {}, f"rise of the loss when {name} moves away", rise, "0 or above")
+            errors.append(moved.pull(space, _by_logp(found, space.logp())) if rises else Miss(math.inf, risen))
+            errors.append(_kept(subject, shape, name))
+    if reads(subject, _quiet(build(shape)), "old_logp"):
         drawn = _tokens(space.other_logp(), old_logp=space.logp(), sampler_logp=space.logp())
         errors.append(moved.pulls_back(space, _by_logp(run(subject, drawn), space.logp())))
     return worst_of(errors) if errors else None
 
 
-def _is_kept(subject: PaddedLoss, shape: Shape, name: str) -> bool:
-    """Return whether tokens beyond a clip are still drawn to the anchor: a clip's mask must not drop the KL."""
+def _kept(subject: PaddedLoss, shape: Shape, name: str) -> float:
+    """Return inf where tokens beyond a clip are not drawn to the anchor: a clip's mask must not drop the KL."""
 
     def drawn(moved_N: Tensor) -> Tensor:
         highest = _highest(shape)
@@ -78,14 +83,22 @@ def _is_kept(subject: PaddedLoss, shape: Shape, name: str) -> bool:
         return apart - same
 
     pulled = drawn(0 * moved.SIGNS) != 0
-    return not any(bool((pulled & (drawn(far * moved.SIGNS) == 0)).any()) for far in BEYOND)
+    for far in BEYOND:
+        lost = pulled & (drawn(far * moved.SIGNS) == 0)
+        if bool(lost.any()):
+            at = int(lost.nonzero()[0])
+            sign = float(moved.SIGNS[at])
+            inputs = {"logp - old_logp": far * sign, f"logp - {name}": 0.3, "advantage": sign, "mask": 1.0}
+            quantity = f"gradient by logp that {name} gives"
+            return Miss(math.inf, partial(Example, f"row {at}, token 0", inputs, quantity, 0.0, "not 0"))
+    return 0.0
 
 
 def forgets_old_policy(subject: PaddedLoss, shape: Shape) -> bool:
     """Return whether a loss with advantages never reads `old_logp`: it knows one update per batch of samples only."""
     step = build(shape)
     found = run(subject, step).gradients
-    return "advantage" in found and "logp" in found and not _reads(subject, step, "old_logp")
+    return "advantage" in found and "logp" in found and not reads(subject, step, "old_logp")
 
 
 def critic(subject: PaddedLoss, shape: Shape) -> float | None:
@@ -99,8 +112,15 @@ def critic(subject: PaddedLoss, shape: Shape) -> float | None:
             columns = {"old_value": returns + before * moved.SIGNS, "value": returns + now * moved.SIGNS}
             towards = run(subject, step.with_columns(**columns)).gradients["value"] * moved.SIGNS
             if bool((towards < 0).any()) or (now > before and bool((towards == 0).any())):
-                return math.inf
+                return Miss(math.inf, partial(_away_from_return, step.with_columns(**columns), towards))
     return 0.0
+
+
+def _away_from_return(step: Step, towards_N: Tensor) -> Example:
+    at = int(towards_N.argmin())
+    wanted = "above 0" if moved.SIGNS[at] > 0 else "below 0"
+    gradient = float(towards_N[at] * moved.SIGNS[at])
+    return Example(f"row {at}, token 0", values(step.rows.tokens, at), "gradient by value", gradient, wanted)
 
 
 def couples_tokens(subject: PaddedLoss, shape: Shape) -> bool:
@@ -117,8 +137,8 @@ def couples_tokens(subject: PaddedLoss, shape: Shape) -> bool:
     return largest((plain - changed)[:-1]) > moved.SMALL * moved.SLOPE * largest(plain)
 
 
-def _is_of_sequences(subject: PaddedLoss, shape: Shape) -> bool:
-    """Return whether the loss is the same where a row's tokens moved in opposite directions: only its ratio counts."""
+def _change_by_opposites(subject: PaddedLoss, shape: Shape) -> float:
+    """Return how the loss changes where a row's tokens move in opposite directions; 0: only the row's ratio counts."""
     step = build(shape)
     rows = step.rows
     logp, advantage = rows.tokens["logp"], rows.repeat_to_tokens(rows.mean_rows(rows.tokens["advantage"]))
@@ -134,7 +154,8 @@ def _is_of_sequences(subject: PaddedLoss, shape: Shape) -> bool:
         return float(run(subject, step.with_columns(**same)).loss)
 
     here = loss(0 * logp)
-    return abs(loss(opposite) - here) <= 0.01 * abs(loss(first) - here)
+    changed = loss(opposite) - here
+    return 0.0 if abs(changed) <= 0.01 * abs(loss(first) - here) else changed
 
 
 def _respond(
@@ -167,7 +188,7 @@ def _quiet(step: Step) -> Step:
     return step.with_columns(advantage=0 * tokens["advantage"], **dict.fromkeys(ANCHORS, tokens["logp"]))
 
 
-def _reads(subject: PaddedLoss, step: Step, name: str) -> bool:
+def reads(subject: PaddedLoss, step: Step, name: str) -> bool:
     """Return whether the loss, or its gradient, depends on a column."""
     first, other = (run(subject, step.with_columns(**{name: step.rows.tokens[name] - by})) for by in (0.0, 0.1))
     logp = step.rows.tokens["logp"]

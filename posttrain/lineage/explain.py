@@ -64,7 +64,7 @@ def explain_figure(figure: Figure, figures: Figures, lineage: Lineage) -> Node:
     """Return a figure, the rows that it is a mean of, and what made them."""
     node = Node(f"{figure.name} = {figure.value:.6g}", {"file": figure.file})
     if also := shown_in(figure):
-        node.facts["also in"] = also
+        node.facts["also shown in"] = also
     node.facts["commit"] = lineage.commit
     if figure.of:
         node.facts["computed from"] = list(figure.of)

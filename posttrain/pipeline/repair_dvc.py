@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from posttrain.errors import PipelineError
+from posttrain.pipeline.dvc_index import remove_damaged
 from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.user_cache import cache_folder
 from posttrain.workspace import main_root, write_text
@@ -58,7 +59,7 @@ def repair_lock(root: Path) -> str:
             held.enter_context(make_lock(str(root / lock), tmp_dir=str(folder), wait=True))
         _set_site_cache(root)
         repairs = [_repair_lock_file(root), *(_repair_rwlock(root, file) for file in RWLOCKS), *_remove_copies(root)]
-        return "\n".join(line for line in [*repairs, *_remove_link_tests(root)] if line)
+        return "\n".join(line for line in [*repairs, *_remove_link_tests(root), *remove_damaged(root)] if line)
 
 
 def follow_move(root: Path) -> None:

@@ -19,6 +19,7 @@ from posttrain.measure.timings import read_timings, timings_path
 from posttrain.params.formats import read_yaml
 from posttrain.pipeline.cache_gaps import gap_words
 from posttrain.pipeline.code_manifest import CODE, is_current
+from posttrain.pipeline.dvc_index import readable_index
 from posttrain.pipeline.reasons import DuringRun, Reasons
 from posttrain.pipeline.running import running_stages
 from posttrain.workspace import PARAMS_FILE
@@ -36,7 +37,7 @@ def dvc_repo() -> Iterator[Any]:
 
     read_yaml(PARAMS_FILE)  # DVC would not end on aliases that swell
     try:
-        with Repo(_wait_for_lock=True) as repo, read_once(repo):
+        with readable_index(), Repo(_wait_for_lock=True) as repo, read_once(repo):
             refresh_code(repo)
             yield repo
     except LockError as error:  # DVC advises to remove its locks, which can do damage

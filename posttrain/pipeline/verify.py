@@ -17,6 +17,7 @@ from posttrain.errors import PipelineError, PosttrainError
 from posttrain.pipeline import repair_dvc
 from posttrain.pipeline.cache_gaps import fill, restore
 from posttrain.pipeline.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest
+from posttrain.pipeline.dvc_index import readable_index
 from posttrain.pipeline.fsync import cache_folder, cached, sync
 from posttrain.pipeline.lock_check import forget_mismatched, undo_interrupted_accept
 from posttrain.pipeline.mixed_entries import remove_contradicted
@@ -109,8 +110,9 @@ def _locked_repo(root: Path) -> Iterator[Any]:
     from dvc.repo import Repo
     from dvc.rwlock import rwlock
 
-    repo: Any = Repo(str(root.absolute()))
-    with contextlib.closing(repo):
+    with readable_index():
+        repo: Any = Repo(str(root.absolute()))
+    with contextlib.closing(repo), readable_index():
         try:
             paths = [out.fs_path for out in repo.index.outs]
             with dvc_lock(root), rwlock(str(root.absolute() / KEPT.parent), repo.fs, "posttrain", [], paths, False):

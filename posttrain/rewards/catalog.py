@@ -74,7 +74,10 @@ def term(name: Any, value: Any) -> WeightedReward:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = {"weight": value}
     kind = str(value.get("type", name)) if isinstance(value, Mapping) else str(name)
-    reward = reward_named(kind, "reward")
+    try:
+        reward = reward_named(kind, "reward")
+    except ParamsError as error:  # the error around it names the key: reward, metrics or another
+        raise ValueError(f"'{kind}': {error.what}. {error.fix}") from error
     if not isinstance(value, Mapping):
         raise ValueError(f"'{name}' is {excerpt(value, 80)}. Give a weight, or {{weight: 1.0, OPTION: ...}}")  # noqa: TRY004
     shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,6 +58,29 @@ def read_parts(parts: Parts, kind: Kind, columns: ColumnOptions, limit: int | No
         for part in some:
             reading.add(source, part)
     return reading.done()
+
+
+_ASKS: Final = ("question", "query", "problem", "instruction", "input", "text")
+"""What other data sets call a prompt, the likeliest first."""
+_ANSWERS: Final = ("answer", "response", "output", "solution", "target", "completion")
+
+
+def _own_names(kind: Kind, names: Sequence[str]) -> str:
+    """Return how columns of these names become those of a table: by the names themselves, if they are usual ones."""
+    asked, said = (
+        next((name for usual in all_usual for name in names if name.lower() == usual), None)
+        for all_usual in (("prompt", *_ASKS), _ANSWERS)
+    )
+    ours = {"prompts": "answer", "chat": "completion"}.get(kind)
+    renamed = {asked: "prompt", said: ours if asked != said else None}
+    wanted = ", ".join(f"{old}: {new}" for old, new in renamed.items() if old and new and old != new)
+    if asked and ours and (said or kind == "prompts") and wanted:
+        alone = ". If all rows are for evaluation, name them: splits: {test: FILE}, its name without the ending"
+        return f"Write rename: {{{printable(wanted)}}}{alone if kind == 'prompts' else ''}"
+    other = "Rename yours, e.g. rename: {question: prompt}, or build a column, e.g. template: {prompt: '{question}'}"
+    if asked and said and kind in ("pairs", "feedback"):
+        return f"{other}. Questions with one answer each are a `chat` table, or `prompts` to evaluate on"
+    return other
 
 
 @dataclass
@@ -121,8 +145,7 @@ class _Reading:
             raise DataError(
                 what=f"a '{self.kind}' table cannot be made from the columns {names[:300] or '(none)'}",
                 where=self.where,
-                fix=f"It needs the columns {layout_names(self.kind)}. Rename yours, e.g. rename: {{question: prompt}}, "
-                "or build a column from others, e.g. template: {prompt: '{question}'}",
+                fix=f"It needs the columns {layout_names(self.kind)}. {_own_names(self.kind, list(self.file_columns))}",
             )
         return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited, self.unwanted)
 

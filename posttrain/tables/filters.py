@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -61,12 +61,12 @@ def filtered(
     where = f"data.filters.{run}"
     kind = next(candidate for candidate in KINDS if params.data.endswith(f"/{candidate}"))
     table = read_table(table_path(params.data), kind)
-    left, removed = table, list[pl.DataFrame]()
+    left, removed = table, list[tuple[str, pl.DataFrame]]()
 
     def leave_out(found: pl.DataFrame, why: str) -> None:
         nonlocal left
         print(f"{where}: {found.height:,} of {rows_text(left.height)} left out: {why}", file=sys.stderr)
-        removed.append(found.join(left, on="id", how="left", maintain_order="left"))
+        removed.append((why, found.join(left, on="id", how="left", maintain_order="left")))
         left = left.join(found, on="id", how="anti", maintain_order="left")
 
     if params.min_chars or params.max_chars:
@@ -82,8 +82,9 @@ def filtered(
     if scored is not None:
         leave_out(*scored(left, kind))
     place = rejected_path(Path("rejected") / run / f"{kind}.parquet")
-    write_parquet(pl.concat([_listed(table.clear()), *map(_listed, removed)], how="diagonal_relaxed"), place)
-    _check_left(left, table, kind, where, place)
+    listed = [_listed(frame) for frame in (table.clear(), *(found for _, found in removed))]
+    write_parquet(pl.concat(listed, how="diagonal_relaxed"), place)
+    _check_left(left, table, removed, kind, where)
     counts = ", ".join(f"{left.filter(split=split).height:,} {split}" for split in SPLITS[kind])
     print(
         f"{where}: {left.height:,} of {rows_text(table.height)} kept ({counts}); {place} lists the others",
@@ -92,11 +93,17 @@ def filtered(
     return kind, left
 
 
-def _check_left(left: pl.DataFrame, table: pl.DataFrame, kind: Kind, where: str, place: Path) -> None:
+def _check_left(
+    left: pl.DataFrame, table: pl.DataFrame, removed: Sequence[tuple[str, pl.DataFrame]], kind: Kind, where: str
+) -> None:
+    """Refuse a table that lost all rows of a split; the error counts what each filter took of it."""
     for split in SPLITS[kind]:
-        if table.filter(split=split).height and left.filter(split=split).is_empty():
+        if (before := table.filter(split=split).height) and left.filter(split=split).is_empty():
+            taken = [f"{found.filter(split=split).height:,} left out: {why}" for why, found in removed]
+            what = f"no row of the split '{split}' is left of {rows_text(before)} ({'; '.join(taken)})"
+            place = rejected_path(Path("rejected") / where.rpartition(".")[2] / f"{kind}.parquet")
             fix = f"Relax the filters; {place} lists the rows with reasons"
-            raise DataError(what=f"no row of the split '{split}' is left", where=f"{where} ({PARAMS_FILE})", fix=fix)
+            raise DataError(what=what, where=f"{where} ({PARAMS_FILE})", fix=fix)
 
 
 def _listed(found: pl.DataFrame) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from posttrain.tables.layouts import wanted_columns
 from posttrain.tables.options import FileTable, Source, most_dropped
 from posttrain.tables.readers import Columns, Numbered, Part
 from posttrain.tables.user_data import ReadSource, named_splits, tried
-from posttrain.tables.user_splits import select_parts
+from posttrain.tables.user_splits import Notes, select_parts
 
 FIRST: Final = 100
 """So many rows of each file are read by `check`."""
@@ -50,7 +50,7 @@ def first_rows(
         return FirstRows([], None, cut)
     converted = read_parts(some, kind, source, None, where)
     read = named_splits(converted, list(parts), source, kind, where, alone=alone)
-    read.log = _unsaid
+    read.log = Notes(where, _unsaid)
     rows, rejected, lines = tried(read, kind)
     most = most_dropped(source.bad_rows)
     wrong = most is None or (not cut and rejected.height > most * read.count)

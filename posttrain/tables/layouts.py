@@ -243,7 +243,7 @@ def _judged(row: Row) -> dict[str, Any]:
     return {
         "prompt": prompt,
         "completion": _after(prompt, turns(row, "completion"), "completion"),
-        "label": _label(row),
+        "label": _label(row["label"], "label"),
     }
 
 
@@ -257,7 +257,7 @@ def _labelled_steps(row: Row) -> list[dict[str, Any]]:
     texts = ["\n".join(steps[: nth + 1]) for nth in range(len(steps))]
     answers = [turns({"prompt": row["prompt"], "completion": part}, "completion") for part in texts]
     return [
-        {"prompt": prompt, "completion": answer[-1:], "label": _label({"label": label})}
+        {"prompt": prompt, "completion": answer[-1:], "label": _label(label, "labels")}
         for answer, label in zip(answers, labels, strict=True)
     ]
 
@@ -269,11 +269,12 @@ def _after(prompt: Turns, answer: Turns, name: str) -> Turns:
     return answer[-1:]
 
 
-def _label(row: Row) -> bool:
-    value = row["label"]
+def _label(value: Any, column: str) -> bool:
     text = value.lower() if isinstance(value, str) else str(value).lower() if isinstance(value, int) else ""
     if text not in _LABELS:
-        raise RowError(f"'label' is {short_repr(value)}; give true/false or 1/0")
+        meaning = f"values: {{{column}: {{up: true, down: false}}}}"
+        fix = f"give true/false or 1/0, or say what each value means, e.g. {meaning}"
+        raise RowError(f"'{column}' is {short_repr(value)}; {fix}")
     return _LABELS[text]
 
 

@@ -180,18 +180,39 @@ def _read_csv(stream: BinaryIO, columns: Columns, dialect: CsvDialect = PLAIN) -
     csv.field_size_limit(LONGEST_LINE)
     separator = dialect.separator or ","
     lines = _decoded_lines(stream) if dialect.encoding is None else _lines_in(stream, dialect.encoding)
-    reader = csv.reader(_without_hint(lines, separator), strict=True, delimiter=separator)
+    of_row: list[str] = []
+    reader = csv.reader(_kept(_without_hint(lines, separator), of_row), strict=True, delimiter=separator)
     try:
         header = _without_empty_end(next((cells for cells in reader if cells), []), 0)
         _check_header(header, dialect)
         columns.seen.update(dict.fromkeys(_unique(header)))
         ended = reader.line_num
+        of_row.clear()
         for cells in reader:
             number, ended = ended + 1, reader.line_num  # a quoted cell may span several lines
+            of_row.clear()
             if cells:
                 yield number, _csv_row(header, cells, separator)
     except csv.Error as error:
-        raise ValueError(f"line {reader.line_num}: {error}") from error
+        raise ValueError(_wrong_quote(of_row, separator, reader.line_num, str(error))) from error
+
+
+def _kept(lines: Iterator[str], kept: list[str]) -> Iterator[str]:
+    for line in lines:
+        kept.append(line)
+        yield line
+
+
+def _wrong_quote(lines: Sequence[str], separator: str, ended: int, error: str) -> str:
+    """Return an error in a row of these lines, of which `ended` is the last, with the line on which its cell opens."""
+    text = "".join(lines)
+    quoted = [*re.finditer(rf'(?:^|[\n{re.escape(separator)}])(?P<open>")(?:[^"]|"")*+', text)]
+    if not quoted:
+        return f"line {ended}: {error}"
+    opens = ended - len(lines) + 1 + text.count("\n", 0, quoted[-1].start("open"))
+    return (
+        f"line {opens}: the quote that opens there is not closed (line {ended}: {error}). Close it, or write it twice"
+    )
 
 
 def _without_hint(lines: Iterator[str], separator: str) -> Iterator[str]:
@@ -343,3 +364,8 @@ READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
     ".csv": _read_csv,
     ".arrow": _read_arrow,
 }
+
+
+def place_of(file: str, line: int) -> str:
+    """Return where a row is: its file, and its line as an editor counts."""
+    return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

@@ -123,7 +123,9 @@ def _matches(value: Any, wanted: Range | list[Any], name: str) -> bool:
 
 
 def _meaning(name: str, value: Any, meanings: Mapping[str, Any]) -> Any:
-    """Return what `values` says that a value means."""
+    """Return what `values` says that a value means, or that each value of a list means."""
+    if isinstance(value, list):
+        return [_meaning(name, one, meanings) for one in value]
     key = _as_text(value)
     if key not in meanings:
         known = ", ".join(meanings)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +23,11 @@ from posttrain.tables.find_files import FileFinder, Parts
 from posttrain.tables.hub_data import hub_parts
 from posttrain.tables.mixing import mix_by_weight
 from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, most_dropped, numbered_sources
-from posttrain.tables.readers import BY_LINE
+from posttrain.tables.readers import place_of
 from posttrain.tables.store import rejected_path, write_parquet
 from posttrain.tables.user_splits import (
     AGREED,
-    Log,
+    Notes,
     agreeing,
     assign_source_splits,
     assign_splits,
@@ -54,7 +52,7 @@ class ReadSource:
     rows: pl.DataFrame
     refused: list[RefusedRow]
     count: int
-    log: Log
+    log: Notes
     shares: Mapping[Split, float] = field(default_factory=dict)
 
 
@@ -117,7 +115,7 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
 
     Rejected rows are put next to `table`, the file that the table is meant for.
     """
-    log, count = partial(_log, where), sum(read.count for read in reads)
+    log, count = Notes(where), sum(read.count for read in reads)
     refused = [(nth, row) for nth, read in enumerate(reads) for row in read.refused]
     shares = {split: max(read.shares[split] for read in reads) for split in reads[0].shares}
     sources = [read.source for read in reads]
@@ -140,7 +138,8 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
             log(line)
         rows = rows.join(rejected, on=_FROM, how="anti", maintain_order="left")
     mixed = mix_by_weight(rows, sources, where, log)
-    check_splits(mixed, sources[0], kind, where)
+    notes = [line for told in (*(read.log for read in reads), log) for line in told.lines]
+    check_splits(mixed, sources[0], kind, where, count, notes)
     good = mixed.drop(_WORKING)
     _print_summary(good, shares, kind, count, log)
     return good
@@ -188,24 +187,21 @@ def tried(read: ReadSource, kind: Kind) -> tuple[pl.DataFrame, pl.DataFrame, lis
     return rows, *_rejected_rows(rows, failures, [(0, row) for row in read.refused], kind, [0])
 
 
-def _log(where: str, line: str) -> None:
-    print(f"{where}: {line}", file=sys.stderr)
-
-
 def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool) -> ReadSource:
     """Return the rows of one source with its own splits; the rules of the table are checked later."""
-    log = partial(_log, where)
+    log = Notes(where)
     if isinstance(source, HubTable):
         parts = hub_parts(source, where, log)
     else:
         parts = _file_parts(source, FileFinder(where, outside_workspace, source.dialect), root, log)
     parts = select_parts(parts, source, kind, where, log, alone=alone)
     read = read_parts(parts, kind, source, source.limit, where)
+    made = named_splits(read, list(parts), source, kind, where, alone=alone)
     if read.limited:
-        log(f"read only the first {source.limit:,} rows of each split (limit)")
+        made.log(f"read only the first {source.limit:,} rows of each split (limit)")
     if read.unwanted:
-        log(f"{rows_text(read.unwanted)} left out by `where`")
-    return named_splits(read, list(parts), source, kind, where, alone=alone)
+        made.log(f"{rows_text(read.unwanted)} left out by `where`")
+    return made
 
 
 def named_splits(
@@ -213,7 +209,7 @@ def named_splits(
 ) -> ReadSource:
     """Converted rows with the splits that their source or their own column `split` names."""
     rows = assign_source_splits(read, names, source, kind, where, alone=alone)
-    return ReadSource(source, rows, read.refused, rows.height + len(read.refused), partial(_log, where))
+    return ReadSource(source, rows, read.refused, rows.height + len(read.refused), Notes(where))
 
 
 def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.DataFrame:
@@ -234,14 +230,14 @@ def _ordered(rows: pl.DataFrame, kind: Kind) -> pl.DataFrame:
     return rows.select(*COLUMNS[kind], *optional, *_WORKING)
 
 
-def _file_parts(source: FileTable, finder: FileFinder, root: Path, log: Log) -> Parts:
+def _file_parts(source: FileTable, finder: FileFinder, root: Path, log: Notes) -> Parts:
     parts = finder.find(source.path, root, source.splits.values())
     if finder.ignored:
         log(f"not read: {', '.join(finder.ignored)}")
     return parts
 
 
-def _without_duplicates(rows: pl.DataFrame, log: Log) -> pl.DataFrame:
+def _without_duplicates(rows: pl.DataFrame, log: Notes) -> pl.DataFrame:
     """Return one of the rows with the same id and split: one whose file names the split, else the first.
 
     A row that the shares move into `test` has no `info` that its copy in the test file may have.
@@ -291,7 +287,7 @@ def _rejection(
     return TableError(what="\n  ".join([f"{rejected.height:,} {what}", *lines, *more]), where=where, fix=fix)
 
 
-def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kind, count: int, log: Log) -> None:
+def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kind, count: int, log: Notes) -> None:
     """Print how many rows were read, and how many are in each split."""
     parts = []
     for split in SPLITS[kind]:
@@ -313,8 +309,3 @@ def _two_users(column: str) -> pl.Expr:
     """Return whether two turns of the user follow each other."""
     role = pl.element().struct.field("role")
     return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()
-
-
-def place_of(file: str, line: int) -> str:
-    """Return where a row is: its file, and its line as an editor counts."""
-    return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import polars as pl
@@ -14,10 +16,31 @@ from posttrain.tables.columns import SPLITS, Kind, Split
 from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow
 from posttrain.tables.failures import printable, short_repr
 from posttrain.tables.find_files import Parts
+from posttrain.tables.readers import place_of
 from posttrain.tables.splits import SPLIT_NAMES, split_names, splits_by_hash
 
 Log = Callable[[str], None]
 """Prints a line about the rows of a table."""
+
+
+def _printed(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@dataclass
+class Notes:
+    """Lines about the rows of a table: printed, and kept for an error that has to say where its rows went."""
+
+    where: str
+    say: Log = _printed
+    lines: list[str] = field(default_factory=list)
+
+    def __call__(self, line: str) -> None:
+        """Print and keep a line."""
+        self.say(f"{self.where}: {line}")
+        self.lines.append(line)
+
+
 _STRICTNESS: Final = pl.Enum(["train", "heldout", "test"])
 
 
@@ -53,10 +76,13 @@ def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log
     return {name: parts[name] for name in named}
 
 
-def _named(names: list[str], source: SplitOptions, kind: Kind, where: str, *, alone: bool) -> dict[str, Split]:
+def _named(
+    names: list[str], source: SplitOptions, kind: Kind, where: str, *, alone: bool, lost: Sequence[str] = ()
+) -> dict[str, Split]:
     """Our split of each of the source's splits; refuses a source without train or without a split that is named.
 
-    Prompts may be test prompts alone; in a list (not `alone`) another source may have train.
+    Prompts may be test prompts alone; in a list (not `alone`) another source may have train. `lost` says which rows
+    were not used, with which a split may have gone.
     """
     named = split_names(source.splits, names)
     missing = next((name for name in source.splits.values() if name not in names), None)
@@ -64,6 +90,9 @@ def _named(names: list[str], source: SplitOptions, kind: Kind, where: str, *, al
     has_rows = bool(needed & {*named.values()}) if alone else bool(named)
     if missing is not None or not has_rows:
         what = f"split '{missing}' not found" if missing is not None else "the source has no split named train"
+        if lost:
+            what = f"of the rows that can be used, none is in the split {missing or 'train'}: {'; '.join(lost)}"
+            raise DataError(what=what, where=where, fix="Keep or mend these rows, or name another split under `splits`")
         raise DataError(what=what, where=where, fix=_naming(names))
     return named
 
@@ -89,7 +118,7 @@ def assign_source_splits(
         known = ", ".join(map(printable, names))
         what = f"the rows have a column 'split', but the source already has the splits {known}"
         raise DataError(what=what, where=where, fix="Give one file, or rename the column, e.g. rename: {split: part}")
-    named = _named(values, source, kind, where, alone=alone)
+    named = _named(values, source, kind, where, alone=alone, lost=_lost(read))
     known = printable(", ".join(source.splits.values() or SPLIT_NAMES))
     fix = "name it under `splits`, or rename the column if it is not a split"
     bad_rows = frame.filter(~given.is_in(list(named)).fill_null(value=False))
@@ -97,6 +126,16 @@ def assign_source_splits(
         read.refused.append(RefusedRow(file, line, f"split = {short_repr(value)} is not one of {known}; {fix}"))
     split = given.replace_strict(named, default=None, return_dtype=pl.String())
     return frame.with_columns(split=split).drop_nulls("split")
+
+
+def _lost(read: ConvertedRows) -> list[str]:
+    """Return how many rows of a source are not used, and why."""
+    found = [f"{rows_text(read.unwanted)} left out by `where`"] if read.unwanted else []
+    if read.refused:
+        first = read.refused[0]
+        place = place_of(first.file, first.line)
+        found.append(f"{rows_text(len(read.refused))} cannot be used, the first: {place}: {first.reason}")
+    return found
 
 
 def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Log, *, tested: bool) -> pl.DataFrame:
@@ -182,20 +221,40 @@ def _chosen(split: pl.Expr) -> pl.Expr:
     return pl.coalesce(split.filter("fixed").max(), split.max())
 
 
-def check_splits(table: pl.DataFrame, source: SplitOptions, kind: Kind, where: str) -> None:
-    """Refuses a table without training rows, or without rows of a split that a share promises."""
+def check_splits(
+    table: pl.DataFrame, source: SplitOptions, kind: Kind, where: str, count: int, notes: Sequence[str]
+) -> None:
+    """Refuses a table without training rows, or without rows of a split that a share promises.
+
+    `count` rows were read; `notes` say which of them were left out or moved, and why.
+    """
     shares = {"train": 1.0, "heldout": source.heldout_share, "test": source.test_share}
     if kind == "prompts" and not table.is_empty() and table["fixed"].all():
         shares = {"test": 1.0}  # its files name every split, as a file of test prompts alone does
     for split in SPLITS[kind]:
         if shares.get(split) and table.filter(split=split).is_empty():
             fix = f"Give more rows, name a split under `splits`, or raise {split}_share (0: no such split)"
+            if kind == "prompts" and split != "train":
+                fix = f"{fix}. If all rows are for evaluation: splits: {{test: FILE}}, its name without ending"
             if split == "train":
-                named = not table.is_empty() and table["fixed"].all()
-                fix = "Lower heldout_share and test_share, or give more rows"
-                fix = "Name the training rows under `splits`, or add a source that has some" if named else fix
-            what = f"the split '{split}' is empty ({rows_text(table.height)} in all)"
-            raise DataError(what=what, where=where, fix=fix)
+                hashed = table.filter(~pl.col("fixed")).height
+                fix = "Name the training rows under `splits`, or add a source that has some"
+                fix = "Lower heldout_share and test_share, or give more rows" if hashed else fix
+                if notes:
+                    fix = f"If the training rows are among those that these lines name, keep them. Else {fix.lower()}"
+            rest = [*_by_split(table, kind), *notes]
+            what = f"the split '{split}' is empty. The table has {table.height:,} of {rows_text(count)} read"
+            raise DataError(what=f"{what}{': ' * bool(rest)}{'; '.join(rest)}", where=where, fix=fix)
+
+
+def _by_split(table: pl.DataFrame, kind: Kind) -> list[str]:
+    """Return how many rows each split has, and whether its source or a share put them there."""
+    found = []
+    for split in SPLITS[kind]:
+        for fixed, why in ((True, "as their source says"), (False, f"by {split}_share" if split != "train" else "")):
+            if rows := table.filter(split=split, fixed=fixed).height:
+                found.append(f"{rows:,} {split}{f' ({why})' if why else ''}")
+    return found
 
 
 def rows_text(count: int) -> str:

@@ -196,6 +196,27 @@ def test_what_is_not_read_is_said() -> None:
     assert check_rows() == "note: not read: the rows after the first 100 of my/a.jsonl, data.hub.ultra"
 
 
+def test_a_test_file_that_another_entry_trains_on_is_noted_with_the_entry_and_the_fix() -> None:
+    """The same file, and its rows in another file; a table that no run learns from is not named."""
+    exam = [{"prompt": f"How many apples are in basket {n}?", "completion": "5", "answer": "5"} for n in range(40)]
+    put(exam, "exam.jsonl")
+    put([*ROWS, *exam[:3]], "copy.jsonl")
+    held = {"path": "my", "prompts": {"path": "exam.jsonl", "splits": {"test": "exam"}}}
+    files = {"held": held, "same": {"path": "my", "chat": "exam.jsonl"}, "copied": {"path": "my", "chat": "copy.jsonl"}}
+    runs = {"a": {"start": "base/a", "data": "same/chat"}, "b": {"start": "base/a", "data": "copied/chat"}}
+
+    def notes(**sft: Any) -> list[str]:
+        Path("params.yaml").write_text(json.dumps({"data": {"files": files}, "sft": {"runs": sft}}))
+        return [line for line in check_rows().splitlines() if "test prompt" in line]
+
+    same, copied = notes(**runs)
+    assert "note: same/chat: " in same and "training rows have the question of a test prompt of held/prompts" in same
+    assert same.endswith(". data.files.same.chat and data.files.held.prompts both read my/exam.jsonl")
+    assert "note: copied/chat: 2 training rows have the question of a test prompt of held/prompts" in copied
+    assert "data.filters: {copied_chat_clean: {data: copied/chat, against: held/prompts, reward_model: none}}" in copied
+    assert notes(a={"start": "base/a", "data": "copied_chat_clean/chat"}) == []
+
+
 def test_a_column_that_only_later_rows_have_is_no_fault() -> None:
     put([*({"prompt": f"{n}", "answer": "1"} for n in range(100)), {"prompt": "x", "hint": "y"}])
     write(tables={"prompts": {"path": "a.jsonl", "info": ["hint"]}}, chat=None)

@@ -52,10 +52,14 @@ def test_a_guarded_metric_that_fell_is_said_where_the_score_cannot_tell() -> Non
     found = compare(select(["sft", "dpo"], None, "sampled"))
     (pair,), labels = found.held_out, [mean.label for mean in found.means]
     assert pair.finding.mean == 0 and [fall.label for fall in pair.falls] == ["dpo"]
-    assert verdict(pair, labels).startswith("cannot tell; valid of dpo fell: -0.333 [-0.")
-    assert verdict(pair, labels).endswith("against sft (must_not_fall)")
-    assert "But valid of dpo fell: -0.333" in conclusion(found)
-    assert json.loads(json.dumps(as_data(found)))["held_out"][0]["must_not_fall"][0]["metric"] == "valid"
+    said = "valid fell from 1.000 in sft to 0.667 in dpo (-0.333, 95 % interval [-0."
+    assert verdict(pair, labels).startswith(f"cannot tell; {said}")
+    assert verdict(pair, labels).endswith("]; it is in must_not_fall)")
+    assert f"But {said}" in conclusion(found)
+    (fall,) = json.loads(json.dumps(as_data(found)))["held_out"][0]["must_not_fall"]
+    assert (fall["metric"], fall["before"], round(fall["after"], 3)) == ("valid", 1.0, 0.667)
+    (turned,) = compare(select(["dpo", "sft"], None, "sampled")).held_out[0].falls
+    assert str(turned) == str(pair.falls[0]), "the order of the two does not matter"
 
 
 @pytest.mark.usefixtures("guarded")

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.algorithms.padded import padded_loss
 from posttrain.algorithms.policy_objective import proportional_factor
-from posttrain.losses import policy_loss, preference_loss
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.losses import group_advantages, policy_loss, preference_loss
 
 LENGTHS = (4, 2, 3, 0)
 WIDTH = 5
@@ -27,6 +29,7 @@ def numbers(seed: int, low: float, high: float) -> list[list[float]]:
 
 
 LOGP, OLD, ENTROPY = numbers(1, -3.0, -0.1), numbers(15, -3.0, -0.1), numbers(3, 0.0, 2.0)
+REF = numbers(7, -3.0, -0.1)
 ADVANTAGE = [1.5, -0.75, -2.0, 99.0]
 MASK = [[place < length for place in range(WIDTH)] for length in LENGTHS]
 
@@ -83,6 +86,48 @@ def test_p3o_pairs_the_samples_of_a_prompt_with_themselves_too() -> None:
         terms.append(sum(min(ratio[i] * gap, clip[i] * gap) for gap in gaps) / 3)
     found = policy("p3o", groups=4, settings={"kl": {"type": "none"}})
     assert found == pytest.approx(-sum(terms) / 3)
+
+
+def test_reinforce_pp_baseline_subtracts_the_group_whitens_over_tokens_and_adds_k2() -> None:
+    """Two prompts of two samples: the whitening counts a row once for each of its tokens, so not at all without one."""
+    rewards = [1.0, 0.25, -0.5, 2.0]
+    centred = [reward - (rewards[row // 2 * 2] + rewards[row // 2 * 2 + 1]) / 2 for row, reward in enumerate(rewards)]
+    counted = [centred[row] for row, _ in ROWS]
+    mean = sum(counted) / len(ROWS)
+    variance = sum((value - mean) ** 2 for value in counted) / (len(ROWS) - 1)
+    advantage = [(value - mean) / math.sqrt(variance + 1e-8) for value in centred]
+    total, gradient = 0.0, {}
+    for row, place in ROWS:
+        ratio, kl = math.exp(LOGP[row][place] - OLD[row][place]), LOGP[row][place] - REF[row][place]
+        lost = (ratio > 1.2 and advantage[row] > 0) or (ratio < 0.8 and advantage[row] < 0)
+        held = min(max(ratio, 0.8), 1.2)
+        total += min(ratio * advantage[row], held * advantage[row]) - 0.001 * kl**2 / 2
+        gradient[row, place] = -((0.0 if lost else ratio * advantage[row]) - 0.001 * kl) / len(ROWS)
+    of_the_kl = {(row, place): 0.001 * (LOGP[row][place] - REF[row][place]) / len(ROWS) for row, place in ROWS}
+    assert {gradient[at] == of_the_kl[at] for at in ROWS} == {True, False}, "some tokens are clipped"
+    given = group_advantages("reinforce_pp_baseline", tensor(rewards), 2)
+    assert given.tolist() == pytest.approx(centred)
+    logp = tensor(LOGP).requires_grad_()
+    mask, ref = torch.tensor(MASK), tensor(REF)
+    loss, _ = policy_loss("reinforce_pp_baseline", logp, tensor(OLD), given, mask, ref_logp=ref)
+    (found,) = torch.autograd.grad(loss, logp)
+    assert float(loss.detach()) == pytest.approx(-total / len(ROWS)) and not found[~mask].any()
+    assert {at: float(found[at]) for at in ROWS} == pytest.approx(gradient)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+def test_by_probability_weighs_each_token_by_its_own_probability_without_gradient(aggregation: Any) -> None:
+    """DFT: -mean sg(p) log p, whose gradient by log p is -p over the count."""
+    objective = LikelihoodObjective(LikelihoodConfig(by_probability=True, aggregation=aggregation))
+    logp, mask = tensor(LOGP).requires_grad_(), torch.tensor(MASK)
+    loss, _ = padded_loss(objective, logp, {"entropy": tensor(ENTROPY)}, mask, None)
+    (found,) = torch.autograd.grad(loss, logp)
+    rows = sum(length > 0 for length in LENGTHS)
+    count = {at: len(ROWS) if aggregation == "token_mean" else rows * LENGTHS[at[0]] for at in ROWS}
+    probability = {(row, place): math.exp(LOGP[row][place]) for row, place in ROWS}
+    expected = -sum(probability[at] * LOGP[at[0]][at[1]] / count[at] for at in ROWS)
+    assert float(loss.detach()) == pytest.approx(expected) and not found[~mask].any()
+    assert {at: float(found[at]) for at in ROWS} == pytest.approx({at: -probability[at] / count[at] for at in ROWS})
 
 
 BETA = 0.1

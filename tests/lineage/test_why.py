@@ -111,6 +111,7 @@ def test_a_figure_of_an_evaluation_is_computed_from_its_rows(inside: Path, key: 
     tree = explain(f"grpo.{key}")[0]
     rows = next(one for one in tree.walk() if one.title == "rows")
     assert rows.facts["computed again"].endswith("agrees")
+    assert "report/report.html" in tree.facts["also shown in"], "files that show the same figure"
     assert len(rows.facts["worst"]) == len(rows.facts["best"]) == 3
     row = rows.facts["worst"][0].partition(" ")[0]
     back = explain(row)[0]

@@ -13,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from posttrain.errors import DataError, ParamsError, RewardError
+from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.params.params import Params, check
@@ -183,6 +184,13 @@ def test_wrong_settings_of_a_reward_are_refused(setting: dict[str, Any], said: s
     with pytest.raises(ParamsError) as caught:
         check(Settings, {"reward": setting}, where="online.runs.a")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("metrics", [["absent:f"], {"mine": {"type": "absent:f"}}])
+def test_an_own_reward_that_is_not_there_is_under_the_key_that_was_written(metrics: object) -> None:
+    with pytest.raises(ParamsError) as caught:
+        check(EvaluateParams, {"metrics": metrics}, where="evaluate.settings")
+    assert "evaluate.settings.metrics: 'absent:f': custom/absent.py not found. Write MODULE:NAME" in str(caught.value)
 
 
 def test_a_failed_score_has_a_status_and_a_reason() -> None:

@@ -201,7 +201,8 @@ def test_too_short_and_too_long_rows_are_removed(capsys: pytest.CaptureFixture[s
 
 def test_a_filter_that_removes_every_row_is_an_error() -> None:
     put("mine", "chat", [chat(0, "long enough", "1"), chat(1, "no", "2", "heldout")])
-    with pytest.raises(DataError, match="no row of the split 'heldout' is left"):
+    why = r"heldout' is left of 1 row \(1 left out: shorter or longer than min_chars 8, max_chars none\)\. Relax"
+    with pytest.raises(DataError, match=why):
         left("mine/chat", min_chars=8)
     put("exam", "prompts", [prompt(0, "only training", "train")])
     with pytest.raises(ParamsError, match="against = exam/prompts: this table has no held-out or test rows"):

@@ -81,6 +81,17 @@ def test_values_are_given_a_meaning() -> None:
         load(rows, "feedback", values={"lable": {"up": True}})
 
 
+def test_a_label_that_is_no_truth_value_names_the_option_that_gives_it_one() -> None:
+    """What the message proposes is then done, for a label and for the labels of steps."""
+    rated = [{"prompt": "x", "completion": "a", "label": word} for word in ("up", "down")]
+    steps = [{"prompt": "x", "completions": ["a", "b"], "labels": ["up", "down"]}]
+    for rows, column in ((rated, "label"), (steps, "labels")):
+        fix = f"say what each value means, e.g. values: {{{column}: {{up: true, down: false}}}}"
+        assert f"'{column}' is 'up'; give true/false or 1/0, or {fix}" in reason(rows, "feedback")
+        values = {column: {"up": True, "down": False}}
+        assert load(rows, "feedback", values=values)["label"].to_list() == [True, False]
+
+
 @pytest.mark.parametrize(
     ("where", "kept"),
     [

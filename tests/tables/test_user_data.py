@@ -343,7 +343,15 @@ def test_answers_as_json_writes_them(capsys: pytest.CaptureFixture[str]) -> None
         ("a.json", b'[{"text": "a"}, 7]', "a.json row 2: not a JSON object"),
         ("a.csv", b"text\na\n\xff\xfe\xfd\n", "a.csv cannot be read (line 3: not UTF-8 (byte 0xff); set its enc"),
         ("a.csv", b'text,x\n"a\nb",1\nc\n', "a.csv line 4: it has 1 cells, but the header has 2"),
-        ("a.csv", b'text\n"a', "a.csv cannot be read (line 2: unexpected end of data)"),
+        ("a.csv", b'text\n"a', "a.csv cannot be read (line 2: the quote that opens there is not closed (line 2: unexp"),
+        (
+            "a.csv",
+            b'text,x\na,"b\nc"\n\nd,"e ""f""\ng,h\n',
+            "line 5: the quote that opens there is not closed (line 6: unexpected end of data). Close it, or write it",
+        ),
+        ("a.csv", b'text,x\na,"b""\nc",1\n"d\ne",2,"f\n3,4\n5,"g"\n', "line 5: the quote that opens there is not"),
+        ("a.csv", b'text,"x\na,b\n', "a.csv cannot be read (line 1: the quote that opens there is not closed (line 2"),
+        ("a.csv", b'text\n\n5" disk\n"b"c\n', "line 4: the quote that opens there is not closed (line 4: ',' expected"),
         ("a.csv", b"text,text\na,b\n", "a.csv cannot be read (the name 'text' is there twice)"),
         ("a.csv", b"text\n\"[{'role': 'user'}]\"\n", "a.csv line 2: a cell holds a conversation as text"),
         ("a.parquet", b"PAR1 nothing", "a.parquet cannot be read"),
@@ -356,6 +364,27 @@ def test_unreadable_files(name: str, content: bytes, expected: str) -> None:
     with pytest.raises((DataError, TableError)) as caught:
         load(name, "corpus")
     assert expected in str(caught.value)
+
+
+def test_an_evaluation_of_questions_and_answers_becomes_test_prompts_by_what_the_errors_say() -> None:
+    asked = [{"Question": f"{n}+1?", "Answer": str(n + 1)} for n in range(40)]
+    put("exam.csv", asked)
+    with pytest.raises(DataError) as caught:
+        load("exam.csv", "prompts")
+    renamed, named = "rename: {Question: prompt, Answer: answer}", "splits: {test: FILE}"
+    assert f"Write {renamed}. If all rows are for evaluation, name them: {named}" in str(caught.value)
+    rename = {"Question": "prompt", "Answer": "answer"}
+    with pytest.raises(DataError, match=r"'heldout' is empty.*If all rows are for evaluation: splits: .test: FILE.,"):
+        load("exam.csv", "prompts", rename=rename)
+    table = load("exam.csv", "prompts", rename=rename, splits={"test": "exam"})
+    assert table["split"].to_list() == ["test"] * 40 and table["answer"].to_list() == [row["Answer"] for row in asked]
+    for kind, said in (
+        ("chat", "Write rename: {Question: prompt, Answer: completion}"),
+        ("pairs", "Questions with one answer each are a `chat` table, or `prompts` to evaluate on"),
+    ):
+        with pytest.raises(DataError) as caught:
+            load("exam.csv", kind)
+        assert said in str(caught.value)
 
 
 GERMAN = [{"prompt": f"Wie groß ist {n}; ungefähr?", "completion": f"{n} €"} for n in range(60)]
@@ -700,7 +729,7 @@ def test_every_left_out_row_is_reported_in_a_line(capsys: pytest.CaptureFixture[
     ]
     assert load(name, "chat", heldout_share=0.0, test_share=0.0)["split"].to_list() == ["train"] * 60
     assert capsys.readouterr().err == "here: 60 rows: 60 train, 0 held out\n"
-    with pytest.raises(DataError, match=r"the split 'heldout' is empty \(1 row in all\). Give more rows, name a split"):
+    with pytest.raises(DataError, match=r"'heldout' is empty. The table has 1 of 1 row read: 1 train. Give more"):
         load(put("one.jsonl", COMPLETIONS[:1]), "chat", test_share=0.0)
     Path("d/more").mkdir(parents=True)
     for part, rows in {"train": COMPLETIONS[:40], "dev": COMPLETIONS[40:50], "test": COMPLETIONS[50:]}.items():
@@ -830,3 +859,39 @@ def test_a_table_that_does_not_fit_the_memory_is_refused_before_it_fills_it(
 def test_errors_of_bad_rows_have_the_path_of_params_yaml(bad_rows: object, said: str) -> None:
     with pytest.raises(ParamsError, match=said):
         check(FileTable, {"path": "a.csv", "bad_rows": bad_rows}, where="x")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (
+            [COMPLETIONS[0]] * 5,
+            {"heldout_share": 0.49, "test_share": 0.49},
+            [
+                "'train' is empty. The table has 1 of 5 rows read: 1 heldout (by heldout_share); 4 rows left out: ",
+                "keep them. Else lower heldout_share and test_share, or give more rows",
+            ],
+        ),
+        (
+            [{**row, "split": "heldout" if n % 2 else "train", "part": n % 2} for n, row in enumerate(COMPLETIONS)],
+            {"where": {"part": [1]}},
+            ["none is in the split train: 30 rows left out by `where`. Keep or mend these rows"],
+        ),
+        (
+            [{**row, "split": "heldout"} for row in COMPLETIONS] + [{"prompt": "", "completion": 1, "split": "train"}],
+            {"bad_rows": "drop"},
+            ["none is in the split train: 1 row cannot be used, the first: a.jsonl line 61: 'completion' is"],
+        ),
+        (
+            [{**row, "split": "heldout"} for row in COMPLETIONS]
+            + [{"prompt": "?", "completion": " ", "split": "train"}],
+            {"bad_rows": "drop"},
+            ["'train' is empty. The table has 60 of 61 rows read: 60 heldout (as their source says); 1 row left out"],
+        ),
+    ],
+)
+def test_an_empty_split_says_where_its_rows_went(rows: list[Row], options: Row, said: list[str]) -> None:
+    name = put("a.jsonl", rows)
+    with pytest.raises(DataError) as caught:
+        load(name, "chat", **options)
+    assert all(part in str(caught.value) for part in said), str(caught.value)

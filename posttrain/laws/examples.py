@@ -1,0 +1,134 @@
+"""One concrete example of a law that fails: a token or a pair, its inputs, what the loss gave and what was expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch import Tensor
+
+from posttrain.formulas.ragged import Ragged
+from posttrain.laws.cases import Outcome
+
+SHOWN = (
+    "logp", "old_logp", "sampler_logp", "ref_logp", "teacher_logp", "advantage", "weight",
+    "value", "old_value", "returns", "return", "score", "reward", "side", "label", "rank",
+)  # fmt: skip
+"""The inputs of a token or its row that an example shows, where the loss has them."""
+
+TOLD: Final = 1e-3
+"""Where a gradient's error is at least so much of the largest one, the example is of a token."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a loss gave in one place, and what the law expects there."""
+
+    place: str
+    inputs: Mapping[str, float]
+    quantity: str
+    found: float
+    expected: float | str
+
+    def line(self) -> str:
+        """Return the example in words."""
+        given = ", ".join(f"{name} {value:.4g}" for name, value in self.inputs.items())
+        expected = self.expected if isinstance(self.expected, str) else f"{self.expected:.6g}"
+        place = f"{self.place} ({given})" if given else self.place
+        return f"e.g. {place}: {self.quantity} {self.found:.6g}, expected {expected}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the example as JSON has it, which has no nan and no infinity."""
+        found, expected = (str(one) if _is_unwritable(one) else one for one in (self.found, self.expected))
+        inputs = {name: str(one) if _is_unwritable(one) else one for name, one in self.inputs.items()}
+        return {**vars(self), "inputs": inputs, "found": found, "expected": expected}
+
+
+def _is_unwritable(value: float | str) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+class Miss(float):
+    """By how much a law is missed, with an example that is made where it is asked for."""
+
+    example: Callable[[], Example]
+
+    def __new__(cls, error: float, example: Callable[[], Example]) -> Miss:
+        """Return the number, which counts like any other."""
+        made = super().__new__(cls, error)
+        made.example = example
+        return made
+
+
+def worst_of(errors: Sequence[float]) -> float:
+    """Return the largest error; nan counts as infinite."""
+    return max(_measured(error) for error in errors)
+
+
+def _measured(error: float) -> float:
+    if not math.isnan(error):
+        return error
+    return Miss(math.inf, error.example) if isinstance(error, Miss) else math.inf
+
+
+def number(quantity: str, found: float, expected: float, error: float) -> Miss:
+    """Return the error of a number of the whole step."""
+    return Miss(error, lambda: Example("the whole step", {}, quantity, found, expected))
+
+
+def by_token(outcome: Outcome, name: str, found: Tensor, expected: Tensor, error: float) -> Miss:
+    """Return the error of the gradient by a column; the example is the token, or row, that is furthest off."""
+
+    def example() -> Example:
+        at = furthest(found - expected)
+        case, prepared = outcome.case, outcome.prepared
+        if name == "score":
+            inputs = _of({"score": case.leaves[name], **case.step.rows}, at)
+            return Example(f"row {at}", inputs, f"gradient by {name}", float(found[at]), float(expected[at]))
+        row, place = where(case.step, at)
+        shown = _of({**case.step.rows}, row) | _of({**case.step.tokens, **case.leaves}, at, case.step)
+        here = (prepared.tokens["token"] == at).nonzero().flatten()
+        shown |= _of(prepared.tokens, int(here[0]), prepared) if here.numel() else {}
+        return Example(place, _ordered(shown), f"gradient by {name}", float(found[at]), float(expected[at]))
+
+    return Miss(error, example)
+
+
+def worst_difference(by_column: Sequence[Miss], of_step: Sequence[Miss]) -> float:
+    """Return the largest error of gradients and of numbers of the step; the example is a token if one is off."""
+    worst, gradient = worst_of([*by_column, *of_step]), worst_of([0.0, *by_column])
+    if isinstance(gradient, Miss) and gradient > TOLD * worst:
+        return Miss(worst, gradient.example)
+    return worst
+
+
+def where(rows: Ragged, token: int) -> tuple[int, str]:
+    """Return the row of a token, and both in words; numbers count from 0."""
+    ends_B = rows.lengths_B.cumsum(0)
+    row = int((ends_B <= token).sum())
+    return row, f"row {row}, token {token - int(ends_B[row] - rows.lengths_B[row])}"
+
+
+def furthest(gap: Tensor) -> int:
+    """Return where a difference is largest; nan is larger than all."""
+    return int(gap.detach().abs().nan_to_num(nan=math.inf, posinf=math.inf).argmax())
+
+
+def values(columns: Mapping[str, Tensor], at: int) -> dict[str, float]:
+    """Return a token's numbers in the order of `SHOWN`; every token of a step counts, so its mask is 1."""
+    return _ordered(_of(columns, at) | {"mask": 1.0})
+
+
+def _of(columns: Mapping[str, Tensor], at: int, tokens: Ragged | None = None) -> dict[str, float]:
+    count = None if tokens is None else int(tokens.lengths_B.sum())
+    fitting = {name: part for name, part in columns.items() if count is None or part.numel() == count}
+    found = {name: float(fitting[name][at]) for name in SHOWN if name in fitting}
+    if tokens is not None:
+        found["mask"] = float(not ("dropped" in fitting and bool(fitting["dropped"][at])))
+    return found
+
+
+def _ordered(inputs: Mapping[str, float]) -> dict[str, float]:
+    return {name: inputs[name] for name in (*SHOWN, "mask") if name in inputs}
