@@ -118,19 +118,20 @@ def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
         entry = data.removesuffix("/prompts")
         if entry == data:
             continue
+        is_measured, drawn = where.startswith("evaluate."), entry in group_of(settings, "data.files")
         try:
-            if entry in group_of(settings, "data.files"):
-                found = _drawn_answers(entry)
+            if drawn:
+                found = _drawn_answers(entry, str(run.get("split", "test")) if is_measured else None)
                 counted = f"of {found.of:,} rows of {data}, drawn with the seed 0"
                 notes.append(f"note: {where} has no reward: `correct` was tried on the answers {counted}")
             elif (stored := stored_unread(table_path(data))) is None:
                 continue
             else:
                 found, counted = stored, f"of {table_path(data)}"
-            if where.startswith("online."):
+            if drawn or not is_measured:
                 refuse_unread(found, where, counted)
-            elif found.rows == found.of > 0:  # its stage leaves out a part of them, and refuses all
-                set_one = "set its reward, e.g. {correct: {answer: choice}} (docs/rewards.md)"
+            if is_measured and found.rows == found.of:  # of training rows, or no row has an answer
+                set_one = "set its reward, e.g. {correct: {answer: exact}} (docs/rewards.md)"
                 notes.append(f"note: {where} has no reward, and `correct` can read no answer {counted}: {set_one}")
         except PosttrainError as error:
             errors.append(str(error))
@@ -147,20 +148,31 @@ def _without_reward(settings: Settings) -> dict[str, Mapping[str, Any]]:
     return {where: run for where, run in found.items() if isinstance(run, Mapping) and run.get("reward") is None}
 
 
-def _drawn_answers(entry: str) -> Unread:
-    """Return how many answers of rows that are drawn from the files of an entry cannot be read."""
-    params, wrong, tried = load_settings("data.files", entry), list[str](), 0
+def _drawn_answers(entry: str, measured: str | None) -> Unread:
+    """Return how many answers of rows that are drawn from the files of an entry cannot be read.
+
+    measured: the split of an evaluation, which leaves out rows without an answer; None: training rows. Where no file
+    names the split, its rows are a share of the training rows.
+    """
+    params, drawn = load_settings("data.files", entry), list[pl.DataFrame]()
     sources = {key: source for key, (kind, source) in sources_by_key(params).items() if kind == "prompts"}
     for key, source in sources.items():
         where, root = f"data.files.{entry}.{key}", Path(params.path)
-        rows = drawn_rows(
+        drawn += [drawn_rows(
             source, "prompts", where, root, outside_workspace=params.outside_workspace, count=DRAWN // len(sources)
-        )
-        tried += rows.height
-        for row in rows.iter_rows(named=True):
-            if (why := why_unread(row)) is not None:
-                wrong.append(f"{place_of(row['file'], row['line'])}: {excerpt(row['answer'], 60)} ({why})")
-    return Unread(len(wrong), tried, wrong[:SHOWN])
+        )]  # fmt: skip
+    found = [rows.filter(split=measured or "train") for rows in drawn if rows.height]
+    if not any(rows.height for rows in found):
+        found = [rows.filter(split="train") for rows in drawn if rows.height]
+    if measured:
+        found = [rows.filter(pl.col("answer").str.strip_chars() != "") for rows in found]
+    wrong = [
+        f"{place_of(row['file'], row['line'])}: {excerpt(row['answer'], 60)} ({why})"
+        for rows in found
+        for row in rows.iter_rows(named=True)
+        if (why := why_unread(row)) is not None
+    ]
+    return Unread(len(wrong), sum(rows.height for rows in found), wrong[:SHOWN])
 
 
 def _unread_variables(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:

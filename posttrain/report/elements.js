@@ -62,7 +62,6 @@ function short(value) {
 }
 const figure = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : isNumber(value) ? short(value) : String(value));
 const counted = (count, word) => `${figure(count)} ${word}${count === 1 ? "" : "s"}`;
-const words = (name) => name.replaceAll("_", " ");
 
 function ticks(low, high, count) {
   const raw = (high - low) / Math.max(1, count);

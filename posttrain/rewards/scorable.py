@@ -156,10 +156,12 @@ def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
     """Refuse a run without a reward where `correct` cannot read too many answers; `counted`: of which rows."""
     if found is None or found.rows <= MOST_ANSWERS * found.of:
         return
-    what = f"it sets no reward, so it learns by `correct`, which cannot read {found.rows:,} of {found.of:,} answers "
-    what += f"{counted}:"
+    learns = section.startswith("online.")
+    what = f"it sets no reward, so {'it learns' if learns else 'its score is'} by `correct`, which cannot read "
+    what += f"{found.rows:,} of {found.of:,} answers {counted}:"
     fix = (
-        "Name what it learns by, e.g. reward: {correct: {answer: math}} (or exact, choice, regex; docs/rewards.md); "
+        f"Name what {'it learns by' if learns else 'judges its completions'}, e.g. reward: {{correct: {{answer: exact}}}} "
+        "for labels and other text, {correct: {answer: math}} for formulas (docs/rewards.md); "
         f"or write answers that it can read. At most {MOST_ANSWERS:.0%} may be left out"
     )
     raise DataError(what="\n  ".join([what, *found.examples]), where=f"{section}.reward", fix=fix)
