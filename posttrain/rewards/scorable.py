@@ -160,8 +160,9 @@ def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
     what = f"it sets no reward, so {'it learns' if learns else 'its score is'} by `correct`, which cannot read "
     what += f"{found.rows:,} of {found.of:,} answers {counted}:"
     fix = (
-        f"Name what {'it learns by' if learns else 'judges its completions'}, e.g. reward: {{correct: {{answer: exact}}}} "
-        "for labels and other text, {correct: {answer: math}} for formulas (docs/rewards.md); "
+        f"Name what {'it learns by' if learns else 'judges its completions'}, "
+        "e.g. reward: {correct: {answer: exact}} for labels and other text, {correct: {answer: math}} for formulas "
+        "(docs/rewards.md); "
         f"or write answers that it can read. At most {MOST_ANSWERS:.0%} may be left out"
     )
     raise DataError(what="\n  ".join([what, *found.examples]), where=f"{section}.reward", fix=fix)
