@@ -72,7 +72,7 @@ def check_rows() -> str:
         listed = "\n  ".join(dict.fromkeys(errors))
         what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
-    return "\n".join([*notes, *_leaks(settings, tables), *more])
+    return "\n".join([*notes, *_unused_test_files(settings, tables, found), *_leaks(settings, tables), *more])
 
 
 def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> tuple[Tables, list[str]]:
@@ -86,6 +86,26 @@ def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> t
         return split_tables(reads, f"data.files.{name}"), []
     except PosttrainError as error:
         return {}, [] if any(rows is not None and rows.cut for _, rows in sources.values()) else [str(error)]
+
+
+def _unused_test_files(
+    settings: Settings, tables: Mapping[str, pl.DataFrame], found: Mapping[str, FirstRows]
+) -> Iterator[str]:
+    """Yield a note for each evaluated table whose test prompts are a share, although one of its files is for tests."""
+    measured = [group_of(settings, "evaluate.settings"), *group_of(settings, "evaluate.runs").values()]
+    for name in dict.fromkeys(str(run.get("data")) for run in measured if isinstance(run, Mapping)):
+        if not name.endswith("/prompts") or (table := tables.get(name)) is None:
+            continue
+        tests = table.filter(split="test")
+        kept = table.filter("fixed", split="heldout")["file"].unique(maintain_order=True).to_list()
+        if tests["fixed"].any() or not kept:
+            continue
+        cut = any(rows.cut for key, rows in found.items() if key == name or key.startswith(f"{name}."))
+        count = "a share of the prompts" if cut else f"{tests.height} prompts taken"
+        files = ", ".join(table.filter(split="train")["file"].unique(maintain_order=True).to_list())
+        use = f"to use {kept[0]}: splits: {{test: {Path(kept[0]).stem}}}"
+        key = f"data.files.{name.replace('/', '.')}"
+        yield f"note: {key}: the score will be on {count} from {files} (test_share); {use}"
 
 
 def _leaks(settings: Settings, tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:

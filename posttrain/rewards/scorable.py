@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
+from posttrain.errors import DataError, PosttrainError, RewardError, excerpt, shortened
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
 from posttrain.rollout import FAILED, Prompt, Rollout
@@ -95,7 +95,7 @@ def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedRe
     except PosttrainError:
         raise
     except Exception as error:  # whatever a user's function raises
-        raised = f"its `{what}` raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raised = f"its `{what}` raised {type(error).__name__}: {shortened(str(error), 300)}"
         where, fix = f"reward '{name}', prompt {prompt.id}", "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
         raise RewardError(what=f"{raised}{place_in_workspace(error)}", where=where, fix=fix) from error
 

@@ -405,3 +405,18 @@ def test_no_command_ends_with_success(ending: str, words: tuple[str, ...]) -> No
         timeout=120,
     )
     assert done.returncode == 1 and ENDINGS[ending][1] in done.stderr, done.stderr
+
+
+def test_a_file_named_for_tests_that_is_not_used_for_the_score_is_noted() -> None:
+    asked = [{"prompt": f"What is {n} plus 1?", "answer": str(n + 1)} for n in range(90)]
+    put(asked[:60], "quiz.jsonl")
+    put(asked[60:], "eval.jsonl")
+    measures([{"path": "quiz.jsonl"}, {"path": "eval.jsonl"}])
+    said = next(line for line in check_rows().splitlines() if "the score will be on" in line)
+    assert re.fullmatch(
+        r"note: data\.files\.mine\.prompts: the score will be on \d+ prompts taken from my/quiz\.jsonl \(test_share\); "
+        r"to use my/eval\.jsonl: splits: \{test: eval\}",
+        said,
+    )
+    measures([{"path": "quiz.jsonl"}, {"path": "eval.jsonl", "splits": {"test": "eval"}}])
+    assert "the score will be on" not in check_rows()

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import Field
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, shortened
+from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.store import (
     GENERATION,
     TOKENIZER_FILES,
     check_vocabulary,
-    config_file,
     load_stop_tokens,
     load_tokenizer,
 )
@@ -189,7 +189,7 @@ def _convert(folder: Path, target: Path) -> None:
             raise ValueError("there is no file with a vocabulary")
         tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
     except Exception as error:  # tokenizers raises plain Exception; there is no narrower class
-        what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
+        what = f"tokenizer.json is missing and cannot be made from its files ({shortened(str(error), 200)})"
         fix = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
         raise ModelError(what=what, where=str(folder), fix=fix) from error
     file = target / "tokenizer_config.json"
