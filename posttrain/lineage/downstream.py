@@ -42,6 +42,7 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     node.parts.append(Node("models", {str(model_path(trained)): _kept(trained) for trained in models}))
     node.parts.append(Node("figures", _figures(figures, set(runs))))
     node.parts.append(Node("evaluated rows", _answers(ids, left)))
+    node.parts = [part for part in node.parts if part.facts]
     return node
 
 

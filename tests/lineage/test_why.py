@@ -241,7 +241,7 @@ def test_a_place_is_not_followed_into_leftovers_of_removed_runs(
     assert before["evaluated rows"].keys() - after["evaluated rows"].keys() == {"results/dpo/rollouts.parquet"}
     Path("params.yaml").write_text(settings.replace("    two_step:", "    three_step:", 1))
     node = explain("mine.jsonl:1")[0]
-    assert not node.parts[0].facts and not node.facts["rows with its text"]
+    assert "tables" not in {part.title for part in node.parts} and not node.facts["rows with its text"]
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_a_poisoned_line_is_followed_to_the_models_and_figures(tmp_path: Path, m
     assert set(parts["runs that it reached"]) == {"data_files@mine", "sft@main", "evaluate@sft", "report"}
     assert list(parts["models"]) == ["models/sft/main"]
     owners = {name.rpartition(".")[0] for name in parts["figures"]}
-    assert owners >= {"sft", "sft/main"} and "start" not in owners and not parts["evaluated rows"]
+    assert owners >= {"sft", "sft/main"} and "start" not in owners and "evaluated rows" not in parts
     tree = explain("sft.score")[0]
     assert tree.parts[-1].facts["files"] == ["my/data", "my/model"]
     (row,) = explain(place)[0].facts["rows with its text"]

@@ -162,7 +162,8 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
     mean = f"mean {sum(values) / len(values):.3f} of {_counted(len(values), 'score')}" if values else "no score"
     slowest = max(outcomes, key=lambda outcome: outcome.seconds)
+    found = ", ".join(f"{count} {status}" for status, count in counts.items())
     return (
-        f"{_counted(len(outcomes), 'row')}: {', '.join(f'{count} {status}' for status, count in counts.items())}; {mean}; "
+        f"{_counted(len(outcomes), 'row')}: {found}; {mean}; "
         f"slowest row {slowest.row.number} ({_time(slowest.seconds).strip()})"
     )
