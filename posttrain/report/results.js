@@ -83,7 +83,7 @@ function resultTable(rows, scale, chosen, show) {
     if (!column) return;
     const down = chosen.by === column.text ? !chosen.down : true;
     if (chosen.by === column.text) head.setAttribute("aria-sort", chosen.down ? "descending" : "ascending");
-    head.replaceChildren(el("button", { type: "button", class: "sort", onclick: () => { Object.assign(chosen, { by: column.text, down }); show(); } }, column.text));
+    head.replaceChildren(el("button", { type: "button", class: "sort", onclick: () => { Object.assign(chosen, { by: column.text, down }); show(); } }, breakable(column.text)));
   });
   return drawn;
 }
