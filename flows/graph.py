@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from posttrain.errors import PipelineError, PosttrainError, from_system
+from posttrain.errors import PipelineError, PosttrainError, from_system, shortened
 from posttrain.measure.terminal import escaped
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import Params, check, did_you_mean
@@ -281,7 +281,7 @@ def _first_paths(paths: Sequence[str]) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:500]
+    return shortened(str(error), 500)
 
 
 def main(targets: Sequence[str]) -> int:

@@ -42,7 +42,7 @@ def message(flow: str, run: str, run_id: str, state: str, text: str) -> dict[str
     """Return the JSON to post; a chat shows `text`, where the stage's output is plain text and never markup."""
     pages = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     plain = ACTIVE.sub("", _CODES.sub("", text))
-    shown = plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS]} ..."
+    shown = plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS].rsplit(maxsplit=1)[0]} ..."
     block = html.escape(shown, quote=False).replace("`" * 3, "'" * 3)
     return {
         "text": f"{html.escape(flow, quote=False)} '{run}' on {socket.gethostname()}: {state}\n```\n{block}\n```",

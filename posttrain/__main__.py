@@ -8,7 +8,15 @@ import traceback
 from pathlib import Path
 
 from posttrain.commands import line
-from posttrain.errors import FREE_MEMORY, ParamsError, PipelineError, PosttrainError, from_system, lacks_resources
+from posttrain.errors import (
+    FREE_MEMORY,
+    ParamsError,
+    PipelineError,
+    PosttrainError,
+    from_system,
+    lacks_resources,
+    shortened,
+)
 from posttrain.measure.masking import masked
 from posttrain.measure.terminal import Coded, escaped, escaped_json, make_streams_safe
 from posttrain.measure.text_table import folded
@@ -42,7 +50,7 @@ def main() -> int:
     except BaseException as error:  # a panic of polars is not an Exception
         if not lacks_resources(error):
             raise
-        what = f"memory or threads ran out ({' '.join(str(error).split())[:100] or type(error).__name__})"
+        what = f"memory or threads ran out ({shortened(str(error), 100) or type(error).__name__})"
         return _said(PipelineError(what=what, where=f"posttrain {sys.argv[1]}", fix=FREE_MEMORY))
     return 0
 

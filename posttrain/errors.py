@@ -37,6 +37,21 @@ def excerpt(value: object, most: int = 60) -> str:
     return repr(f"{value[: most - 5]}...") if isinstance(value, str) else f"{text[: most - 3]}..."
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text as one line of at most so many characters; a longer one is cut before a word, and ends in ` ...`.
+
+    A number is one word, so that none is cut into another one.
+    """
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    kept, space, part = line[: most - len(_CUT) + 1].rpartition(" ")
+    return f"{kept if space else part[:-1].rstrip('0123456789.,')}{_CUT}"
+
+
+_CUT: Final = " ..."
+
+
 class PosttrainError(Exception):
     """A failure that the user can fix, printed without a traceback by the command line."""
 

@@ -89,6 +89,11 @@ class Score:
     """Of a score that is a sum over steps: the sampled tokens up to a step's end, and what the step adds."""
 
     @property
+    def known(self) -> float | None:
+        """The value; None where the reward failed, which is never a 0."""
+        return None if self.status in FAILED else self.value
+
+    @property
     def plain(self) -> tuple[float, str, str, str, list[list[float]]]:
         """The values as JSON has them; `Score(*plain)` is the score again."""
         return self.value, self.status, self.reason, self.answer, [list(step) for step in self.steps]
@@ -100,6 +105,11 @@ class Score:
             text = getattr(self, name)
             if isinstance(text, str) and not text.isascii():
                 object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+
+
+def stored_value(score: Mapping[str, Any]) -> float | None:
+    """Return the value of a score in a table; None where the reward failed (older tables have 0.0 there)."""
+    return None if score["status"] in FAILED else score["value"]
 
 
 @dataclass(frozen=True)

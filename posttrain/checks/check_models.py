@@ -6,10 +6,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from fnmatch import fnmatch
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -35,6 +36,9 @@ from posttrain.train.learning_rates import WARNED, default_rate, explained
 from posttrain.train.loop import TrainingParams
 from posttrain.workspace import read_finite_json
 
+TOKENIZERS: Final = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
+"""The names of files that hold a vocabulary."""
+
 
 def check_models() -> str:
     """Refuse every run whose settings do not fit its model; params.yaml is right otherwise.
@@ -42,7 +46,7 @@ def check_models() -> str:
     A model whose shape is not known yet, as one of the Hub, is left to its run. Returns notes.
     """
     settings = read()
-    errors = list(_config_faults(settings))
+    errors = [*_config_faults(settings), *_missing_files(settings)]
     devices, engines = dict[str, DeviceParams](), dict[str, EngineName]()
     for stage in STAGES:
         for name in group_of(settings, stage.group) if stage.makes == "model" else ():
@@ -78,6 +82,23 @@ def _config_faults(settings: Settings) -> Iterator[str]:
         file = config_file(Path(str(run.get("path", ""))))
         with suppress(OSError, ValueError, AttributeError, RecursionError):  # `load_config` says what is wrong with it
             yield from (f"base.folders.{name}: {file}: {fault}" for fault in config_faults(read_finite_json(file)))
+
+
+def _missing_files(settings: Settings) -> Iterator[str]:
+    """Yield a line for each own folder whose names show that it has no tokenizer, or no weights in safetensors."""
+    for name, run in group_of(settings, "base.folders").items():
+        folder = Path(str((run or {}).get("path", "")))
+        names = {file.name for file in folder.iterdir()} if folder.is_dir() else set[str]()
+        if "config.json" not in names:  # an adapter, or not there yet: its run says what is wrong
+            continue
+        if not any(fnmatch(file, pattern) for file in names for pattern in TOKENIZERS):
+            fix = "Save it there: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            yield f"base.folders.{name}: {folder} has no tokenizer ({', '.join(TOKENIZERS)}). {fix}"
+        if not any(file.endswith(".safetensors") for file in names):
+            old = sorted(file for file in names if file.endswith((".bin", ".pt", ".pth")))
+            found = f", only {', '.join(old[:3])}, which may run code" if old else ""
+            fix = "Write it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
+            yield f"base.folders.{name}: {folder} has no weights in .safetensors{found}. {fix}"
 
 
 def _high_rates(settings: Settings) -> Iterator[str]:

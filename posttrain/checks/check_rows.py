@@ -72,7 +72,7 @@ def check_rows() -> str:
         listed = "\n  ".join(dict.fromkeys(errors))
         what = f"the first {FIRST} rows of a file, or a call of an own reward, are wrong, and nothing was run"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Fix these:\n  {listed}")
-    return "\n".join([*notes, *_leaks(settings, tables), *more])
+    return "\n".join([*notes, *_unused_test_files(settings, tables, found), *_leaks(settings, tables), *more])
 
 
 def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> tuple[Tables, list[str]]:
@@ -86,6 +86,26 @@ def _split(name: str, sources: Mapping[str, tuple[Kind, FirstRows | None]]) -> t
         return split_tables(reads, f"data.files.{name}"), []
     except PosttrainError as error:
         return {}, [] if any(rows is not None and rows.cut for _, rows in sources.values()) else [str(error)]
+
+
+def _unused_test_files(
+    settings: Settings, tables: Mapping[str, pl.DataFrame], found: Mapping[str, FirstRows]
+) -> Iterator[str]:
+    """Yield a note for each evaluated table whose test prompts are a share, although one of its files is for tests."""
+    measured = [group_of(settings, "evaluate.settings"), *group_of(settings, "evaluate.runs").values()]
+    for name in dict.fromkeys(str(run.get("data")) for run in measured if isinstance(run, Mapping)):
+        if not name.endswith("/prompts") or (table := tables.get(name)) is None:
+            continue
+        tests = table.filter(split="test")
+        kept = table.filter("fixed", split="heldout")["file"].unique(maintain_order=True).to_list()
+        if tests["fixed"].any() or not kept:
+            continue
+        cut = any(rows.cut for key, rows in found.items() if key == name or key.startswith(f"{name}."))
+        count = "a share of the prompts" if cut else f"{tests.height} prompts taken"
+        files = ", ".join(table.filter(split="train")["file"].unique(maintain_order=True).to_list())
+        use = f"to use {kept[0]}: splits: {{test: {Path(kept[0]).stem}}}"
+        key = f"data.files.{name.replace('/', '.')}"
+        yield f"note: {key}: the score will be on {count} from {files} (test_share); {use}"
 
 
 def _leaks(settings: Settings, tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
@@ -118,19 +138,20 @@ def _unread_answers(settings: Settings) -> tuple[list[str], list[str]]:
         entry = data.removesuffix("/prompts")
         if entry == data:
             continue
+        is_measured, drawn = where.startswith("evaluate."), entry in group_of(settings, "data.files")
         try:
-            if entry in group_of(settings, "data.files"):
-                found = _drawn_answers(entry)
+            if drawn:
+                found = _drawn_answers(entry, str(run.get("split", "test")) if is_measured else None)
                 counted = f"of {found.of:,} rows of {data}, drawn with the seed 0"
                 notes.append(f"note: {where} has no reward: `correct` was tried on the answers {counted}")
             elif (stored := stored_unread(table_path(data))) is None:
                 continue
             else:
                 found, counted = stored, f"of {table_path(data)}"
-            if where.startswith("online."):
+            if drawn or not is_measured:
                 refuse_unread(found, where, counted)
-            elif found.rows == found.of > 0:  # its stage leaves out a part of them, and refuses all
-                set_one = "set its reward, e.g. {correct: {answer: choice}} (docs/rewards.md)"
+            if is_measured and found.rows == found.of:  # of training rows, or no row has an answer
+                set_one = "set its reward, e.g. {correct: {answer: exact}} (docs/rewards.md)"
                 notes.append(f"note: {where} has no reward, and `correct` can read no answer {counted}: {set_one}")
         except PosttrainError as error:
             errors.append(str(error))
@@ -147,20 +168,31 @@ def _without_reward(settings: Settings) -> dict[str, Mapping[str, Any]]:
     return {where: run for where, run in found.items() if isinstance(run, Mapping) and run.get("reward") is None}
 
 
-def _drawn_answers(entry: str) -> Unread:
-    """Return how many answers of rows that are drawn from the files of an entry cannot be read."""
-    params, wrong, tried = load_settings("data.files", entry), list[str](), 0
+def _drawn_answers(entry: str, measured: str | None) -> Unread:
+    """Return how many answers of rows that are drawn from the files of an entry cannot be read.
+
+    measured: the split of an evaluation, which leaves out rows without an answer; None: training rows. Where no file
+    names the split, its rows are a share of the training rows.
+    """
+    params, drawn = load_settings("data.files", entry), list[pl.DataFrame]()
     sources = {key: source for key, (kind, source) in sources_by_key(params).items() if kind == "prompts"}
     for key, source in sources.items():
         where, root = f"data.files.{entry}.{key}", Path(params.path)
-        rows = drawn_rows(
+        drawn += [drawn_rows(
             source, "prompts", where, root, outside_workspace=params.outside_workspace, count=DRAWN // len(sources)
-        )
-        tried += rows.height
-        for row in rows.iter_rows(named=True):
-            if (why := why_unread(row)) is not None:
-                wrong.append(f"{place_of(row['file'], row['line'])}: {excerpt(row['answer'], 60)} ({why})")
-    return Unread(len(wrong), tried, wrong[:SHOWN])
+        )]  # fmt: skip
+    found = [rows.filter(split=measured or "train") for rows in drawn if rows.height]
+    if not any(rows.height for rows in found):
+        found = [rows.filter(split="train") for rows in drawn if rows.height]
+    if measured:
+        found = [rows.filter(pl.col("answer").str.strip_chars() != "") for rows in found]
+    wrong = [
+        f"{place_of(row['file'], row['line'])}: {excerpt(row['answer'], 60)} ({why})"
+        for rows in found
+        for row in rows.iter_rows(named=True)
+        if (why := why_unread(row)) is not None
+    ]
+    return Unread(len(wrong), sum(rows.height for rows in found), wrong[:SHOWN])
 
 
 def _unread_variables(settings: Settings, found: Mapping[str, FirstRows]) -> Iterator[str]:

@@ -107,7 +107,7 @@ def check_params(root: Path = Path()) -> str:
         raise _mistakes(list(dict.fromkeys(errors)))
     return "\n".join(
         [
-            f"{PARAMS_FILE}: {len(typed)} runs are right",
+            f"{PARAMS_FILE}: {len(typed)} {'run is' if len(typed) == 1 else 'runs are'} right",
             *notes(settings, left),
             *process_notes(typed),
             *push_notes(settings),

@@ -11,7 +11,7 @@ import numpy as np
 from posttrain.compare.belonging import unlike
 from posttrain.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
 from posttrain.compare.evaluated import EvaluatedPolicy, scores
-from posttrain.compare.guards import Fall, falls, guarded, untested
+from posttrain.compare.guards import Fall, broken, guarded, untested
 from posttrain.compare.paired import tested
 from posttrain.compare.settings import Setting, differing, grouped, mean_score, meaning
 from posttrain.compare.statistics import Finding, findings
@@ -93,9 +93,9 @@ def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Com
     settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
     pairs = _pairs([setting.label for setting in settings], settings, against)
     scored = [scores(setting.trained) for setting in settings]
-    watched = guarded(found)
+    watched, base = guarded(found), settings[pairs[0][1]].label if against is not None and pairs else None
     held_out = [
-        Pair(*pair, finding, tuple(falls(settings[pair[0]], settings[pair[1]], watched)))
+        Pair(*pair, finding, tuple(broken(settings[pair[0]], settings[pair[1]], watched, base)))
         for pair, finding in zip(pairs, tested(scored, pairs), strict=True)
     ]
     notes += untested(found, watched)

@@ -15,7 +15,7 @@ from posttrain.compare.paired import Score, is_readable, prompt_parts, prompt_sc
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
 from posttrain.measure.record import read_record
-from posttrain.measure.timings import timings_path
+from posttrain.measure.timings import of_this_run
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE, did_you_mean
 from posttrain.params.stage_table import evaluated, section_of, stage_of
@@ -161,7 +161,5 @@ def scores(found: list[EvaluatedPolicy]) -> Floats:
 def _seconds(folder: Path, name: str, stage: str) -> float | None:
     """How long the stage that made the model took, if a sweep recorded it, or the stage itself in the workspace."""
     here = folder == Path()
-    for file, key in ((TIMES / f"{name}.json", stage), *([(timings_path(stage), "total")] if here else [])):
-        if isinstance(seconds := read_record(file).get(key), int | float):
-            return float(seconds)
-    return None
+    found = (read_record(TIMES / f"{name}.json").get(stage), of_this_run(stage).get("total") if here else None)
+    return next((float(seconds) for seconds in found if isinstance(seconds, int | float)), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, shortened
 from posttrain.params.formats import flattened
 from posttrain.params.params import PARAMS_FILE
 from posttrain.params.stage_table import evaluated
@@ -108,7 +108,7 @@ def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
         except (DvcException, OSError) as error:
             if path == optional[1]:
                 continue
-            reason = " ".join(str(error).split())[:300]
+            reason = shortened(str(error), 300)
             fix = "If it was run elsewhere: dvc exp pull, dvc pull. Else name a policy that it has with --policy"
             raise DataError(what=f"{path} is missing ({reason})", where=experiment.name, fix=fix) from error
     return into

@@ -68,6 +68,25 @@ def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
     return found
 
 
+def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str | None = None) -> list[Fall]:
+    """Return the falls without those of a reference, against which only a candidate can break a guard.
+
+    reference: the label of the one that is compared against; None: the one that the other was measured against
+    (evaluate.settings.reference) or trained from.
+    """
+    older = {one.label for one, other in ((left, right), (right, left)) if _is_before(one, other)}
+    spared = older if reference is None else {reference}
+    return [fall for fall in falls(left, right, metrics) if fall.label not in spared]
+
+
+def _is_before(one: Setting, other: Setting) -> bool:
+    """Return whether a setting's model is the reference of the other, or what the other was trained from."""
+    before = {policy.settings.get("evaluate.settings.reference") for policy in other.trained}
+    before |= {policy.own.get("start") for policy in other.trained}
+    mine, theirs = ({policy.model for policy in setting.trained} for setting in (one, other))
+    return bool(mine & before) and not theirs & before
+
+
 def untested(found: Sequence[EvaluatedPolicy], metrics: Sequence[str]) -> list[str]:
     """Return a note for each policy whose results lack a guarded metric, or have completions without it."""
     notes = []

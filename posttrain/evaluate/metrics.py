@@ -68,7 +68,7 @@ def _parts(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], seed: int)
     found: dict[str, float] = {}
     for name in (name for name in reward.terms if [*weights(reward.terms)] != [name]):
         scores = [[rollout.scores[name] for rollout in mine if not reward.failure(rollout)] for mine in by_prompt]
-        values = [[None if score.status in FAILED else score.value for score in mine] for mine in scores]
+        values = [[score.known for score in mine] for mine in scores]
         found |= part_figures(f"reward_{name}", values, seed)
     return found
 
@@ -180,7 +180,7 @@ def kl_to_reference(
 def rollouts_table(policy: str, rollouts: Sequence[Rollout], reward: RewardSum | None, *, greedy: bool) -> pl.DataFrame:
     """Scored rollouts as a table without ids; without a reward each has one score, its own."""
     scores = [
-        [{"name": name, "value": score.value, "status": score.status} for name, score in rollout.scores.items()]
+        [{"name": name, "value": score.known, "status": score.status} for name, score in rollout.scores.items()]
         for rollout in rollouts
     ]
     table = pl.DataFrame(

@@ -15,7 +15,7 @@ from posttrain.algorithms.preference_config import PreferenceConfig
 from posttrain.algorithms.preference_loss import PairLoss, UnaryLoss
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.surrogate import Surrogate
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, shortened
 from posttrain.laws.cases import LONGEST, Shape
 from posttrain.laws.examples import Example, Miss
 from posttrain.laws.laws import LAWS, Law
@@ -102,7 +102,7 @@ def worst(law: Law, make: Callable[[], Subject], path: str) -> float | None:
     try:
         errors = [law.check(make(), shape) for shape in SHAPES]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        what = f"it cannot be computed ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+        what = f"it cannot be computed ({type(error).__name__}: {shortened(str(error), 300)})"
         raise ParamsError(what=what, where=path, fix="Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
     return max((error for error in errors if error is not None), default=None)
 

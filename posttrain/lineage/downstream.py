@@ -11,7 +11,7 @@ from posttrain.lineage.figures import Figures
 from posttrain.lineage.lineage import Lineage
 from posttrain.lineage.query import parse_query
 from posttrain.lineage.runs import affected, model_made
-from posttrain.lineage.search import in_file, table_rows
+from posttrain.lineage.search import in_files, table_rows
 from posttrain.lineage.tree import Node, quoted
 from posttrain.params.params import read
 from posttrain.pipeline.digests import file_digest
@@ -26,9 +26,11 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     removed = leftovers(read())
     left = {path for paths in removed.values() for path in paths}
     files = [file for file in sorted(Path("data").rglob("*.parquet")) if not left.intersection(_with_parents(file))]
-    tables = {str(file): rows for file in files if (rows := in_file(file, query))}
+    tables, failed = in_files(files, query)
     ids = [str(row["id"]) for row in table_rows(query, files) if "id" in row]
     node = Node(what, {"text": [quoted(text) for text in query.texts], "rows with its text": ids[:5]})
+    if failed:
+        node.facts["could not be searched"] = failed
     if removed:
         node.facts["not followed"] = f"leftovers of removed runs ({', '.join(removed)}); `posttrain where` finds all"
     node.parts.append(Node("tables", {file: f"row {', '.join(map(str, rows[:5]))}" for file, rows in tables.items()}))
@@ -40,6 +42,7 @@ def explain_place(what: str, figures: Figures, lineage: Lineage) -> Node:
     node.parts.append(Node("models", {str(model_path(trained)): _kept(trained) for trained in models}))
     node.parts.append(Node("figures", _figures(figures, set(runs))))
     node.parts.append(Node("evaluated rows", _answers(ids, left)))
+    node.parts = [part for part in node.parts if part.facts]
     return node
 
 

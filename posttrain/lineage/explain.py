@@ -20,6 +20,7 @@ from posttrain.lineage.recompute import evaluated, lengths, tail
 from posttrain.lineage.row_sources import explain_row
 from posttrain.lineage.tree import NOT_STORED, Node, lines, plain
 from posttrain.pipeline.digests import LOCK
+from posttrain.rollout import FAILED
 from posttrain.tables.curve import read_curve
 from posttrain.tables.store import read_results, read_table
 from posttrain.workspace import rounded
@@ -136,7 +137,7 @@ def _evaluated(figure: Figure, group: str, lineage: Lineage) -> Node:
     kind = "greedy" if greedy else "sampled" if group == "evaluate" else "measured"
     facts: dict[str, Any] = {
         "table": str(file),
-        "rows": f"{rows.height:,} {kind} completions",
+        "rows": f"{known.height:,} {kind} completions",
         "prompts": rows["prompt_id"].n_unique(),
         "worst": _named(known.head(SHOWN)),
         "best": _named(known.tail(SHOWN)),
@@ -175,9 +176,10 @@ def _documents(figure: Figure) -> Node:
 
 
 def _score(name: str, rows: pl.DataFrame) -> pl.Series:
-    """Return each row's score of one name; null where it has none."""
+    """Return each row's score of one name; null where it has none, or where the reward failed."""
     element = pl.element().struct
-    found = pl.col("scores").list.eval(pl.when(element.field("name") == name).then(element.field("value")))
+    known = (element.field("name") == name) & ~element.field("status").is_in(sorted(FAILED))
+    found = pl.col("scores").list.eval(pl.when(known).then(element.field("value")))
     return rows.select(found.list.drop_nulls().list.first()).to_series()
 
 

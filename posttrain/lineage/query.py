@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -25,6 +26,9 @@ LONG: Final = 20
 SHORTEST: Final = 4
 LONGEST: Final = 500
 """Of a longer text only the beginning is searched, as copies may be truncated."""
+UTF_8: Final = "utf-8"
+ENCODINGS: Final = (UTF_8, "cp1252", "utf-16-le", "utf-16-be")
+"""Encodings that every file is searched in."""
 _ID: Final = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 _PLACE: Final = re.compile(r"(.+):([0-9]+)")
 _NOT_TEXT: Final = {"id", "split", "problem", "prompt_id", "policy", "task", "role", "from"}
@@ -37,6 +41,7 @@ class Query:
 
     ids: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    encodings: tuple[str, ...] = ENCODINGS
 
     @cached_property
     def json_patterns(self) -> list[str]:
@@ -45,15 +50,36 @@ class Query:
         return list(dict.fromkeys([*(f'"{row_id}"' for row_id in self.ids), *once, *map(_inner, once)]))
 
     @cached_property
-    def pattern(self) -> re.Pattern[bytes]:
-        """What to look for in the bytes of any other file: the text as it is, and as JSON, CSV and pages write it."""
-        found = dict.fromkeys(row_id.encode() for row_id in self.ids)
+    def patterns(self) -> dict[str, re.Pattern[bytes]]:
+        """Encoding -> what to look for in the bytes of any other file; UTF-8 comes first."""
+        found: dict[str, re.Pattern[bytes]] = {}
+        seen: set[bytes] = set()
+        for encoding in (name for name in self.encodings if name not in self.decoded):
+            ways = [way for text in self._ways if (way := _encoded(text, encoding)) and way not in seen]
+            seen.update(ways)
+            if ways:
+                found[encoding] = re.compile(b"|".join(map(re.escape, ways)))
+        return found
+
+    @cached_property
+    def decoded(self) -> list[str]:
+        """Encodings such as UTF-7 in which the bytes of a text depend on what is next to it."""
+        return [
+            name
+            for name in self.encodings
+            if any(2 * _encoded(text, name) != _encoded(2 * text, name) for text in self._ways)
+        ]
+
+    @cached_property
+    def _ways(self) -> list[str]:
+        """The ids, and each text as it is, and as JSON, CSV and pages write it."""
+        found = dict.fromkeys(self.ids)
         for text in self.texts:
             for written in (text, _inner(text), _inner(text, ascii_only=True), text.replace('"', '""')):
                 page = written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
                 html = written.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-                found |= dict.fromkeys(way.encode() for way in (written, page, html))
-        return re.compile(b"|".join(map(re.escape, found)))
+                found |= dict.fromkeys((written, page, html))
+        return list(found)
 
 
 def is_row(what: str) -> bool:
@@ -70,16 +96,16 @@ def place_of(what: str) -> tuple[Path, int] | None:
 def parse_query(row: str) -> Query:
     """Return the query for the argument of the command."""
     if is_row(row):
-        return Query(ids=(row,))
+        return Query(ids=(row,), encodings=source_encodings())
     if place := place_of(row):
         texts = texts_of([_source_row(*place)])
         if not texts:
             raise DataError(what="the row has no text to search for", where=row, fix="Give its id, or a text of it")
-        return Query(texts=texts)
+        return Query(texts=texts, encodings=source_encodings())
     if len(row.strip()) < SHORTEST:
         fix = f"Give an id, FILE:LINE, or a text of at least {SHORTEST} characters"
         raise DataError(what="the text is too short", where=f"'{row}'", fix=fix)
-    return Query(texts=(row.strip()[:LONGEST],))
+    return Query(texts=(row.strip()[:LONGEST],), encodings=source_encodings())
 
 
 def texts_of(rows: Iterable[Any]) -> tuple[str, ...]:
@@ -122,16 +148,39 @@ def _source_row(file: Path, number: int) -> Any:
 
 def _dialect(file: Path) -> CsvDialect:
     """Return how a table of `data.files` reads this file."""
+    whole = Path(os.path.abspath(file))
+    for path, dialect in _dialects():
+        place = Path(os.path.abspath(path))
+        if whole.is_relative_to(place) or fnmatch(str(whole), str(place)):
+            return dialect
+    return PLAIN
+
+
+def _dialects() -> Iterator[tuple[Path, CsvDialect]]:
+    """Yield the path of each source of `data.files` that sets a separator or an encoding, and how it is read."""
     for name in group_of(read(), "data.files") if Path(PARAMS_FILE).is_file() else ():
         run = load(FilesRun, f"data.files.{name}")
         for _, source in sources_by_key(run).values():
-            if not isinstance(source, FileTable) or source.dialect == PLAIN:
-                continue
-            place = Path(os.path.abspath(Path(run.path) / source.path))
-            whole = Path(os.path.abspath(file))
-            if whole.is_relative_to(place) or fnmatch(str(whole), str(place)):
-                return source.dialect
-    return PLAIN
+            if isinstance(source, FileTable) and source.dialect != PLAIN:
+                yield Path(run.path) / source.path, source.dialect
+
+
+def source_encodings() -> tuple[str, ...]:
+    """Return the encodings to search in: the usual ones, and those that sources of params.yaml set."""
+    found = dict.fromkeys(ENCODINGS)
+    for _, dialect in _dialects():
+        name = codecs.lookup(dialect.encoding or UTF_8).name
+        marked = {"utf-8-sig": [UTF_8], "utf-16": [], "utf-32": ["utf-32-le", "utf-32-be"]}  # with a byte order mark
+        found |= dict.fromkeys(marked.get(name, [name]))
+    return tuple(found)
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Return the bytes of a text; none where the encoding does not have its characters."""
+    try:
+        return text.encode(encoding)
+    except UnicodeError:
+        return b""
 
 
 def _inner(text: str, *, ascii_only: bool = False) -> str:

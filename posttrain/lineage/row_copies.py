@@ -6,6 +6,7 @@ Copies are files of the workspace, and by content objects of DVC's cache and rem
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,9 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from posttrain.lineage.query import Query, parse_query, texts_of
+from posttrain.lineage.query import Query, parse_query, place_of, texts_of
 from posttrain.lineage.runs import affected, model_made
-from posttrain.lineage.search import in_bytes, in_file, table_rows, workspace_files
+from posttrain.lineage.search import NotSearchedError, in_bytes, in_files, table_rows, workspace_files
 from posttrain.lineage.user_text import cache_folder, remotes
 from posttrain.pipeline.digests import file_digest, listed, recorded
 from posttrain.pipeline.git import git_or_none
@@ -54,6 +55,8 @@ class RowCopies:
     """Object of a remote that is a folder of this machine -> the remote."""
     not_searched: dict[str, str] = field(default_factory=dict)
     """Other remotes and their addresses."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """File or object that could not be searched -> why."""
 
 
 def where(row: str, form: Literal["words", "json"]) -> str:
@@ -66,21 +69,24 @@ def find_copies(row: str) -> RowCopies:
     """Look for a row by its id, by FILE:LINE or by a piece of its text."""
     query = _completed(parse_query(row))
     copies, lock, cache = RowCopies(query.ids, query.texts), recorded(), cache_folder()
-    for file in workspace_files(Path(), cache):
-        if rows := in_file(file, query):
-            copies.files[str(file)] = rows
+    copies.files, copies.unreadable = in_files(workspace_files(Path(), cache), query)
+    if place := place_of(row):
+        copies.files.setdefault(os.path.relpath(place[0]), [place[1]])
     copies.tracked = _tracked(copies.files)
 
     stored = _objects(cache / "files/md5", query)
     names = _names(lock, cache)
+    copies.unreadable |= stored.unreadable
     copies.cache = {str(file): names.get(digest, "") for digest, file in stored.files.items()}
     digests = stored.digests | {file_digest(Path(path)) for path in copies.files}
     copies.cached_runs = [str(file) for file in _cached_runs(cache / "runs", digests)]
-    copies.commits = _blobs(query)
+    copies.commits = _blobs(query, copies.unreadable)
     copies.experiments = _experiments(digests)
     for name, url in remotes().items():
         if "://" not in url:
-            copies.remote |= {str(file): name for file in _objects(Path(url, "files/md5"), query).files.values()}
+            there = _objects(Path(url, "files/md5"), query)
+            copies.unreadable |= there.unreadable
+            copies.remote |= {str(file): name for file in there.files.values()}
         else:
             copies.not_searched[name] = url
 
@@ -122,6 +128,7 @@ class _Objects:
 
     files: dict[str, Path]
     folders: dict[str, Path]
+    unreadable: dict[str, str]
 
     @property
     def digests(self) -> set[str]:
@@ -131,15 +138,13 @@ class _Objects:
 
 def _objects(folder: Path, query: Query) -> _Objects:
     """Return the objects under files/md5 of a cache that hold it."""
-    files, folders = {}, {}
     stored = sorted(file for file in folder.glob("??/*") if file.is_file())
-    for file in stored:
-        if file.suffix != ".dir" and in_file(file, query):
-            files[file.parent.name + file.name] = file
+    found, unreadable = in_files((file for file in stored if file.suffix != ".dir"), query)
+    files, folders = {file.parent.name + file.name: file for file in map(Path, found)}, {}
     for file in stored:
         if file.suffix == ".dir" and any(entry["md5"] in files for entry in listed(file)):
             folders[file.parent.name + file.name] = file
-    return _Objects(files, folders)
+    return _Objects(files, folders, unreadable)
 
 
 def _cached_runs(folder: Path, digests: Collection[str]) -> list[Path]:
@@ -147,10 +152,10 @@ def _cached_runs(folder: Path, digests: Collection[str]) -> list[Path]:
     return [file for file in sorted(folder.glob("??/*/*")) if _names_one(file.read_text(encoding="utf-8"), digests)]
 
 
-def _blobs(query: Query) -> dict[str, list[str]]:
+def _blobs(query: Query, unreadable: dict[str, str]) -> dict[str, list[str]]:
     """Path -> commits that wrote a version of it which holds it; experiments and what git would still restore count."""
     found: dict[str, list[str]] = {}
-    for path, blob in _stored(query):
+    for path, blob in _stored(query, unreadable):
         log = _git("log", "--all", "--reflog", "--format=%h", f"--find-object={blob}").split()
         found[path] = list(dict.fromkeys([*found.get(path, []), *log]))
     return found
@@ -167,8 +172,8 @@ def _names_one(text: str, digests: Collection[str]) -> bool:
     return any(digest in text for digest in digests)
 
 
-def _stored(query: Query) -> Iterator[tuple[str, str]]:
-    """Path and name of every object of git's that holds it."""
+def _stored(query: Query, unreadable: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Path and name of every object of git's that holds it; adds those that could not be searched."""
     listing = [line.partition(" ") for line in _git("rev-list", "--objects", "--all", "--reflog").splitlines()]
     paths = {name: path for name, _, path in listing if path}
     with tempfile.TemporaryFile() as names:
@@ -180,7 +185,14 @@ def _stored(query: Query) -> Iterator[tuple[str, str]]:
             for name, path in paths.items():
                 _, kind, size = batch.stdout.readline().split()
                 data = batch.stdout.read(int(size) + 1)[:-1]
-                if kind == b"blob" and data and in_bytes(data, query):
+                if kind != b"blob" or not data:
+                    continue
+                try:
+                    found = in_bytes(data, query)
+                except NotSearchedError as error:
+                    unreadable[f"{path} in git, object {name}"] = str(error)
+                    continue
+                if found:
                     yield path, name
 
 
@@ -194,6 +206,8 @@ def _lines(copies: RowCopies) -> Iterator[str]:
     yield from [*_copies(copies), *_runs(copies)] or [_NOTHING]
     for name, url in copies.not_searched.items():
         yield f"not searched: the remote {name} ({url})"
+    for file, why in copies.unreadable.items():
+        yield f"could not be searched: {file} ({why})"
 
 
 def _copies(copies: RowCopies) -> Iterator[str]:

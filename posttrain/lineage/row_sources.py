@@ -9,9 +9,10 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.lineage.lineage import PARTS, ROLLOUTS, Lineage
-from posttrain.lineage.query import Query, texts_of
-from posttrain.lineage.search import in_file
+from posttrain.lineage.query import Query, source_encodings, texts_of
+from posttrain.lineage.search import in_files
 from posttrain.lineage.tree import NOT_STORED, Node, quoted
+from posttrain.rollout import stored_value
 
 _LONG: Final = ("completion_ids", "prompt_ids", "mask", "logps")
 """Columns that are shown as a count."""
@@ -55,16 +56,13 @@ def _prompt(row: dict[str, Any], lineage: Lineage) -> Iterator[Node]:
 
 def _source(row: dict[str, Any], stage: str, lineage: Lineage) -> Node:
     """Return the lines of the user's files that hold the row's text, or the stage that generated it."""
-    sources, query = lineage.sources(stage), Query(texts=texts_of([row]))
+    sources, query = lineage.sources(stage), Query(texts=texts_of([row]), encodings=source_encodings())
     if not sources:
         return Node("source", {"generated": f"by {stage} from params.yaml"})
-    found: dict[str, Any] = {}
-    for source in map(Path, sources):
-        files = sorted(source.rglob("*")) if source.is_dir() else [source]
-        for file in (path for path in files if path.is_file()):
-            if query.texts and (places := in_file(file, query)):
-                found[str(file)] = places[:5]
-    return Node("source", {"lines": found} if found else {"lines": "none: no source file holds its text"})
+    paths = (path for source in map(Path, sources) for path in ([source] if source.is_file() else source.rglob("*")))
+    found, failed = in_files(sorted(path for path in paths if path.is_file()), query) if query.texts else ({}, {})
+    lines: Any = {file: places[:5] for file, places in found.items()} or "none: no source file holds its text"
+    return Node("source", {"lines": lines, **({"could not be searched": failed} if failed else {})})
 
 
 def _uses(prompt: str) -> Iterator[Node]:
@@ -89,5 +87,10 @@ def _cell(name: str, value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         if "content" in value[0]:
             return [f"{turn['role']}: {quoted(turn['content'])}" for turn in value]
-        return {score["name"]: f"{score['value']:.4g} {score['status']}" for score in value if "name" in score}
+        return {score["name"]: _score(score) for score in value if "name" in score}
     return quoted(value) if isinstance(value, str) else value
+
+
+def _score(score: dict[str, Any]) -> str:
+    value = stored_value(score)
+    return score["status"] if value is None else f"{value:.4g} {score['status']}"

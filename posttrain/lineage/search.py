@@ -6,6 +6,7 @@ import contextlib
 import io
 import mmap
 import os
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final
 import polars as pl
 import pyarrow.parquet as pq
 
-from posttrain.lineage.query import Query
+from posttrain.lineage.query import UTF_8, Query
 from posttrain.tables.store import DECODE_ERRORS
 
 MOST: Final = 100
@@ -22,6 +23,22 @@ MOST: Final = 100
 _PARQUET: Final = b"PAR1"
 _SLICE: Final = 8192
 _NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
+
+
+class NotSearchedError(Exception):
+    """A file that may hold a text which a search of its bytes cannot find."""
+
+
+def in_files(files: Iterable[Path], query: Query) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Return the rows or lines of each file that holds it, and why other files could not be searched."""
+    found, failed = dict[str, list[int]](), dict[str, str]()
+    for file in files:
+        try:
+            if places := in_file(file, query):
+                found[str(file)] = places
+        except (OSError, NotSearchedError) as error:
+            failed[str(file)] = str(getattr(error, "strerror", None) or error)
+    return found, failed
 
 
 def in_file(file: Path, query: Query) -> list[int] | None:
@@ -42,8 +59,27 @@ def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
             with pq.ParquetFile(io.BytesIO(data[:])) as parquet:
                 frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
             return [nth + 1 for nth in rows_of(frame, query)] or None
-    found = [match.start() for match in islice(query.pattern.finditer(data), MOST)]
-    return list(dict.fromkeys(data[:place].count(b"\n") + 1 for place in found)) or None
+    found = {line for encoding, pattern in query.patterns.items() for line in _lines(data, pattern, encoding)}
+    for encoding in query.decoded:
+        with contextlib.suppress(UnicodeError):
+            found.update(_lines(data[:].decode(encoding).encode(), query.patterns[UTF_8], UTF_8))
+    if not found and data[:4] == _PARQUET:
+        raise NotSearchedError("damaged parquet")
+    return sorted(found) or None
+
+
+def _lines(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], encoding: str) -> Iterator[int]:
+    """Yield the lines on which matches of a text in this encoding begin, counted from 1."""
+    width = len("a".encode(encoding))
+    if width > 1 and data.find(b"\0") < 0:  # its line ends have a zero byte
+        return
+    line, read = 1, 0
+    places = (start for match in pattern.finditer(data) if (start := match.start()) % width == 0)
+    for place in islice(places, MOST):
+        between = data[read:place]
+        line += between.count(b"\n") if encoding == UTF_8 else between.decode(encoding, "replace").count("\n")
+        read = place
+        yield line
 
 
 def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:

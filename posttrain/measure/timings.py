@@ -6,6 +6,7 @@ The figures differ from run to run, so the files are not outputs of DVC.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import resource
 import sys
@@ -17,6 +18,7 @@ from typing import Any, Final
 from posttrain.errors import PipelineError
 from posttrain.measure.counts import count, counts
 from posttrain.measure.phases import CLOCK, NAMES, OTHER
+from posttrain.measure.record import read_record, record_path
 from posttrain.measure.text_table import text_table
 from posttrain.workspace import write_json
 
@@ -39,6 +41,7 @@ def report_timings(stage: str) -> None:
     total = sum(spent.values())
     timings = {
         "stage": stage,
+        "record": _record(stage),
         "seconds": {name: round(seconds, 3) for name, seconds in spent.items()},
         "total": round(total, 3),
         "cpu": round(time.process_time(), 1),  # of this process only, not of one that was killed before
@@ -57,6 +60,21 @@ def report_timings(stage: str) -> None:
     gpu = f", {timings['device_peak_mb']:.0f} MB on the GPU" if "device_peak_mb" in timings else ""
     line = f"{stage}: {total:.1f} s{starts}: {', '.join(parts)}; {timings['peak_mb']:.0f} MB{gpu}{counted}"
     print(line, file=sys.stderr)
+
+
+def of_this_run(stage: str) -> dict[str, Any]:
+    """Return the timings of the run whose record is in the workspace; an empty object where they are another run's.
+
+    DVC and git bring back outputs and records of other runs, but not timings.
+    """
+    timings = read_record(timings_path(stage))
+    return timings if timings.get("record") and timings["record"] == _record(stage) else {}
+
+
+def _record(stage: str) -> str:
+    """Return the digest of the stage's record; empty where it has none."""
+    file = record_path(stage)
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
 
 
 def _rate(name: str, spent: Mapping[str, float]) -> str:

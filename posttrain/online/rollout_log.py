@@ -131,7 +131,7 @@ class RolloutLog:
             self._write()
         for place, rollout in enumerate(rollouts):
             mask = [True] * len(rollout.row.rest) if rollout.row.mask is None else rollout.row.mask
-            scores = [(name, score.value, score.status) for name, score in rollout.scores.items()]
+            scores = [(name, score.known, score.status) for name, score in rollout.scores.items()]
             values = (
                 rollout.prompt.id, rollout.prompt.problem, rollout.prompt.task, number, attempt,
                 first + place // self.sampling.group_size, rollout.sample, rollout.version,

@@ -82,7 +82,7 @@ class Rollouts:
         }
         for name in self._rewards:
             known = (row[name] for row in scores if name in row)
-            values[f"reward_{name}"] = [None if score.status in FAILED else score.value for score in known]
+            values[f"reward_{name}"] = [score.known for score in known]
         means = {key: [value for value in column if value is not None] for key, column in values.items()}
         failed = sum(any(score.status in FAILED for score in row.values()) for row in scores)
         cut = [sampled.finish == "length" for sampled in some if sampled.finish is not None]
@@ -127,7 +127,7 @@ class Rollouts:
             "logps": logps, "length": sampled.length, "logp": math.fsum(logps) if logps else None,
             "finish": sampled.finish, "reward": self._total(sampled), "outcome": None,
             "scores": [
-                {"name": name, "value": score.value, "status": score.status}
+                {"name": name, "value": score.known, "status": score.status}
                 for name, score in self._scores(sampled).items()
             ],
             "advantage": sampled.advantage, "turn_rewards": [],

@@ -14,7 +14,7 @@ import torch
 from posttrain.errors import VERIFY, DataError
 from posttrain.online.rollout_log import FORMAT, SUMMARY
 from posttrain.params.formats import check_format
-from posttrain.rollout import Kept, Prompt, Rollout, Score, TokenRow
+from posttrain.rollout import Kept, Prompt, Rollout, Score, TokenRow, stored_value
 from posttrain.tables.columns import KEPT
 from posttrain.tables.store import DECODE_ERRORS, read_table
 
@@ -109,7 +109,7 @@ def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
         row["completion"],
         row["finish"],
         version=row["version"],
-        scores={score["name"]: Score(score["value"], score["status"]) for score in row["scores"]},
+        scores={score["name"]: Score(stored_value(score) or 0.0, score["status"]) for score in row["scores"]},
         turn_rewards=row["turn_rewards"],
         info=json.loads(row["info"]),
     )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.errors import ParamsError, PosttrainError
+from posttrain.errors import ParamsError, PosttrainError, shortened
 
 TABLES: Final = 2
 MODELS: Final = 2
@@ -77,7 +77,7 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def _unreadable(error: Exception, where: str) -> ParamsError:
-    reason = " ".join(str(error).split())[:300]
+    reason = shortened(str(error), 300)
     return ParamsError(what=f"not readable as YAML ({reason})", where=where, fix="Fix the file")
 
 

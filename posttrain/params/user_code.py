@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from posttrain.errors import ParamsError
+from posttrain.errors import ParamsError, shortened
 from posttrain.params.params import did_you_mean
 from posttrain.workspace import CUSTOM
 
@@ -188,7 +188,7 @@ def _imported(name: str, file: Path, where: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever the user's file raises
-        what = f"{file} cannot be imported ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+        what = f"{file} cannot be imported ({type(error).__name__}: {shortened(str(error), 300)})"
         raise ParamsError(what=what, where=where, fix="Fix the file; POSTTRAIN_TRACEBACK=1 shows where") from error
     if Path(str(module.__file__)).resolve() != file.resolve():
         what = f"the name {name} belongs to {module.__file__}, not to your file"

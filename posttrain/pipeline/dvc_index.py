@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from posttrain.errors import PipelineError
+from posttrain.errors import PipelineError, shortened
 
 DATABASES = "repo/*/**/*.db"
 """Below DVC's site cache: `index/data/db.db`, and a `cache.db` of diskcache in `hashes`, `links` and `index`."""
@@ -35,7 +35,7 @@ def readable_index() -> Iterator[None]:
             cause = cause.__cause__ or cause.__context__
         if cause is None:
             raise
-        said = " ".join(str(cause).split())[:300]
+        said = shortened(str(cause), 300)
         if isinstance(cause, sqlite3.OperationalError) and "locked" in said:
             what, fix = "another DVC process uses DVC's index", "Repeat it when that has ended"
         else:

@@ -7,14 +7,14 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.errors import PipelineError
+from posttrain.errors import PipelineError, shortened
 
 
 def git(*words: str, env: Mapping[str, str] | None = None) -> str:
     """Return the output of a git command, with more variables; raise where it fails."""
     done = _run(words, Path(), env)
     if done.returncode:
-        reason = " ".join(done.stderr.decode(errors="replace").split())[:300]
+        reason = shortened(done.stderr.decode(errors="replace"), 300)
         raise PipelineError(what=f"git {words[0]} failed ({reason})", where=str(Path.cwd()), fix=_fix(words[0]))
     return done.stdout.decode()
 

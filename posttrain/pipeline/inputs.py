@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from posttrain.errors import VERIFY, PipelineError, PosttrainError
+from posttrain.errors import VERIFY, PipelineError, PosttrainError, shortened
 from posttrain.measure.phases import CLOCK
 from posttrain.params.formats import read_yaml
 from posttrain.params.seeds import SEED
@@ -263,7 +263,7 @@ def _declared(file: Path, name: str) -> Declared | None:
         stanza = resolver.resolve_one(name)[name]
         names = frozenset(resolver.get_keys())
     except DvcException as error:
-        what = f"the stage {name} cannot be found ({' '.join(str(error).split())[:300]})"
+        what = f"the stage {name} cannot be found ({shortened(str(error), 300)})"
         raise PipelineError(what=what, where=str(file), fix="`dvc status` reads it too") from error
     params: dict[str, tuple[str, ...]] = {}
     for entry in stanza.get("params", []):

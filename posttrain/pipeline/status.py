@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from posttrain.errors import PipelineError, PosttrainError
+from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.measure.progress import clock
 from posttrain.measure.stage_log import log_path
 from posttrain.measure.timings import read_timings, timings_path
@@ -41,11 +41,11 @@ def dvc_repo() -> Iterator[Any]:
             refresh_code(repo)
             yield repo
     except LockError as error:  # DVC advises to remove its locks, which can do damage
-        what = " ".join(str(error).split()).partition(" If there are")[0][:300]
+        what = shortened(" ".join(str(error).split()).partition(" If there are")[0], 300)
         fix = "Repeat it when that has ended; `posttrain status` says what runs"
         raise PipelineError(what=what, where=".dvc/tmp", fix=fix) from error
     except DvcException as error:
-        what, fix = " ".join(str(error).split())[:300], "Fix it; `posttrain check` may say more"
+        what, fix = shortened(str(error), 300), "Fix it; `posttrain check` may say more"
         raise PipelineError(what=what, where="dvc.yaml", fix=fix) from error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.errors import PipelineError, PosttrainError
+from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.pipeline import repair_dvc
 from posttrain.pipeline.cache_gaps import fill, restore
 from posttrain.pipeline.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest
@@ -120,7 +120,7 @@ def _locked_repo(root: Path) -> Iterator[Any]:
         except DvcException as error:
             busy = isinstance(error, LockError)
             fix = "Wait until DVC has ended, or end it" if busy else "Fix it; `posttrain check` says more"
-            raise PipelineError(what=" ".join(str(error).split())[:300], where=str(root), fix=fix) from error
+            raise PipelineError(what=shortened(str(error), 300), where=str(root), fix=fix) from error
 
 
 def _outs(repo: Any) -> list[dict[str, Any]]:

@@ -34,17 +34,17 @@ function startCurves() {
   const chart = new Chart(byId("curves-chart"), { id: "curves", height: 360, runs: true, together: "step" });
   const small = names.filter((name) => FRONT.includes(name)).slice(0, MULTIPLES).map((name) =>
     [name, new Chart(byId("multiples"), { id: `small-${name}`, height: 170, runs: true, together: "step", small: true })]);
-  chosen.append(...names.map((name) => el("option", { value: name, title: DATA.about[name] }, words(name))));
+  chosen.append(...names.map((name) => el("option", { value: name, title: DATA.about[name] }, name)));
   const show = (event) => {
     const across = byId("across").value, reach = Number(byId("smoothing").value), metric = chosen.value, log = byId("log").checked;
     byId("smoothing-value").textContent = reach ? `± ${reach} points` : "off";
     const xLabel = across === "share" ? "share of the run" : "step";
     const each = Math.max(...DATA.curves.filter((one) => one.columns[metric]).map((one) => one.each));
-    byId("metric-about").textContent = DATA.about[metric] ? `${words(metric)}: ${DATA.about[metric]}` : "";
+    byId("metric-about").textContent = DATA.about[metric] ? `${metric}: ${DATA.about[metric]}` : "";
     byId("curves-note").textContent = "Drag across a chart to zoom; the names switch runs off and on. A cursor is in all charts of steps."
       + (each > 1 ? ` Of long runs a point is the mean of up to ${each} steps.` : "");
     for (const [name, one] of event?.target === chosen ? [[metric, chart]] : [[metric, chart], ...small])
-      one.show({ title: words(name), yLabel: one === chart ? words(name) : "", xLabel, log,
+      one.show({ title: name, yLabel: one === chart ? name : "", xLabel, log,
         series: seriesOf(name, across, SCHEDULES.includes(name) ? 0 : reach).map((series) => (one === chart ? series : { ...series, raw: null })) });
   };
   for (const id of ["metric", "across", "smoothing", "log"]) byId(id).addEventListener("input", show);

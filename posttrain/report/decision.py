@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posttrain.compare.evaluated import evaluated_policy, scores
-from posttrain.compare.guards import Fall, by_metric, falls, guarded
+from posttrain.compare.guards import Fall, broken, by_metric, guarded
 from posttrain.compare.paired import tested
 from posttrain.compare.settings import Setting, grouped, mean_score
 from posttrain.compare.statistics import Finding
@@ -94,7 +94,7 @@ def decide(policies: Sequence[Policy], settings: Settings) -> Decision:
 
 def _fallen(base: Setting, settings: Sequence[Setting], metrics: Sequence[str]) -> list[Fall]:
     """Return the guarded metrics that are clearly lower in other settings than in this one."""
-    every = (fall for setting in settings if setting is not base for fall in falls(setting, base, metrics))
+    every = (fall for setting in settings if setting is not base for fall in broken(setting, base, metrics))
     return [fall for fall in every if fall.than == base.label]
 
 

@@ -37,10 +37,13 @@ function swatch(index) {
     shape("line", { x1: 1, x2: 21, y1: 5, y2: 5, "stroke-width": 3, "stroke-dasharray": dash || null, paint: { stroke: colour } }));
 }
 
+// A name that a line may break after each underscore.
+const breakable = (name) => name.split(/(?<=_)/).flatMap((part, nth) => (nth ? [el("wbr"), part] : [part]));
+
 // A table that scrolls sideways in its own box; where `stacks`, a narrow screen shows each row as a card with the titles in it.
 // The roles say what the display of a card would make a screen reader forget.
 function table(caption, titles, rows, stacks) {
-  const head = titles.map((title) => el("th", { scope: "col", role: "columnheader", title: title.about, class: title.left && "left" }, title.text ?? title));
+  const head = titles.map((title) => el("th", { scope: "col", role: "columnheader", title: title.about, class: title.left && "left" }, breakable(title.text ?? title)));
   const body = rows.map((row) => el("tr", { role: "row", ...row.attributes }, el("th", { scope: "row", role: "rowheader", title: row.about }, row.name),
     row.cells.map((cell, nth) => {
       const title = titles[nth + 1];
@@ -62,7 +65,6 @@ function short(value) {
 }
 const figure = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : isNumber(value) ? short(value) : String(value));
 const counted = (count, word) => `${figure(count)} ${word}${count === 1 ? "" : "s"}`;
-const words = (name) => name.replaceAll("_", " ");
 
 function ticks(low, high, count) {
   const raw = (high - low) / Math.max(1, count);

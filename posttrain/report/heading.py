@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from posttrain.measure.record import FOLDER as RECORDS
 from posttrain.measure.record import read_record
 from posttrain.measure.timings import FOLDER as TIMINGS
+from posttrain.measure.timings import of_this_run
 from posttrain.params.formats import flattened, read_yaml
 from posttrain.params.params import PARAMS_FILE
 from posttrain.pipeline.git import git_or_none
@@ -29,7 +30,8 @@ MOST_CHANGES = 12
 
 def heading(now: datetime | None = None) -> Markup:
     """Return the line as HTML."""
-    records, timings = _read(RECORDS), _read(TIMINGS)
+    records, written = _read(RECORDS), _read(TIMINGS)
+    timings = [known for one in written if (known := of_this_run(str(one.get("stage"))))]
     seconds = sum(float(one.get("total", 0)) for one in timings)
     longest = sorted(timings, key=lambda one: -float(one.get("total", 0)))[:3]
     times = ", ".join(f"{one['stage']} {_time(one['total'])}" for one in longest)

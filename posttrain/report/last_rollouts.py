@@ -12,6 +12,7 @@ import polars as pl
 from posttrain.errors import ParamsError
 from posttrain.params.params import at
 from posttrain.report.markup import Markup, element
+from posttrain.rollout import stored_value
 from posttrain.tables.store import DECODE_ERRORS, decode
 from posttrain.workspace import table_path
 
@@ -59,7 +60,7 @@ def _round(stage: str, rollouts: pl.DataFrame, asked: dict[str, str]) -> Markup:
 
 def _sample(row: dict[str, Any]) -> Markup:
     """Return one sample: its reward with the parts, how it ended, and its text."""
-    parts = [f"{part['name']} {_short(part['value'])} ({part['status']})" for part in row["scores"]]
+    parts = [f"{part['name']} {_short(stored_value(part))} ({part['status']})" for part in row["scores"]]
     facts = ", ".join([*parts, row["finish"], f"{row['length']} token{'s' * (row['length'] != 1)}"])
     text = "(its text is not kept)" if row["completion"] is None else row["completion"][:LONGEST]
     return element(

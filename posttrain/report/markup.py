@@ -64,9 +64,7 @@ def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[objec
 
 def figures(pairs: Mapping[str, object]) -> Markup:
     """Return names with their values, as a list that wraps."""
-    rows = (
-        element("div", element("dt", name.replace("_", " ")), element("dd", value)) for name, value in pairs.items()
-    )
+    rows = (element("div", element("dt", name), element("dd", value)) for name, value in pairs.items())
     return element("dl", *rows, class_="figures")
 
 

@@ -106,7 +106,7 @@ def as_cells(table: OtherTable) -> list[list[str]]:
         key for row in table.rows for key in row if key not in ("policy", "run", "score", "low", "high")
     )
     more = [key for key in shown_parts(figures) if not key.startswith("pass_at_")]
-    titles = ["policy", "score [95 % interval]", f"difference to {table.reference}", *(_words(key) for key in more)]
+    titles = ["policy", "score [95 % interval]", f"difference to {table.reference}", *(_named(key) for key in more)]
     rows = []
     for row in table.rows:
         cells = [table.names[row["run"]], _with_interval(row["score"], row["low"], row["high"])]
@@ -117,8 +117,8 @@ def as_cells(table: OtherTable) -> list[list[str]]:
     return [titles, *rows]
 
 
-def _words(key: str) -> str:
-    return key.removeprefix("reward_").removeprefix("score_").replace("_", " ")
+def _named(key: str) -> str:
+    return key.removeprefix("reward_").removeprefix("score_")
 
 
 def _with_interval(value: float, low: float, high: float, sign: str = "") -> str:

@@ -20,7 +20,7 @@ function resultColumns(rows, against) {
     { text: "verdict", about: "of one seed it is about that training alone", left: true, kind: "whole", of: (row) => found[row.setting]?.[3] ?? "", value: (row) => found[row.setting]?.[3] ?? "" },
     ...sampled.map((key) => scored(key, `pass@${key.slice(8)}`, "a right completion among so many")),
     scored("greedy", "greedy", "the same of the likeliest completion of each prompt"),
-    ...DATA.extra.map((key) => ({ ...share(key, key.replace(/^reward_/, "").replaceAll("_", " "), "mean of the sampled completions, with its 95 % interval; completions on which it failed are left out and counted"), value: (row) => partCell(row.metrics, key) })),
+    ...DATA.extra.map((key) => ({ ...share(key, key.replace(/^reward_/, ""), "mean of the sampled completions, with its 95 % interval; completions on which it failed are left out and counted"), value: (row) => partCell(row.metrics, key) })),
     share("truncated", "truncated", "share of completions that did not end by themselves"),
     share("length", "length", "mean tokens of a completion", 1),
     share("kl", `KL to ${DATA.reference}`, "nats per completion, from the policy's own samples", 2),
@@ -83,7 +83,7 @@ function resultTable(rows, scale, chosen, show) {
     if (!column) return;
     const down = chosen.by === column.text ? !chosen.down : true;
     if (chosen.by === column.text) head.setAttribute("aria-sort", chosen.down ? "descending" : "ascending");
-    head.replaceChildren(el("button", { type: "button", class: "sort", onclick: () => { Object.assign(chosen, { by: column.text, down }); show(); } }, column.text));
+    head.replaceChildren(el("button", { type: "button", class: "sort", onclick: () => { Object.assign(chosen, { by: column.text, down }); show(); } }, breakable(column.text)));
   });
   return drawn;
 }

@@ -87,7 +87,7 @@ function answers(label, mine, kind, query) {
     const verdict = sample.kind === "scored" ? `score ${fixed(sample.score, 3)}` : sample.kind === "right" ? "✓ right" : `✗ ${sample.kind}`;
     const step = (by, text, what) => el("button", { type: "button", class: "small", "aria-label": `${what} sample of ${label}`,
       onclick: () => show((place + by + samples.length) % samples.length, by) }, text);
-    const why = DATA.reasons[sample.reason] || "", parts = sample.parts.map(([part, value, status]) => `${words(part)} ${short(value)}${status === "ok" ? "" : ` (${status})`}`);
+    const why = DATA.reasons[sample.reason] || "", parts = sample.parts.map(([part, value, status]) => `${part}${value === null ? "" : ` ${short(value)}`}${status === "ok" ? "" : ` (${status})`}`);
     host.replaceChildren(el("h3", {}, el("span", {}, swatch(lookOf(label)), label),
         el("small", {}, summary)),
       el("div", { class: "steps" }, step(-1, "‹", "previous"), el("span", {}, name), step(1, "›", "next"),

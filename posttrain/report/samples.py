@@ -11,6 +11,7 @@ import polars as pl
 
 from posttrain.report.policies import Policy, prompt_ids
 from posttrain.report.wrong import RIGHT, Asked, kind
+from posttrain.rollout import stored_value
 
 DIGITS = 4
 SAMPLE_BYTES = 150
@@ -123,7 +124,7 @@ def _answered(
                 "text": _cut(row["completion"], longest),
                 "kind": row["kind"],
                 "score": row["reward"],
-                "parts": [[part["name"], part["value"], part["status"]] for part in row["scores"]],
+                "parts": [[part["name"], stored_value(part), part["status"]] for part in row["scores"]],
                 "tokens": row["tokens"],
                 **({"reason": reasons.setdefault(asked.reason(row), len(reasons))} if row["kind"] != RIGHT else {}),
                 **({"cut": 1} if row["truncated"] else {}),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.errors import shortened
 from posttrain.params.params import PARAMS_FILE, read
 from posttrain.params.stage_table import Settings, evaluated, group_of
 from posttrain.pipeline.code_manifest import CODE
@@ -59,7 +60,7 @@ def _reason(name: str, file: Path, reasons: Reasons, running: tuple[str, ...]) -
         failure = failure_path(outdated)
         if failure.is_file() and failure.stat().st_mtime >= Path(PARAMS_FILE).stat().st_mtime:  # else it was edited
             first = failure.read_text(encoding="utf-8").strip().partition("\n")[0]
-            return f"failed: {outdated}: {first[:LONGEST]}"
+            return f"failed: {outdated}: {shortened(first, LONGEST)}"
     if not stale:
         return ""
     if not file.is_file():

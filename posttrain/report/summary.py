@@ -205,7 +205,7 @@ def _by_score(figures: Figures) -> str:
 
 def result_titles(summary: Mapping[str, Figures], against: str | None = None) -> list[str]:
     """Return the titles of the columns."""
-    extra = [key.removeprefix("reward_").replace("_", " ") for key in extra_columns(summary)]
+    extra = [key.removeprefix("reward_") for key in extra_columns(summary)]
     base = against or subtracted(summary)
     seeds = ["seeds"] if _has_seeds(summary) else []
     score = [f"{score_name(summary)} [95 % interval]", f"minus {base} [95 %, Holm]", "verdict"]

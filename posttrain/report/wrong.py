@@ -13,7 +13,7 @@ from posttrain.params.user_code import is_import_path
 from posttrain.report.policies import Policy
 from posttrain.rewards.catalog import MEASURED, SCORE, metric_settings, term
 from posttrain.rewards.reward import Each, score_one
-from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow
+from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow, stored_value
 from posttrain.tasks.task import load_task
 
 RIGHT, WRONG, UNREADABLE, FAILURE, SCORED = "right", "wrong answer", "no readable answer", "failed", "scored"
@@ -76,7 +76,7 @@ class Asked:
         finish: Finish = "length" if row["truncated"] else "stop"
         again = Rollout(prompt, row["sample"], TokenRow((), ()), (), row["completion"], finish)
         score = score_one(known[0], again, known[1])
-        return score.reason if (score.value, score.status) == (part["value"], part["status"]) else ""
+        return score.reason if (score.known, score.status) == (stored_value(part), part["status"]) else ""
 
     def _function(self, name: str, task: str) -> tuple[Each, Any] | None:
         """Return the function of a reward with its options.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
-from posttrain.errors import PosttrainError, excerpt
+from posttrain.errors import PosttrainError, excerpt, shortened
 from posttrain.measure.masking import masked
 from posttrain.params.params import Params
 from posttrain.params.user_code import place_in_workspace
@@ -148,7 +148,7 @@ def as_score(returned: Any) -> Score:
 
 def raised(error: Exception) -> Score:
     """Return the score of a reward that raised."""
-    text = masked(" ".join(str(error).split()))[:300]
+    text = shortened(masked(str(error)), 300)
     return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_workspace(error)}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from posttrain.errors import DataError, PosttrainError, RewardError, excerpt
+from posttrain.errors import DataError, PosttrainError, RewardError, excerpt, shortened
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
 from posttrain.rollout import FAILED, Prompt, Rollout
@@ -95,7 +95,7 @@ def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedRe
     except PosttrainError:
         raise
     except Exception as error:  # whatever a user's function raises
-        raised = f"its `{what}` raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raised = f"its `{what}` raised {type(error).__name__}: {shortened(str(error), 300)}"
         where, fix = f"reward '{name}', prompt {prompt.id}", "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
         raise RewardError(what=f"{raised}{place_in_workspace(error)}", where=where, fix=fix) from error
 
@@ -156,10 +156,13 @@ def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
     """Refuse a run without a reward where `correct` cannot read too many answers; `counted`: of which rows."""
     if found is None or found.rows <= MOST_ANSWERS * found.of:
         return
-    what = f"it sets no reward, so it learns by `correct`, which cannot read {found.rows:,} of {found.of:,} answers "
-    what += f"{counted}:"
+    learns = section.startswith("online.")
+    what = f"it sets no reward, so {'it learns' if learns else 'its score is'} by `correct`, which cannot read "
+    what += f"{found.rows:,} of {found.of:,} answers {counted}:"
     fix = (
-        "Name what it learns by, e.g. reward: {correct: {answer: math}} (or exact, choice, regex; docs/rewards.md); "
+        f"Name what {'it learns by' if learns else 'judges its completions'}, "
+        "e.g. reward: {correct: {answer: exact}} for labels and other text, {correct: {answer: math}} for formulas "
+        "(docs/rewards.md); "
         f"or write answers that it can read. At most {MOST_ANSWERS:.0%} may be left out"
     )
     raise DataError(what="\n  ".join([what, *found.examples]), where=f"{section}.reward", fix=fix)

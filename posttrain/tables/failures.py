@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
-from posttrain.errors import excerpt
+from posttrain.errors import excerpt, shortened
 from posttrain.params.params import did_you_mean
 from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
 
@@ -98,7 +98,7 @@ def printable(text: str) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's message."""
     text = str(error).strip()
-    return printable(text.splitlines()[0][:200]) if text else type(error).__name__
+    return printable(shortened(text.splitlines()[0], 200)) if text else type(error).__name__
 
 
 def _round_robin(failures: list[Failure]) -> Iterator[tuple[int, Failure]]:

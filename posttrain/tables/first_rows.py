@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from posttrain.tables.layouts import wanted_columns
 from posttrain.tables.options import FileTable, Source, most_dropped
 from posttrain.tables.readers import Columns, Numbered, Part
 from posttrain.tables.user_data import ReadSource, named_splits, tried
-from posttrain.tables.user_splits import Notes, select_parts
+from posttrain.tables.user_splits import Notes, rows_text, select_parts
 
 FIRST: Final = 100
 """So many rows of each file are read by `check`."""
@@ -53,32 +53,36 @@ def first_rows(
     read.log = Notes(where, _unsaid)
     rows, rejected, lines = tried(read, kind)
     most = most_dropped(source.bad_rows)
-    wrong = most is None or (not cut and rejected.height > most * read.count)
+    wrong = most is None or rejected.height > most * read.count
+    if most is not None and wrong:
+        said = f"{rows_text(rejected.height)} of the {read.count:,} that were read"
+        lines = [f"{said} are wrong, more than bad_rows: {{drop: {most:g}}} leaves out", *lines]
     return FirstRows(lines if wrong else [], next(rows.iter_rows(named=True), None), cut, read)
 
 
 def drawn_rows(
     source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, count: int
 ) -> pl.DataFrame:
-    """Return training rows of a source with `file` and `line`, drawn with the seed 0 from all files but large .json."""
+    """Return rows of a source with `split`, `file` and `line`: so many of each of the splits that its files name.
+
+    They are drawn with the seed 0 from all files but large .json.
+    """
     assert isinstance(source, FileTable)
     found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
     parts = select_parts(found, source, kind, where, _unsaid, alone=False)
-    wanted, rng, kept, seen = wanted_columns(kind) | source.read, random.Random(0), list[_Drawn](), 0
-    for split, part in ((split, part) for split, files in parts.items() for part in files if not _is_large_json(part)):
-        for number, row in part.rows(Columns(wanted), where):
-            seen += 1
-            place = seen - 1 if seen <= count else rng.randrange(seen)
-            if place < count:
-                kept[place : place + 1] = [_Drawn(split, part.place, number, row)]
+    wanted, kept = wanted_columns(kind) | source.read, list[_Drawn]()
+    for split, files in parts.items():
+        rows = (_Drawn(split, part.place, *row) for part in files if not _is_large_json(part)
+                for row in part.rows(Columns(wanted), where))  # fmt: skip
+        kept += _drawn(rows, count)
     if not kept:
         return pl.DataFrame()
     drawn: Parts = {}
     for split, file in dict.fromkeys((one.split, one.place) for one in kept):
-        rows = [(one.number, one.row) for one in kept if (one.split, one.place) == (split, file)]
-        drawn.setdefault(split, []).append(Part(file, partial(_given, sorted(rows, key=lambda pair: pair[0]))))
+        some = [(one.number, one.row) for one in kept if (one.split, one.place) == (split, file)]
+        drawn.setdefault(split, []).append(Part(file, partial(_given, sorted(some, key=lambda pair: pair[0]))))
     read = named_splits(read_parts(drawn, kind, source, None, where), list(parts), source, kind, where, alone=False)
-    return read.rows.filter(split="train")
+    return read.rows
 
 
 class _Drawn(NamedTuple):
@@ -88,6 +92,16 @@ class _Drawn(NamedTuple):
     place: str
     number: int
     row: Any
+
+
+def _drawn(rows: Iterable[_Drawn], count: int) -> list[_Drawn]:
+    """Return so many of the rows."""
+    rng, kept = random.Random(0), list[_Drawn]()
+    for seen, row in enumerate(rows, 1):
+        place = seen - 1 if seen <= count else rng.randrange(seen)
+        if place < count:
+            kept[place : place + 1] = [row]
+    return kept
 
 
 def _given(rows: Sequence[Numbered], columns: Columns) -> Iterator[Numbered]:

@@ -109,6 +109,11 @@ def _questions(frame: pl.DataFrame, kind: Kind) -> tuple[pl.Series, pl.Series]:
         of_user = pl.element().filter(pl.element().struct.field("role") == "user").struct.field("content")
         said = pl.col(_ASKED.get(kind, "prompt")).list.eval(of_user)
         first, whole = said.list.first(), said.list.join("\n")
-    plain = [text.str.to_lowercase().str.replace_all(r"\s+", " ").str.strip_chars() for text in (first, whole)]
-    found = frame.select(first=plain[0].fill_null(""), whole=plain[1])
-    return found["first"], found["whole"]
+    found = frame.select(first=first.fill_null(""), whole=whole)
+    return without_case(found["first"]), without_case(found["whole"])
+
+
+def without_case(texts: pl.Series) -> pl.Series:
+    """Return texts without case (STRASSE is Straße) and with single spaces."""
+    folded = texts.map_elements(str.casefold, return_dtype=pl.String)
+    return folded.str.replace_all(r"\s+", " ").str.strip_chars()

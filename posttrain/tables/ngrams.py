@@ -115,7 +115,7 @@ def _joined(turns: pl.Expr) -> pl.Expr:
 
 def _words(texts: pl.Series) -> tuple[Array, Array]:
     """Return the hash of every word, and where the words of each text begin: sum(byte_i p^i), p^-start taken out."""
-    plain = texts.str.to_lowercase().str.replace_all(r"[^\p{L}\p{M}\p{N}]+", " ")
+    plain = texts.map_elements(str.casefold, return_dtype=pl.String).str.replace_all(r"[^\p{L}\p{M}\p{N}]+", " ")
     plain = plain.str.replace_all(r"([\p{Han}\p{Hiragana}\p{Katakana}])", " $1 ").rechunk()
     arrow = plain.to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets, data = arrow.buffers()

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError, lacks_resources
+from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError, lacks_resources, shortened
 from posttrain.measure.phases import phase
 from posttrain.params.formats import TABLES, UPGRADE, check_format
 from posttrain.pipeline.fsync import sync
@@ -50,7 +50,7 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
     try:
         written, frame = table_format(file), decode(file)
     except DECODE_ERRORS as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = shortened(str(error), 200)
         if ran_out_of_memory(error):
             what = f"the memory ran out while it was read ({reason})"
             raise TableError(what=what, where=str(file), fix=FREE_MEMORY) from error

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from posttrain.errors import DataError, ParamsError, PosttrainError, excerpt
+from posttrain.errors import DataError, ParamsError, PosttrainError, excerpt, shortened
 from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, placed, read
 from posttrain.params.user_code import is_import_path
 from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
@@ -83,7 +83,7 @@ def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kin
     except Exception as error:
         if not is_import_path(name):
             raise
-        what = f"it raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        what = f"it raised {type(error).__name__}: {shortened(str(error), 300)}"
         raise _generator_error(name, generator, what, "Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
     kinds = ", ".join(generator.kinds)
     if not isinstance(found, Mapping):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from posttrain.errors import excerpt
+from posttrain.errors import excerpt, shortened
 from posttrain.measure.masking import masked
 from posttrain.params.user_code import place_in_workspace
 from posttrain.rollout import Message, Rollout
@@ -54,7 +54,7 @@ def take_step(reply: Reply, rollout: Rollout) -> Step | StepFailure:
     except _WrongStepError as error:
         return StepFailure("error", f"{where} returned {error}")
     except Exception as error:  # noqa: BLE001  whatever a task raises: this episode has no next step
-        text = masked(" ".join(str(error).split()))[:300]
+        text = shortened(masked(str(error)), 300)
         return StepFailure("error", f"{where} raised {type(error).__name__}: {text}{place_in_workspace(error)}")
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from posttrain.errors import DataError
+from posttrain.errors import DataError, shortened
 from posttrain.rollout import TokenRow
 from posttrain.text.chat_template import ChatTemplate, Conversation, Message, RenderedConversation
 from posttrain.text.stops import Stops
@@ -346,7 +346,7 @@ class ChatText:
         except BaseException as error:  # a panic of tokenizers is no Exception, and its class cannot be imported
             if type(error).__name__ != "PanicException":
                 raise
-            what = f"the tokenizer fails on a text ({' '.join(str(error).split())[:200]})"
+            what = f"the tokenizer fails on a text ({shortened(str(error), 200)})"
             fix = "Simplify the patterns in its tokenizer.json, or shorten the text"
             raise DataError(what=what, where=self._where, fix=fix) from error
 

@@ -71,7 +71,8 @@ def explained(kind: RateKind, parameters: int, *, adapter: bool) -> str:
     """Return the default in a line: the rate, what decides it, and its source."""
     row = default_rate(kind, parameters, adapter=adapter)
     trained = "an adapter" if adapter else "all weights"
-    return f"{row.lr:g}, the default for {kind} with {trained} of {parameters / 1e6:,.0f}M parameters ({row.source})"
+    size = f"{parameters / 1e6:,.0f}M" if parameters >= 1e6 else f"{parameters:,}"
+    return f"{row.lr:g}, the default for {kind} with {trained} of {size} parameters ({row.source})"
 
 
 def parameters_of(model: nn.Module) -> int:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from posttrain import errors
-from posttrain.errors import excerpt
+from posttrain.errors import excerpt, shortened
 from tests.workspace import ROOT, environment
 
 KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.PosttrainError)]
@@ -42,6 +42,16 @@ def test_a_python_without_the_packages_ends_with_one_line(command: str) -> None:
     assert done.returncode == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and "Run `source .venv/bin/activate` first" in line
+
+
+def test_a_text_is_cut_before_a_word_and_never_inside_a_number() -> None:
+    text = "32% of the last\n550 are more than max_failed = 0.1. Fix it"
+    assert shortened(text, 100) == "32% of the last 550 are more than max_failed = 0.1. Fix it"
+    assert shortened(text, 51) == "32% of the last 550 are more than max_failed = ..."
+    assert (
+        shortened("1" * 20 + "a" * 20, 30) == "1" * 20 + "a" * 6 + " ..." and shortened("a" + "12" * 40, 30) == "a ..."
+    )
+    assert all(len(shortened(text, most)) <= most for most in range(8, 80))
 
 
 def test_a_text_that_is_cut_keeps_both_quotes() -> None:

@@ -262,3 +262,21 @@ def test_a_context_is_read_without_transformers(tmp_path: Path, monkeypatch: pyt
     file.write_text("{")
     with pytest.raises(ModelError, match=r"config\.json: cannot be read"):
         context_length("my/model", {})
+
+
+def test_a_folder_without_a_tokenizer_or_without_safetensors_is_refused_by_its_names(
+    checked: Check, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my/model"
+    checked()
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(
+        ParamsError, match=r"base\.folders\.own: my/model has no weights in \.safetensors, only pytorch_model\.bin"
+    ):
+        checked()
+    (folder / "pytorch_model.bin").rename(folder / "model-00001-of-00001.safetensors")
+    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+    checked()
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(ParamsError, match=r"base\.folders\.own: my/model has no tokenizer \(tokenizer\.json, vocab"):
+        checked()

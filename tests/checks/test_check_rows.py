@@ -144,7 +144,7 @@ def test_answers_that_correct_cannot_read_are_found_before_a_run_without_a_rewar
     assert "online.runs.grpo.reward: it sets no reward, so it learns by `correct`, which cannot read 1" in said
     assert "answers of 600 rows of mine/prompts, drawn with the seed 0" in said
     assert re.search(r"my/a\.jsonl line \d+: 'in words' \(", said)
-    assert "Name what it learns by, e.g. reward: {correct: {answer: math}}" in said
+    assert "Name what it learns by, e.g. reward: {correct: {answer: exact}} for labels" in said
 
 
 def test_a_run_that_sets_its_reward_or_has_few_such_answers_is_not_refused() -> None:
@@ -157,17 +157,61 @@ def test_a_run_that_sets_its_reward_or_has_few_such_answers_is_not_refused() -> 
     assert "answers of 1,000 rows of mine/prompts, drawn with the seed 0" in check_rows()
 
 
-@pytest.mark.parametrize(("count", "noted"), [(600, True), (150, False)])
-def test_an_evaluation_whose_reward_can_read_no_answer_is_noted_before_anything_is_trained(
-    count: int, noted: bool
+def measures(rows: Any, settings: dict[str, Any] | None = None) -> None:
+    """params.yaml with an evaluation on these prompts."""
+    base = {"scratch": {"tiny": {"data": "mine/corpus"}}}
+    measured = {"data": "mine/prompts", "reference": "base/tiny", "reward_model": "none", **(settings or {})}
+    evaluate = {"settings": measured, "policies": {"tiny": "base/tiny"}}
+    write(None, tables={"prompts": rows}, base=base, evaluate=evaluate)
+
+
+@pytest.mark.parametrize(("count", "refused"), [(600, True), (150, True), (10, False)])
+def test_an_evaluation_whose_reward_cannot_read_the_answers_is_refused_before_anything_is_trained(
+    count: int, refused: bool
 ) -> None:
     put(words(count, 600))
-    base = {"scratch": {"tiny": {"data": "mine/corpus"}}}
-    measured = {"data": "mine/prompts", "reference": "base/tiny", "reward_model": "none"}
-    evaluate = {"settings": measured, "policies": {"tiny": "base/tiny"}}
-    write(None, tables={"prompts": "a.jsonl"}, base=base, evaluate=evaluate)
-    said = "evaluate.settings has no reward, and `correct` can read no answer of 600 rows of mine/prompts"
-    assert (said in check_rows()) == noted
+    measures("a.jsonl")
+    if not refused:
+        assert "`correct` was tried on the answers of 600 rows" in check_rows()
+        return
+    said = fault()
+    assert "evaluate.settings.reward: it sets no reward, so its score is by `correct`, which cannot read" in said
+    assert "{correct: {answer: exact}} for labels" in said
+
+
+def test_the_answers_of_a_test_file_are_tried() -> None:
+    """Training rows with numbers say nothing of a test file with labels."""
+    labels = [{"prompt": f"Is {n} even?", "answer": "yes" if n % 2 else "no"} for n in range(110)]
+    put(labels, "eval.jsonl")
+    measures({"path": "eval.jsonl", "splits": {"test": "eval"}})
+    assert "cannot read 110 of 110 answers of 110 rows of mine/prompts" in fault()
+    put(words(0, 3000), "train.jsonl")
+    both = {"path": "*.jsonl", "splits": {"train": "train", "test": "eval"}}
+    Path("my/a.jsonl").unlink()
+    measures(both)
+    assert "cannot read 110 of 110 answers of 110 rows of mine/prompts" in fault()
+    measures(both, {"split": "train"})
+    assert "tried on the answers of 1,000 rows" in check_rows()
+    measures(both, {"reward": {"correct": {"answer": "exact"}}})
+    assert "no reward" not in check_rows()
+
+
+def test_prompts_without_any_answer_are_noted() -> None:
+    put([{"prompt": f"{n}?"} for n in range(60)])
+    measures("a.jsonl")
+    assert "evaluate.settings has no reward, and `correct` can read no answer of 0 rows" in check_rows()
+
+
+@pytest.mark.parametrize(("wrong", "refused"), [(200, True), (6, True), (5, False)])
+def test_more_wrong_rows_than_may_be_left_out_are_an_error_in_long_files_too(wrong: int, refused: bool) -> None:
+    put([{"prompt": f"{n}+1?", "completion": " " if n < wrong else "2"} for n in range(200)])
+    write({"path": "a.jsonl", "bad_rows": "drop"})
+    if not refused:
+        assert "note: not read" in check_rows()
+        return
+    said = fault()
+    assert "rows of the 100 that were read are wrong, more than bad_rows: {drop: 0.05} leaves out" in said
+    assert "my/a.jsonl line 1, messages = " in said
 
 
 def test_other_tables_are_judged_by_what_their_stage_has_counted(workspace: Path) -> None:
@@ -361,3 +405,18 @@ def test_no_command_ends_with_success(ending: str, words: tuple[str, ...]) -> No
         timeout=120,
     )
     assert done.returncode == 1 and ENDINGS[ending][1] in done.stderr, done.stderr
+
+
+def test_a_file_named_for_tests_that_is_not_used_for_the_score_is_noted() -> None:
+    asked = [{"prompt": f"What is {n} plus 1?", "answer": str(n + 1)} for n in range(90)]
+    put(asked[:60], "quiz.jsonl")
+    put(asked[60:], "eval.jsonl")
+    measures([{"path": "quiz.jsonl"}, {"path": "eval.jsonl"}])
+    said = next(line for line in check_rows().splitlines() if "the score will be on" in line)
+    assert re.fullmatch(
+        r"note: data\.files\.mine\.prompts: the score will be on \d+ prompts taken from my/quiz\.jsonl \(test_share\); "
+        r"to use my/eval\.jsonl: splits: \{test: eval\}",
+        said,
+    )
+    measures([{"path": "quiz.jsonl"}, {"path": "eval.jsonl", "splits": {"test": "eval"}}])
+    assert "the score will be on" not in check_rows()

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from posttrain.commands import reward
+from posttrain.commands.line import parser
 from posttrain.commands.reward.inputs import _option
 from posttrain.commands.reward.trial import reward_test
 from posttrain.errors import DataError, ParamsError, PosttrainError, RewardError
@@ -148,6 +150,19 @@ def test_completions_of_a_file_are_scored(capsys: pytest.CaptureFixture[str]) ->
     assert "4 rows: 2 ok, 1 unparseable, 1 left out; mean 0.333 of 3 scores; slowest row" in text
     assert "answer      2" in text and r"completion  #### 3" in text
     assert len(shown(capsys, "correct", table, count=2)[0]) == 2
+
+
+def test_a_csv_file_with_another_separator_and_encoding_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rows.csv").write_bytes("prompt;completion;answer\nWie groß?;#### 2;2\n".encode("cp1252"))
+    words = ["reward", "test", "correct", "--table", "rows.csv", "--options", "after=####"]
+    print(reward.run(parser("reward").parse_args([*words, "--separator", ";", "--encoding", "cp1252"])))
+    assert "1 row: 1 ok; mean 1.000 of 1 score; slowest" in capsys.readouterr().out
+    with pytest.raises(DataError, match="set separator"):
+        reward.run(parser("reward").parse_args(words))
+    with pytest.raises(ParamsError, match="no encoding 'cp99'"):
+        reward.run(parser("reward").parse_args([*words, "--encoding", "cp99"]))
+    with pytest.raises(DataError, match="separator and encoding are options of csv files"):
+        reward.run(parser("reward").parse_args([*words[:4], written(RIGHT), "--separator", ";"]))
 
 
 @pytest.mark.slow

@@ -140,8 +140,12 @@ def test_seconds_come_from_the_sweep(seeded: Path) -> None:
 
 @pytest.mark.slow
 def test_the_seconds_of_a_policy_of_the_workspace_are_those_that_its_stage_took(seeded: Path) -> None:
-    workspace.put_json(seeded / "timings/online/low_1.json", {"stage": "online@low_1", "total": 12.5})
+    record = seeded / "records/online/low_1.json"
+    workspace.put_json(record, {"stage": "online@low_1", "seed": 1})
+    workspace.put_timings(seeded, "online@low_1", 12.5)
     assert select(["low_1"], None, "sampled")[0].seconds == 12.5
+    workspace.put_json(record, {"stage": "online@low_1", "seed": 2})
+    assert select(["low_1"], None, "sampled")[0].seconds is None, "that run is another one"
 
 
 @pytest.mark.slow

@@ -62,6 +62,23 @@ def test_a_guarded_metric_that_fell_is_said_where_the_score_cannot_tell() -> Non
     assert str(turned) == str(pair.falls[0]), "the order of the two does not matter"
 
 
+def test_only_a_candidate_breaks_a_guard_against_its_reference(guarded: Path) -> None:
+    """Where the trained model is better, the older one did not fall."""
+    put(guarded, "sft", set(range(20)))
+    for name in ("dpo", "grpo"):
+        put(guarded, name, set(range(workspace.PROMPTS)))
+    for names in (["grpo", "sft"], ["sft", "grpo"]):
+        assert compare(select(names, None, "sampled")).held_out[0].falls == ()
+    policies, _ = read_policies(read(), {})
+    assert not any(fall.label == "sft" for falls in decide(policies, read()).fallen.values() for fall in falls)
+    put(guarded, "dpo", set(range(5)))
+    (fall,) = compare(select(["grpo", "dpo"], None, "sampled")).held_out[0].falls
+    assert (fall.label, fall.than) == ("dpo", "grpo"), "neither is the reference of the other"
+    assert compare(select(["grpo", "dpo"], None, "sampled"), against="dpo").held_out[0].falls == ()
+    (fall,) = compare(select(["grpo", "sft"], None, "sampled"), against="grpo").held_out[0].falls
+    assert fall.label == "sft", "it was named as the one to compare with"
+
+
 @pytest.mark.usefixtures("guarded")
 def test_a_guard_that_held_says_nothing_and_one_without_values_says_so() -> None:
     found = compare(select(["sft", "grpo"], None, "sampled"))

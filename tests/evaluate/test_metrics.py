@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.evaluate.metrics import evaluation_metrics
+from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table
 from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Reward, WeightedReward
@@ -104,3 +104,15 @@ def test_the_best_of_k_is_chosen_by_a_reward_that_does_not_count() -> None:
 def test_a_score_is_the_same_after_its_values_were_sent() -> None:
     score = Score(1.0, "ok", "because", "5")
     assert Score(*score.plain).plain == score.plain and replace(score, answer="").plain[3] == ""
+
+
+def test_a_failed_score_is_stored_without_a_value() -> None:
+    """Where it was unreadable it counts as it is."""
+    lost, unread = Score(0.0, "timeout"), Score(0.0, "unparseable")
+    rollouts = [
+        Rollout(Prompt("p", [], (), "5"), nth, TokenRow([1], [2]), [-1.0], "", "stop", scores={"one": score})
+        for nth, score in enumerate([lost, unread, Score(0.25)])
+    ]
+    counted = WeightedReward(reward=Reward(lambda options, context: lambda rollouts: []))
+    table = rollouts_table("a", rollouts, RewardSum({"one": counted}, Context(None, "t")), greedy=False)
+    assert [row[0]["value"] for row in table["scores"].to_list()] == [None, 0.0, 0.25]

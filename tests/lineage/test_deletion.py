@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from flows.hosts import push_results
 from posttrain.errors import DataError
+from posttrain.lineage.explain import why
 from posttrain.lineage.query import Query
 from posttrain.lineage.row_copies import find_copies, where
 from posttrain.lineage.search import in_bytes
@@ -152,3 +154,59 @@ def test_a_text_of_a_category_is_found(tmp_path: Path) -> None:
     frame = pl.DataFrame({"prompt": ["one text", "another text"]}, schema={"prompt": pl.Categorical})
     frame.write_parquet(tmp_path / "mine.parquet")
     assert in_bytes((tmp_path / "mine.parquet").read_bytes(), Query(texts=("another text",))) == [2]
+
+
+TEXT = "“Frau Müller” wohnt in der Elmstraße 12, Köln"
+ENCODED = {"excel.csv": "cp1252", "sheet.csv": "utf-16", "other.csv": "utf-16-be", "mail.csv": "utf-7"}
+
+
+def _encoded_sources(folder: Path) -> None:
+    """A csv file in each encoding, whose third row has the text on line 4, and the entry that reads them."""
+    (folder / "my/data").mkdir(parents=True)
+    lines = ["prompt,completion", "Wie viel ist 1 + 1?,zwei", "Wie viel ist 1 + 2?,drei", f"wo wohnt sie?,{TEXT}"]
+    quoted = [line.replace(TEXT, '"{}"'.format(TEXT.replace('"', '""'))) for line in lines]
+    for name, encoding in ENCODED.items():
+        (folder / "my/data" / name).write_bytes("\n".join([*quoted, ""]).encode(encoding))
+    sources = [f"{{path: {name}, encoding: {encoding}, heldout_share: 0}}" for name, encoding in ENCODED.items()]
+    text = f"format: 2\ndata: {{files: {{mine: {{path: my/data, chat: [{', '.join(sources)}]}}}}}}\n"
+    (folder / "params.yaml").write_text(text, encoding="utf-8")
+
+
+def test_a_text_is_found_in_files_of_other_encodings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _encoded_sources(tmp_path)
+    (tmp_path / "notes.txt").write_bytes(f"one\n\n{TEXT}\n".encode("utf-16-le"))  # no entry names it
+    monkeypatch.chdir(tmp_path)
+    expected = {f"my/data/{name}": [4] for name in ENCODED} | {"notes.txt": [3]}
+    assert find_copies(TEXT).files == expected
+    for name in ENCODED:
+        assert find_copies(f"my/data/{name}:4").files == expected, name
+
+
+def test_the_named_line_is_listed_and_what_cannot_be_searched_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"text": "two\\n\\u006cines that no search of bytes finds"}\n')
+    (tmp_path / "half.parquet").write_bytes(b"PAR1" + bytes(100))
+    monkeypatch.chdir(tmp_path)
+    copies = find_copies("mine.jsonl:1")
+    assert copies.files == {"mine.jsonl": [1]}
+    assert copies.unreadable == {"half.parquet": "damaged parquet"}
+    assert where("nobody wrote this", "words").splitlines()[1:] == [
+        "no copy found",
+        "could not be searched: half.parquet (damaged parquet)",
+    ]
+
+
+@pytest.mark.slow
+def test_why_finds_the_source_of_a_row_in_another_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert posttrain(tmp_path, "init", "mine").returncode == 0
+    shutil.rmtree(tmp_path / "mine/my/data", ignore_errors=True)
+    _encoded_sources(tmp_path / "mine")
+    done = command(tmp_path / "mine", "dvc", "repro", "data_files@mine")
+    assert done.returncode == 0, done.stdout
+    monkeypatch.chdir(tmp_path / "mine")
+    table = pl.read_parquet("data/mine/chat.parquet")
+    (row,) = (row for row in table.iter_rows(named=True) if TEXT in str(row["messages"]))
+    said = json.dumps(why(row["id"], "json"), ensure_ascii=False)
+    for name in ENCODED:
+        assert f"my/data/{name}" in said, said

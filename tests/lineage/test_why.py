@@ -133,6 +133,28 @@ def test_a_figure_of_a_run_of_evaluate_runs_is_computed_from_its_rows(finished: 
         assert rows.facts["computed again"].startswith(expected) and rows.facts["rows"] == "60 measured completions"
 
 
+@pytest.mark.parametrize("stored", [None, 0.0])
+def test_a_failed_score_is_neither_a_0_nor_the_worst(finished: Path, stored: float | None) -> None:
+    """Tables of earlier versions have 0.0 there."""
+    rows = workspace.rollouts("sft")
+    for nth, row in enumerate(rows):
+        failed = {"name": "brief", "value": stored, "status": "error"}
+        row["scores"] += [failed if nth < 6 else {"name": "brief", "value": 0.5 + nth / 1000, "status": "ok"}]
+    workspace.put_policy(finished, "sft", rows)
+    outs = [f"results/sft/{name}" for name in ("metrics.json", "rollouts.parquet")]
+    entry = {"cmd": "posttrain run evaluate sft", "outs": [{"path": path} for path in outs]}
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"evaluate@sft": entry}}))
+    mean = sum(0.5 + nth / 1000 for nth, row in enumerate(rows) if nth >= 6 and not row["greedy"]) / 56
+    Path(outs[0]).write_text(json.dumps({"reward_brief": mean}))
+    shown = next(one for one in explain("sft.reward_brief")[0].walk() if one.title == "rows").facts
+    assert shown["rows"] == "56 sampled completions" and shown["not scored"] == 4
+    assert not [text for text in shown["worst"] if "(0)" in text]
+    assert shown["computed again"].endswith("agrees")
+    table = pl.read_parquet(outs[1])
+    (row,) = explain(table["id"][0])
+    assert row.facts["scores"]["brief"] == "error"
+
+
 @pytest.mark.slow
 def test_an_edited_row_or_figure_or_setting_is_said(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(own_workspace)
@@ -219,7 +241,7 @@ def test_a_place_is_not_followed_into_leftovers_of_removed_runs(
     assert before["evaluated rows"].keys() - after["evaluated rows"].keys() == {"results/dpo/rollouts.parquet"}
     Path("params.yaml").write_text(settings.replace("    two_step:", "    three_step:", 1))
     node = explain("mine.jsonl:1")[0]
-    assert not node.parts[0].facts and not node.facts["rows with its text"]
+    assert "tables" not in {part.title for part in node.parts} and not node.facts["rows with its text"]
 
 
 @pytest.mark.slow
@@ -241,7 +263,7 @@ def test_a_poisoned_line_is_followed_to_the_models_and_figures(tmp_path: Path, m
     assert set(parts["runs that it reached"]) == {"data_files@mine", "sft@main", "evaluate@sft", "report"}
     assert list(parts["models"]) == ["models/sft/main"]
     owners = {name.rpartition(".")[0] for name in parts["figures"]}
-    assert owners >= {"sft", "sft/main"} and "start" not in owners and not parts["evaluated rows"]
+    assert owners >= {"sft", "sft/main"} and "start" not in owners and "evaluated rows" not in parts
     tree = explain("sft.score")[0]
     assert tree.parts[-1].facts["files"] == ["my/data", "my/model"]
     (row,) = explain(place)[0].facts["rows with its text"]

@@ -262,19 +262,43 @@ def test_a_begin_token_that_the_tokenizer_adds_comes_first(gpt2: Path, tmp_path:
     assert prompt[0] == 1 and prompt.count(1) == 1
 
 
-def test_a_tokenizer_without_an_end_token_is_refused_and_nothing_is_written(gpt2: Path, tmp_path: Path) -> None:
-    edited(gpt2 / "config.json", eos_token_id=None)
+@pytest.mark.parametrize("left_out", [True, False])
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_tokenizer_without_an_end_token_is_refused_and_nothing_is_written(
+    gpt2: Path, tmp_path: Path, left_out: bool, parts: bool
+) -> None:
+    """The classes of transformers have end tokens by default, which no file states."""
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((gpt2 / name).read_text())
+        config |= {"eos_token_id": None}
+        (gpt2 / name).write_text(
+            json.dumps({key: one for key, one in config.items() if one is not None or not left_out})
+        )
+    if parts:  # GPT-2's own class of vocab.json
+        _in_parts(gpt2)
     with pytest.raises(ModelError, match=r"no end token.*Set eos_token in tokenizer_config"):
         fetch_model(str(gpt2), None, tmp_path / "base")
     assert not list(tmp_path.glob("*base*"))
 
 
+def test_the_end_token_of_generation_config_counts(gpt2: Path, tmp_path: Path) -> None:
+    edited(gpt2 / "config.json", eos_token_id=None)
+    (gpt2 / "generation_config.json").write_text('{"eos_token_id": [5, 2]}')
+    fetch_model(str(gpt2), None, tmp_path / "base")
+    assert load_tokenizer(tmp_path / "base").eos_token_id == 5
+
+
+def _in_parts(folder: Path) -> None:
+    """Write the tokenizer as vocab.json and merges.txt."""
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]))
+
+
 def test_vocab_and_merges_become_a_tokenizer(gpt2: Path, tmp_path: Path) -> None:
     whole = load_tokenizer(gpt2)
-    model = json.loads((gpt2 / "tokenizer.json").read_text())["model"]
-    (gpt2 / "tokenizer.json").unlink()
-    (gpt2 / "vocab.json").write_text(json.dumps(model["vocab"]))
-    (gpt2 / "merges.txt").write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]))
+    _in_parts(gpt2)
     fetch_model(str(gpt2), None, tmp_path / "base")
     made = load_tokenizer(tmp_path / "base")
     assert made("She has 2+3=5 coins.")["input_ids"] == whole("She has 2+3=5 coins.")["input_ids"]

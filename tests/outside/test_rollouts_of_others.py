@@ -150,8 +150,8 @@ def test_samples_of_inspect_have_a_status_for_each_score(tmp_path: Path, monkeyp
         for said, row in rows.items()
     }
     assert scores["it is 2"] == {"includes": (1.0, "ok"), "judge": (0.5, "ok"), "breaks": (1.0, "ok")}
-    assert scores["no"] == {"includes": (0.0, "ok"), "judge": (0.0, "error"), "breaks": (0.0, "unparseable")}
-    assert set(scores["4"].values()) == {(0.0, "error")} and rows["4"]["finish"] == "error"
+    assert scores["no"] == {"includes": (0.0, "ok"), "judge": (None, "error"), "breaks": (0.0, "unparseable")}
+    assert set(scores["4"].values()) == {(None, "error")} and rows["4"]["finish"] == "error"
     assert [rows[said]["reward"] for said in ("it is 2", "no", "4")] == [2.0, 0.0, None]
     assert rows["no"]["finish"] == "length" and sorted(table["sample"]) == [0, 0, 1, 1]
     (tmp_path / "logs/other.json").write_text("{}", encoding="utf-8")

@@ -41,6 +41,11 @@ def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
     assert kept["settings"][1]["policies"] == "base"
 
 
+def test_metrics_have_the_names_that_compare_takes() -> None:
+    rows = {"base": {"score": 0.0, "reward_brief_enough": 0.5}, "sft": {"score": 0.3, "reward_brief_enough": 0.4}}
+    assert "brief_enough" in result_titles(rows)
+
+
 TASKS = dict.fromkeys(("base", "sft", "up", "same", "down", "mute"), "two_step")
 
 

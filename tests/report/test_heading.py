@@ -25,7 +25,7 @@ def test_commit_machine_seeds_times_and_changes(finished: Path) -> None:
     git("commit", "-m", "first")
     record = {"stage": "online@grpo", "seed": 7, "device": "cpu", "precision": "fp32", "platform": "Linux x86_64"}
     workspace.put_json(finished / "records/online/grpo.json", {**record, "versions": {"torch": "2.13.0"}})
-    workspace.put_json(finished / "timings/online/grpo.json", {"stage": "online@grpo", "total": 186.0})
+    workspace.put_timings(finished, "online@grpo", 186.0)
     assert ", clean" in heading(NOW) and "since the commit" not in heading(NOW)
     params = Path("params.yaml")
     params.write_text(params.read_text().replace("beta: 0.02", "beta: 0.04"))
@@ -34,6 +34,15 @@ def test_commit_machine_seeds_times_and_changes(finished: Path) -> None:
         assert text in found
     assert "3.1 min in all (online@grpo 3.1 min" in found
     assert "online.runs.grpo.kl.beta: 0.02 → 0.04" in found
+
+
+def test_seconds_of_another_run_are_not_shown(finished: Path) -> None:
+    """`git checkout` and `dvc checkout` bring back the record, but not the timings."""
+    workspace.put_json(finished / "records/online/grpo.json", {"stage": "online@grpo", "seed": 7})
+    workspace.put_timings(finished, "online@grpo", 186.0)
+    assert "3.1 min" in heading(NOW)
+    workspace.put_json(finished / "records/online/grpo.json", {"stage": "online@grpo", "seed": 8})
+    assert "3.1 min" not in heading(NOW) and "<dd>8</dd>" in heading(NOW)
 
 
 def test_only_the_stage_writes_the_page_that_dvc_records(finished: Path) -> None:

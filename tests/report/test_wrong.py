@@ -95,3 +95,14 @@ def test_the_files_next_to_the_page_keep_their_columns(finished: Path) -> None:
         "prompt_id", "problem", "prompt", "answer",
         "base_sampled", "base_sampled_score", "base_greedy", "base_greedy_score", "base_mean_score",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", [None, 0.0])
+def test_a_failed_score_has_no_value_on_the_page(finished: Path, stored: float | None) -> None:
+    """Tables of earlier versions have 0.0 there."""
+    rows = workspace.rollouts("dpo")
+    rows[0]["scores"] = [*rows[0]["scores"], {"name": "brief_enough", "value": stored, "status": "error"}]
+    workspace.put_policy(finished, "dpo", rows)
+    (prompt, *_) = for_page(["0" * 16], policies(), 2000, 10**6, Asked(read())).prompts
+    parts = [part for mine in prompt["by"] if mine for part in mine["samples"][0]["parts"]]
+    assert ["brief_enough", None, "error"] in parts and ["brief_enough", 0.0, "error"] not in parts

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from posttrain.params.params import read
 from posttrain.report.build import learned
 from posttrain.report.tables import health_list
 from posttrain.tables.leaks import leaks_of, tables_under
+from posttrain.tables.ngrams import grams
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
 
@@ -104,3 +106,14 @@ def test_a_text_of_a_corpus_that_holds_a_test_prompt_is_counted(capsys: pytest.C
     made("mine", corpus="corpus.jsonl", prompts="test.jsonl")
     said = capsys.readouterr().err
     assert "mine/corpus: 2 training texts hold a test prompt of mine/prompts" in said, "and not the short question"
+
+
+def test_case_is_folded_as_unicode_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """ß is SS in capitals; the filter that the line names finds the same rows."""
+    roads = [f"Wie weit ist es von der Straße {n} bis zum Schloß?" for n in range(30)]
+    put("test.jsonl", [{"prompt": road, "answer": "5"} for road in roads])
+    put("chat.jsonl", chat([*(road.upper() for road in roads[:3]), *OTHERS]))
+    made("mine", chat="chat.jsonl", prompts="test.jsonl")
+    assert "mine/chat: 3 training rows have the question of a test prompt of mine/prompts" in capsys.readouterr().err
+    small, capital = (grams(pl.Series([text]), 3).values.tolist() for text in (roads[0], roads[0].upper()))
+    assert small == capital

@@ -68,7 +68,7 @@ def test_the_optimizer_uses_it_and_says_where_it_comes_from(capsys: pytest.Captu
     made = adamw({"policy": model}, TrainingParams(), 10, model)
     (optimizer,) = made._optimizers.values()
     assert {group["peak"] for group in optimizer.param_groups} == {1e-4}
-    assert "optimizer.lr: 0.0001, the default for sft with all weights of 0M parameters" in capsys.readouterr().err
+    assert "optimizer.lr: 0.0001, the default for sft with all weights of 20 parameters" in capsys.readouterr().err
     given = adamw({"policy": model}, TrainingParams.model_validate({"optimizer": {"lr": 0.5}}), 10, model)
     assert {group["peak"] for one in given._optimizers.values() for group in one.param_groups} == {0.5}
     assert not capsys.readouterr().err

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from posttrain.checks.editor_schema import editor_schema
-from posttrain.errors import ParamsError, PipelineError
+from posttrain.errors import ParamsError, PipelineError, shortened
 from posttrain.params.formats import read_yaml
 from posttrain.params.params import did_you_mean
 from posttrain.pipeline.code_manifest import FOLDER, Library, code_path, differences, read_code, run_names
@@ -160,7 +160,7 @@ def _initialise(folder: Path) -> None:
     ):
         done = subprocess.run(words, cwd=folder, env=quiet, capture_output=True, text=True, check=False)
         if done.returncode:
-            what = " ".join((done.stderr or done.stdout).split())[:300]
+            what = shortened((done.stderr or done.stdout), 300)
             raise PipelineError(what=what, where=" ".join(words), fix="Fix it; nothing was left behind")
 
 

@@ -158,9 +158,8 @@ def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None
     if found and force is None:
         raise PipelineError(what="; ".join(found), where=candidate.policy, fix=fix)
     found, against = [*lost, *found], " and ".join(other.name for other in others)
-    told = [f"guard: {line}" for line in found] or [
-        f"guards: {', '.join(names)} did not fall against {against}"
-    ] * bool(others)
+    held = f"did not fall against {against}" if others else f"not tested, as {candidate.policy} is the reference itself"
+    told = [f"guard: {line}" for line in found] or [f"guards: {', '.join(names)} {held}"]
     return [*told, *(f"guard: {note}" for note in gaps)]
 
 

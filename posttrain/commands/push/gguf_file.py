@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import torch
 
-from posttrain.errors import ModelError, ParamsError, PipelineError
+from posttrain.errors import ModelError, ParamsError, PipelineError, shortened
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
 from posttrain.text.chat import DATE
 from posttrain.text.chat_template import Message
@@ -231,7 +231,7 @@ def _check(
             again: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), dtype=torch.float32, **where, **extra)
             reader: Any = AutoTokenizer.from_pretrained(str(file.parent), **where)
     except Exception as error:  # the loader of GGUF has no errors of its own
-        raise _refused(f"transformers cannot read it ({' '.join(str(error).split())[:300]})", folder) from error
+        raise _refused(f"transformers cannot read it ({shortened(str(error), 300)})", folder) from error
     again.eval()
     for key in COMPARED:
         old, new = getattr(model.config, key, None), getattr(again.config, key, None)

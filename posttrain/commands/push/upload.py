@@ -15,7 +15,7 @@ from posttrain.commands.push.adapter import hub_base, uploaded
 from posttrain.commands.push.card import card
 from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.commands.target import target
-from posttrain.errors import ModelError, ParamsError, PipelineError
+from posttrain.errors import ModelError, ParamsError, PipelineError, shortened
 from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.lineage import Lineage
 from posttrain.measure.masking import masked
@@ -130,7 +130,7 @@ def upload(repository: str, files: Mapping[str, Path | bytes], access: str) -> s
     except Exception as error:  # the client lets errors of its HTTP library through
         if not unreachable(error):
             raise
-        what = masked(f"the Hub cannot be reached ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
+        what = f"the Hub cannot be reached ({type(error).__name__}: {shortened(masked(str(error)), 200)})"
         raise PipelineError(what=what, where=repository, fix="Try again: a commit is whole or not there") from error
     return _deleted(old) + str(done.commit_url)
 

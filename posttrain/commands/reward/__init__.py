@@ -19,6 +19,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     test.add_argument("--table", required=True, metavar="T", help=f"{table}; without completions examples are scored")
     test.add_argument("--options", nargs="+", default=[], metavar="KEY=VALUE", help="the reward's own options")
     test.add_argument("--run", metavar="RUN", help="take options, tokenizer and models of a run, e.g. online.runs.grpo")
+    test.add_argument("--separator", metavar="C", help='what is between the cells of a csv file, e.g. ";"')
+    test.add_argument("--encoding", metavar="E", help="the encoding of a csv file, e.g. cp1252 or utf-16")
     test.add_argument("-n", "--rows", type=int, default=20, metavar="N", help="the number of rows; default: 20")
     does = "measure how far the reward `judge` agrees with labels: Cohen's kappa with its interval"
     example = "results/grpo/rollouts.parquet online.runs.grpo.reward.judge"
@@ -37,9 +39,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> str:
     """Run the action."""
     if arguments.action == "test":
+        from posttrain.commands.reward.rows import csv_dialect
         from posttrain.commands.reward.trial import reward_test
 
-        return reward_test(arguments.name, arguments.table, arguments.options, arguments.run, arguments.rows)
+        dialect = csv_dialect(arguments.separator, arguments.encoding)
+        given = arguments.name, arguments.table, arguments.options, arguments.run, arguments.rows
+        return reward_test(*given, dialect)
     from posttrain.commands.reward.agreement import judge_agreement
 
     return judge_agreement(arguments.table, arguments.judge, arguments.reward, arguments.rows, arguments.threshold)

@@ -14,12 +14,13 @@ import polars as pl
 
 from posttrain.checks.named_table import table_file
 from posttrain.errors import DataError
-from posttrain.params.params import PARAMS_FILE, read
+from posttrain.params.params import PARAMS_FILE, check, read
 from posttrain.params.stage_table import Evaluated, evaluated, group_of
 from posttrain.rewards.reward import Examples
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tables.layouts import convert
-from posttrain.tables.readers import READERS, Columns, file_part
+from posttrain.tables.options import FileTable
+from posttrain.tables.readers import PLAIN, READERS, Columns, CsvDialect, file_part
 from posttrain.tables.store import read_table
 from posttrain.tables.turns import RowError, turns
 from posttrain.text.chat import ChatText
@@ -90,10 +91,18 @@ def infos_of(rollouts: Path, ids: set[str]) -> dict[str, Mapping[str, Any]]:
     return {name: json.loads(info) for name, info in frame.select("id", "info").iter_rows()}
 
 
-def given_rows(file: Path, count: int, examples: Callable[[Prompt], Examples], text: ChatText | None) -> list[Row]:
+def csv_dialect(separator: str | None, encoding: str | None) -> CsvDialect:
+    """Return how a csv file is read, with the rules of these options in params.yaml."""
+    given = {name: value for name, value in (("separator", separator), ("encoding", encoding)) if value is not None}
+    return check(FileTable, {"path": "a.csv", **given}, where="--", file="command line").dialect
+
+
+def given_rows(
+    file: Path, count: int, examples: Callable[[Prompt], Examples], text: ChatText | None, dialect: CsvDialect = PLAIN
+) -> list[Row]:
     """Return the first rows of a file with prompts and completions, or the examples of prompts without completions."""
     rows: list[Row] = []
-    for number, row in islice(file_part(file).rows(Columns(WANTED), "reward test"), count):
+    for number, row in islice(file_part(file, dialect).rows(Columns(WANTED), "reward test"), count):
         if isinstance(row, str):
             raise DataError(what=f"row {number}: {row}", where=str(file), fix="Fix the file")
         try:

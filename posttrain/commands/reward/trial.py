@@ -18,6 +18,7 @@ from posttrain.errors import ParamsError, RewardError
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED
 from posttrain.tables.failures import printable
+from posttrain.tables.readers import PLAIN, CsvDialect
 from posttrain.workspace import CUSTOM
 
 LEFT_OUT: Final = "left out"
@@ -46,7 +47,9 @@ class Outcome:
         return self.status in FAILED or (self.status != LEFT_OUT and self.value != wanted)
 
 
-def reward_test(name: str, table: str, options: Sequence[str], run: str | None, count: int) -> str:
+def reward_test(
+    name: str, table: str, options: Sequence[str], run: str | None, count: int, dialect: CsvDialect = PLAIN
+) -> str:
     """Print the score of each row; the summary. RewardError if a row failed."""
     if count < 1:
         raise ParamsError(what=f"-n = {count}", where="reward test", fix="Give the number of rows, 1 or more")
@@ -55,7 +58,7 @@ def reward_test(name: str, table: str, options: Sequence[str], run: str | None, 
     if file.stem == "rollouts":
         rows = rollouts_of(file, count, text)
     else:
-        rows = given_rows(file, count, subject.examples, text)
+        rows = given_rows(file, count, subject.examples, text, dialect)
     outcomes = []
     for outcome in _outcomes(subject, rows):
         print("\n".join(_lines(outcome)), flush=True)
@@ -150,12 +153,17 @@ def _time(seconds: float) -> str:
     return f"{seconds:7.2f} s" if seconds >= 1 else f"{1000 * seconds:6.1f} ms"
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def _summary(outcomes: Sequence[Outcome]) -> str:
     counts = Counter(outcome.status for outcome in outcomes)
     values = [outcome.value for outcome in outcomes if outcome.value is not None]
-    mean = f"mean {sum(values) / len(values):.3f} of {len(values)} scores" if values else "no score"
+    mean = f"mean {sum(values) / len(values):.3f} of {_counted(len(values), 'score')}" if values else "no score"
     slowest = max(outcomes, key=lambda outcome: outcome.seconds)
+    found = ", ".join(f"{count} {status}" for status, count in counts.items())
     return (
-        f"{len(outcomes)} rows: {', '.join(f'{count} {status}' for status, count in counts.items())}; {mean}; "
+        f"{_counted(len(outcomes), 'row')}: {found}; {mean}; "
         f"slowest row {slowest.row.number} ({_time(slowest.seconds).strip()})"
     )

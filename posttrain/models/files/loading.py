@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, shortened
 from posttrain.models.device import free_bytes
 from posttrain.models.files.save_dtype import unshared
 from posttrain.models.files.weights import FLOATS, WEIGHTS, WeightFiles, kind
@@ -120,7 +120,7 @@ def load_weights(cls: Any, config: Any, weights: WeightFiles) -> Any:
                 trust_remote_code=False,
             )
         except (*BUILD_ERRORS, OSError, SafetensorError) as error:
-            what = f"the weights do not fit {cls.__name__} ({' '.join(str(error).split())[:300]})"
+            what = f"the weights do not fit {cls.__name__} ({shortened(str(error), 300)})"
             fix = "Take the weights that belong to the config"
             raise ModelError(what=what, where=str(weights.folder), fix=fix) from error
     _check_fit(info, weights.folder)

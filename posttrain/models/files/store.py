@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, shortened
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.adapters import TrainedAdapter, adapter_of
@@ -80,7 +80,7 @@ def load_tokenizer(path: str | Path) -> Any:
     except BaseException as error:  # tokenizers raises plain Exception, and its PanicException is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        what = f"the tokenizer cannot be read ({' '.join(str(error).split())[:300]})"
+        what = f"the tokenizer cannot be read ({shortened(str(error), 300)})"
         raise ModelError(what=what, where=str(folder), fix="Save it again") from error
     if config_file(folder).is_file():
         check_vocabulary(tokenizer, folder)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from posttrain.errors import ModelError
+from posttrain.errors import ModelError, shortened
+from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.store import (
     GENERATION,
     TOKENIZER_FILES,
     check_vocabulary,
-    load_config,
     load_stop_tokens,
     load_tokenizer,
 )
@@ -23,7 +23,7 @@ from posttrain.params.params import Params
 from posttrain.text.chat import DATE, ChatText, TemplateVariables, check_read
 from posttrain.text.chat_template import Conversation, Message
 from posttrain.text.templates import RenderError, RenderRequest, Template, with_defaults
-from posttrain.workspace import CUSTOM, is_outside
+from posttrain.workspace import CUSTOM, is_outside, read_finite_json
 
 TURN = "{{ message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
 TEMPLATE = (
@@ -151,8 +151,7 @@ def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str
     tokenizer, added, messages = load_tokenizer(target), {}, []
     end = tokenizer.eos_token
     if end is None:
-        listed = load_config(folder).get_text_config().eos_token_id
-        first = listed[0] if isinstance(listed, list) and listed else listed
+        first = next(iter(_stated_ends(folder)), None)
         end = tokenizer.convert_ids_to_tokens(first) if isinstance(first, int) and 0 <= first < len(tokenizer) else None
         if end is None:
             fix = "Set eos_token in tokenizer_config.json to the token that ends an answer"
@@ -170,6 +169,16 @@ def _missing(folder: Path, target: Path, template: str | None) -> tuple[dict[str
     return added, messages
 
 
+def _stated_ends(folder: Path) -> Sequence[Any]:
+    """Return the end tokens that config.json or generation_config.json states; not a default of transformers."""
+    config = read_finite_json(config_file(folder))
+    parts = [config, *(part for part in config.values() if isinstance(part, dict))]  # of a text model in another
+    listed = next((part["eos_token_id"] for part in parts if part.get("eos_token_id") is not None), None)
+    if listed is None:
+        return load_stop_tokens(folder)
+    return listed if isinstance(listed, list) else [listed]
+
+
 def _convert(folder: Path, target: Path) -> None:
     """Write tokenizer.json from an older layout such as vocab.json and merges.txt."""
     from transformers import AutoTokenizer
@@ -180,12 +189,15 @@ def _convert(folder: Path, target: Path) -> None:
             raise ValueError("there is no file with a vocabulary")
         tokenizer.backend_tokenizer.save(str(target / "tokenizer.json"))
     except Exception as error:  # tokenizers raises plain Exception; there is no narrower class
-        what = f"tokenizer.json is missing and cannot be made from its files ({' '.join(str(error).split())[:200]})"
+        what = f"tokenizer.json is missing and cannot be made from its files ({shortened(str(error), 200)})"
         fix = "Where its packages are installed, run AutoTokenizer.from_pretrained(...).save_pretrained(...) once"
         raise ModelError(what=what, where=str(folder), fix=fix) from error
     file = target / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    config |= tokenizer.special_tokens_map
+    listed = folder / "special_tokens_map.json"
+    stated = config | (json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else {})
+    found = tokenizer.special_tokens_map
+    config |= {name: token for name, token in found.items() if name != "eos_token" or name in stated}
     if tokenizer.chat_template:
         config["chat_template"] = tokenizer.chat_template
     config["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import Field, field_validator
 
-from posttrain.errors import RewardError, excerpt
+from posttrain.errors import RewardError, excerpt, shortened
 from posttrain.params.params import Params
 from posttrain.rollout import Status
 
@@ -217,7 +217,7 @@ class Connection:
         except (ValueError, LookupError, TypeError, RecursionError):
             text = content.decode(errors="replace")
         secret = self._headers.get("Authorization", "").removeprefix("Bearer ")
-        return " ".join((text.replace(secret, "***") if secret else text).split())[:200]
+        return shortened((text.replace(secret, "***") if secret else text), 200)
 
 
 async def limited(response: httpx.Response, largest: int) -> bytes:
