@@ -28,7 +28,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-second-device learning \
+.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-library test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-second-device learning \
 	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
@@ -43,7 +43,7 @@ $(READY): pyproject.toml constraints.txt
 	@test ! -L $(VENV) || { echo "make: $(VENV) is a link, and make would empty the folder behind it. Remove the link" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev,lora]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev,lora,pipeline,plots]'
 	@$(BIN)/python -m posttrain repair  # also keeps the site cache of every dvc in this clone
 	@touch $(READY)
 
@@ -88,6 +88,9 @@ test-all: env ## all tests, with the slow ones (hours; nightly)
 test-second-device: env ## test the code for a GPU without one, on a stand-in for CUDA (tests/second_device; needs g++ once, and a CPU build of torch)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.second_device.device -p no:xdist tests/second_device tests/models/test_cuda.py tests/train/test_transfers.py
 
+test-library: env ## test the library alone, in a fresh environment without the pipeline's packages (about 3 minutes)
+	$(BIN)/python -m tests.library.alone
+
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
 
@@ -130,7 +133,7 @@ env-inspect: ## make .venv-inspect with Inspect AI and its scanners, for `posttr
 resolve: ## let pip find the packages of all environments, without installing them
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade pip setuptools
-	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints.txt '.[dev,lora,real]'
+	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints.txt '.[dev,lora,pipeline,plots,real]'
 	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-vllm.txt $(VLLM)
 	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-lm-eval.txt '$(LM_EVAL)'
 	.venv-lock/bin/python -m pip install --quiet --dry-run --ignore-installed -c constraints-inspect.txt $(INSPECT)
@@ -269,5 +272,5 @@ lock: ## renew constraints.txt with the newest versions that pyproject.toml allo
 	mv constraints.new constraints.txt && rm -rf .venv-lock
 
 clean: ## remove the environment, scratch copies and caches; data, models and DVC's cache stay
-	rm -rf $(VENV) .venv-vllm .venv-lm-eval .venv-inspect .venv-docs .venv-track .venv-deploy .site .smoke .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
+	rm -rf $(VENV) .venv-vllm .venv-lm-eval .venv-inspect .venv-docs .venv-track .venv-deploy .site .smoke .library .real .real-quick .reasoning-gym .human-eval .math-verify .reward-faults .pytest_cache .mypy_cache .ruff_cache .hypothesis dvc_plots build *.egg-info
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -17,7 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from benchmarks.machine import machine
-from posttrain.workspace import write_json, write_text
+from posttrain.files import write_json, write_text
 from tests.workspace import ROOT, dvc, make_workspace
 
 SEEDS = range(1, 7)

@@ -70,7 +70,7 @@ def instruct(place: Path) -> None:
     """Train the teacher of context_distill: its demonstrations have a system turn with their form or the answer."""
     import polars as pl
 
-    from posttrain.tables.columns import with_ids
+    from posttrain.data.columns import with_ids
     from posttrain.tables.store import write_table
     from stages import sft
 

@@ -13,7 +13,7 @@ from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.online.sampled import SAMPLED_ROWS
-from posttrain.params.formats import merge
+from posttrain.settings.plain import merge
 
 RATES = Path(__file__).with_name("learning_rates.json")
 """What the search chose; `python -m benchmarks.learning --search` writes it."""

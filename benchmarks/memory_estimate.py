@@ -28,6 +28,7 @@ from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.files import write_json, write_text
 from posttrain.models.adapters import LoraOptions, share_tensors
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import prepared
@@ -39,7 +40,6 @@ from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.step import Batch, StepClosure, make_batch
-from posttrain.workspace import write_json, write_text
 from tests.train.live import LiveBytes
 
 KEPT = RESULTS / "memory-estimate.json"

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.machine import machine
-from posttrain.workspace import write_json, write_text
+from posttrain.files import write_json, write_text
 from tests.workspace import ROOT, dvc, make_workspace
 
 SEEDS = (1, 2, 3)

@@ -22,7 +22,7 @@ from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
 from docs.make.over_optimisation import draw, page
 from posttrain.compare.statistics import ALPHA, difference
-from posttrain.params.formats import merge
+from posttrain.settings.plain import merge
 
 RESULTS = ROOT / "benchmarks" / "results" / "over-optimisation.json"
 PAGE, FIGURE = ROOT / "docs" / "reports" / "over-optimisation.md", ROOT / "docs" / "reports" / "over-optimisation.svg"

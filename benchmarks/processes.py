@@ -44,9 +44,9 @@ def measure(rank: int, size: int, meeting: str, shape: str) -> float:
     import torch
 
     from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+    from posttrain.distributed import world
     from posttrain.models.device import DeviceParams, Runtime
     from posttrain.models.sharding import mesh_of
-    from posttrain.processes import world
     from posttrain.rollout import TokenRow
     from posttrain.train.batch_sources import Example, collate
     from posttrain.train.model_set import ModelSet

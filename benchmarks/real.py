@@ -21,10 +21,10 @@ from posttrain.compare.evaluated import EvaluatedPolicy, scores
 from posttrain.compare.selection import select
 from posttrain.compare.statistics import ALPHA, difference
 from posttrain.errors import DataError
+from posttrain.files import write_text
 from posttrain.measure.timings import FOLDER, read_timings
-from posttrain.params.params import at, read
+from posttrain.params.params_file import at, read
 from posttrain.params.stage_table import Settings, model_runs, policies
-from posttrain.workspace import write_text
 
 THREADS = 2
 PAGES, FIGURE = (Path("README.md"), Path("docs/reports/real.md")), Path("docs/reports/real.svg")

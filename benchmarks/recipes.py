@@ -26,7 +26,7 @@ import yaml
 
 from benchmarks.machine import machine
 from docs.make.recipes import draw, page
-from posttrain.workspace import write_json, write_text
+from posttrain.files import write_json, write_text
 from tests.pipeline.rule_critic import RuleCritic
 from tests.workspace import ROOT, dvc, environment, make_workspace
 

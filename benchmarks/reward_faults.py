@@ -38,7 +38,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Score

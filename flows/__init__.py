@@ -1,3 +1,5 @@
 """Prefect's flows over the stages."""
 
-import posttrain as posttrain  # ends with one line where packages are missing
+from posttrain.extras import PIPELINE, need_or_exit
+
+need_or_exit(PIPELINE)

@@ -9,20 +9,19 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import vl_convert
-
 from flows.graph import Stage
 from posttrain.errors import PipelineError
+from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.report.heading import PAGE_SO_FAR
 from posttrain.report.markup import NOT_MEASURED
 from posttrain.report.plots_page import vegalite_5
-from posttrain.workspace import library_command, library_environment
 
 MAX_PLOTS = 12
 
@@ -123,7 +122,12 @@ def _posttrain(root: Path, *words: str) -> str:
 
 
 def plots(root: Path, files: Sequence[str]) -> dict[str, str]:
-    """Draw these plots of the report, or those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI."""
+    """Draw these plots of the report, or those that dvc.yaml names, as DVC shows them: title -> PNG as a data URI.
+
+    Without the extra `plots` there are none.
+    """
+    if find_spec("vl_convert") is None:
+        return {}
     named = [title for title, drawn in _named_plots(root) if drawn <= set(files)]
     shown = [*named, *(file for file in files if file.startswith("report/"))]
     selected = _dvc_json(root, "plots", "show", "--json", *shown).get("data", {}) if shown else {}
@@ -144,6 +148,8 @@ def _named_plots(root: Path) -> Iterator[tuple[str, set[str]]]:
 
 
 def _png(spec: str | dict[str, Any]) -> bytes:
+    import vl_convert
+
     return bytes(vl_convert.vegalite_to_png(spec, vl_version=vegalite_5()))
 
 

@@ -17,9 +17,9 @@ from flows import arguments, data_watcher, server
 from flows.graph import find_root
 from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.isolation.library import LIBRARY, python_path
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
-from posttrain.workspace import LIBRARY, python_path
 
 
 def main(words: list[str] | None = None) -> int:

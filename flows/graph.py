@@ -16,16 +16,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from posttrain.errors import PipelineError, PosttrainError, from_system, shortened
+from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.terminal import escaped
-from posttrain.params.formats import read_yaml
-from posttrain.params.params import Params, check, did_you_mean
 from posttrain.params.stage_table import STAGES
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.dvc_index import readable_index
 from posttrain.pipeline.repair_dvc import repair_lock
 from posttrain.pipeline.status import read_once, refresh_code
 from posttrain.pipeline.verify import repair
-from posttrain.workspace import library_command, library_environment
+from posttrain.settings.params import Params, check, did_you_mean
 
 ROOT_FILE = "dvc.yaml"
 MAX_PATHS = 4

@@ -26,10 +26,10 @@ from posttrain.errors import PipelineError, PosttrainError
 from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.user_text import push_notes
 from posttrain.measure.terminal import escaped
-from posttrain.params.formats import read_yaml
-from posttrain.params.params import PARAMS_FILE
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.git import git
 from posttrain.pipeline.lock_check import check_and_sync
+from posttrain.workspace import PARAMS_FILE
 
 FLOW = "stage"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)

@@ -25,8 +25,9 @@ from urllib.parse import urlsplit
 from flows.graph import find_root
 from flows.origin_check import NAMES, OriginCheck
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.files import write_json
+from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.terminal import escaped
-from posttrain.workspace import library_command, library_environment, write_json
 
 HOST = "127.0.0.1"
 PORT = 4200

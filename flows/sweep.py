@@ -33,13 +33,15 @@ from flows.sweep_targets import closure, is_named, missing_evaluations
 from posttrain.compare.experiments import TIMES, experiments
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.lineage.kept_inputs import require_kept
+from posttrain.locks import hold
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
-from posttrain.params.params import PARAMS_FILE, check, read
+from posttrain.params.params_file import read
 from posttrain.params.seeds import SEED
 from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.git import git, git_or_none
-from posttrain.workspace import hold
+from posttrain.settings.params import check
+from posttrain.workspace import PARAMS_FILE
 
 FOLDER = Path("sweeps")
 MAX_JOBS = 4

@@ -21,13 +21,17 @@ from pydantic import Field, model_validator
 
 from flows.graph import is_posttrain_pipeline
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
-from posttrain.params.formats import merge, read_yaml
-from posttrain.params.params import GROUPS, PARAMS_FILE, Params, check, did_you_mean, read
+from posttrain.isolation.library import library_command, library_environment
+from posttrain.params.params_file import GROUPS, read
 from posttrain.params.seeds import SEED
 from posttrain.params.stage_table import group_of
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.digests import read_lock
 from posttrain.pipeline.git import git
-from posttrain.workspace import CUSTOM, library_command, library_environment
+from posttrain.settings.params import Params, check, did_you_mean
+from posttrain.settings.plain import merge
+from posttrain.settings.user_code import CUSTOM
+from posttrain.workspace import PARAMS_FILE
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")

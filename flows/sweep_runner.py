@@ -29,7 +29,8 @@ from flows.run import filter_repeated_failures, watch_for_cancellation
 from flows.sweep_config import Trial
 from flows.sweep_start import Start
 from posttrain.compare.experiments import TIMES
-from posttrain.workspace import ROOT_VARIABLE, write_json
+from posttrain.files import write_json
+from posttrain.workspace import ROOT_VARIABLE
 
 _MESSAGE_LINES = 12
 _SHARED = "with the same inputs. Wait until it has ended"

@@ -19,7 +19,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows.graph import Executor, Stage
 from posttrain.errors import PipelineError
-from posttrain.workspace import python_path
+from posttrain.isolation.library import python_path
 
 CLUSTER_RUNNERS = ("ray", "dask")
 LOOPBACK = "127.0.0.1"

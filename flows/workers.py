@@ -13,8 +13,8 @@ from pathlib import Path
 from flows import server
 from flows.graph import find_root
 from posttrain.errors import PipelineError, PosttrainError
+from posttrain.isolation.library import python_path
 from posttrain.measure.terminal import escaped
-from posttrain.workspace import python_path
 
 
 def host_name(root: Path) -> str:

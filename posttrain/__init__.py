@@ -8,13 +8,7 @@
 `posttrain.losses` has the losses alone, for a training loop of your own.
 """
 
-import sys
-from importlib.util import find_spec
 from typing import Any
-
-if find_spec("psutil") is None:  # which nearly every module needs, and a Python outside .venv lacks
-    how = "Run `source .venv/bin/activate` first (`make env` makes .venv)"
-    sys.exit(f"error: the packages of posttrain are not installed in {sys.executable}. {how}")
 
 __all__ = ["Samples", "__version__", "load_model", "losses", "sample", "train_model", "train_online"]
 

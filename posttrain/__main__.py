@@ -17,6 +17,7 @@ from posttrain.errors import (
     lacks_resources,
     shortened,
 )
+from posttrain.extras import package_error
 from posttrain.measure.masking import masked
 from posttrain.measure.terminal import Coded, escaped, escaped_json, make_streams_safe
 from posttrain.measure.text_table import folded
@@ -45,6 +46,11 @@ def main() -> int:
         return _said(_params_error_behind(error))
     except BrokenPipeError:  # the reader has ended; Python would write what is left once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:
+        missing = package_error(error)
+        if missing is None:
+            raise
+        return _said(missing)
     except OSError as error:
         return _said(from_system(error, f"posttrain {sys.argv[1]}"))
     except BaseException as error:  # a panic of polars is not an Exception

@@ -120,5 +120,9 @@ class PipelineError(PosttrainError, RuntimeError):
     """The pipeline's graph or its runner is in a state that needs a person."""
 
 
+class PackageError(PosttrainError, RuntimeError):
+    """A package that a part of posttrain needs is not installed."""
+
+
 class EngineError(PosttrainError, RuntimeError):
     """The server of an external engine did not start, died, or gave an answer that cannot be used."""

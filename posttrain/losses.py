@@ -46,7 +46,7 @@ from posttrain.formulas.policy import ESTIMATORS, clipped_value
 from posttrain.formulas.ragged import Ragged
 from posttrain.formulas.reward import bradley_terry, centring
 from posttrain.models.forward.logp import Head, ModuleHead, token_logp
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 __all__ = [
     "GroupPreferences",

@@ -9,8 +9,12 @@ import re
 import sys
 from pathlib import Path
 
-from posttrain.pipeline.inputs import watch_code  # starts the clock of posttrain.measure.phases too
-from posttrain.processes.children import follow
+from posttrain.extras import PIPELINE, need_or_exit
+
+need_or_exit(PIPELINE)
+
+from posttrain.pipeline.inputs import watch_code  # noqa: E402  starts the clock of posttrain.measure.phases too
+from posttrain.processes.children import follow  # noqa: E402
 
 watch_code()  # before the rest of the library is imported
 follow()

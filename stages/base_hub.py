@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from posttrain.files import write_json
 from posttrain.models.files.import_model import fetch_model
 from posttrain.models.files.save_dtype import SaveDtype
 from posttrain.models.files.tokenizer import TemplateParams
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.processes.stage import run_named_stage
-from posttrain.workspace import metrics_path, model_path, write_json
+from posttrain.workspace import metrics_path, model_path
 
 
 class HubRun(TemplateParams):

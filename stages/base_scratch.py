@@ -13,7 +13,7 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_tokenizer, new_model
 from posttrain.models.scratch import ScratchParams, scratch_config
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.params.slots import table_slot
 from posttrain.processes.stage import run_named_stage
 from posttrain.tables.store import read_table

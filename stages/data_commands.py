@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posttrain.params.params import load
+from posttrain.data.columns import Tables
+from posttrain.params.params_file import load
 from posttrain.params.slots import model_of, model_slot, table_of, table_slot
 from posttrain.processes.own_command import OwnCommand, written_by
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.unread_answers import answer_notes
-from posttrain.tables.columns import Tables
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import USER_KINDS, UserTables, load_tables
 

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import polars as pl
 
+from posttrain.data.columns import Tables
+from posttrain.data.splits import training_prompts
+from posttrain.files import rounded, write_json
 from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.failures import FailureLimit, wait_above
@@ -26,10 +29,8 @@ from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.sampling.step_labels import labelled_steps
-from posttrain.tables.columns import Tables
-from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
-from posttrain.workspace import metrics_path, rounded, table_path, write_json
+from posttrain.workspace import metrics_path, table_path
 
 
 def main(run: str) -> None:

@@ -6,8 +6,10 @@ from posttrain.errors import ParamsError
 from posttrain.evaluate.completions import hide_quotes
 from posttrain.evaluate.sampled import evaluate
 from posttrain.evaluate.settings import EvaluateParams, load_policies
-from posttrain.params.params import PARAMS_FILE, did_you_mean, load
+from posttrain.params.params_file import load
 from posttrain.processes.stage import run_named_stage
+from posttrain.settings.params import did_you_mean
+from posttrain.workspace import PARAMS_FILE
 
 
 def main(label: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from posttrain.evaluate.ratings import RatingRun, figures, pairs_of, played
 from posttrain.evaluate.settings import load_policies
+from posttrain.files import write_json
 from posttrain.measure.record import note
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.processes.stage import run_named_stage
 from posttrain.report.ratings import rating_lines
 from posttrain.tables.store import write_table
-from posttrain.workspace import metrics_path, write_json
+from posttrain.workspace import metrics_path
 
 
 def main(run: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from posttrain.data.splits import check_enough_prompts
 from posttrain.errors import DataError
 from posttrain.evaluate.completions import hide_quotes
 from posttrain.evaluate.likelihood import (
@@ -24,11 +25,10 @@ from posttrain.models.files.loading import is_scorer
 from posttrain.models.files.store import load_model, load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.learned import RewardModel
-from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table
 from posttrain.workspace import table_path
 

@@ -8,14 +8,15 @@ from typing import Literal
 from pydantic import Field
 
 from posttrain.errors import DataError
+from posttrain.files import write_json, write_text
 from posttrain.models.files.import_model import fetch_model
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.params.slots import model_slot, needed_model, table_of, table_slot
 from posttrain.processes.own_command import OwnCommand, written_by
 from posttrain.processes.stage import run_named_stage
 from posttrain.tables.curve import Column, read_curve, write_curve
 from posttrain.tables.sources import USER_KINDS
-from posttrain.workspace import metrics_path, model_path, plot_path, write_json, write_text
+from posttrain.workspace import metrics_path, model_path, plot_path
 
 
 class ExternalRun(OwnCommand):

@@ -6,15 +6,16 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from posttrain.files import rounded, write_json
 from posttrain.models.files.text import load_text
-from posttrain.online.rollouts_of_others import Rollouts
 from posttrain.outside.rollouts import inspect_samples, prime_rl_traces, trl_completions
-from posttrain.params.params import load
+from posttrain.outside.rollouts.training_rollouts import Rollouts
+from posttrain.params.params_file import load
 from posttrain.params.slots import model_of, model_slot, table_of, table_slot
 from posttrain.processes.own_command import OwnCommand, written_by
 from posttrain.processes.stage import run_named_stage
 from posttrain.tables.curve import write_curve
-from posttrain.workspace import metrics_path, plot_path, rollouts_path, rounded, write_json
+from posttrain.workspace import metrics_path, plot_path, rollouts_path
 
 READERS: Final = {"trl": trl_completions.read, "prime_rl": prime_rl_traces.read, "inspect": inspect_samples.read}
 LAST: Final = 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from posttrain.algorithms.policy_config import group_refusal
 from posttrain.errors import ParamsError
+from posttrain.files import rounded, write_json
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
@@ -14,7 +15,7 @@ from posttrain.processes.stage import run_named_stage
 from posttrain.train.loop import TrainingRun, adamw, run_training, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
-from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, write_json
+from posttrain.workspace import metrics_path, model_path, rollouts_path
 
 SHOWN = ("reward", "length", "entropy", "loss")
 

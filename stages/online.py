@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from posttrain.data.splits import training_prompts
+from posttrain.distributed import world
 from posttrain.errors import DataError
 from posttrain.evaluate.watch import run_watched
+from posttrain.files import rounded, write_json
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import context_of, load_text
@@ -11,9 +14,8 @@ from posttrain.online.collect import PolicyGroups
 from posttrain.online.heldout import heldout_prompts, heldout_watch
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
-from posttrain.params.params import at, read
+from posttrain.params.params_file import at, read
 from posttrain.params.slots import needed_model
-from posttrain.processes import world
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.scorable import refuse_unread, scorable_prompts, stored_unread
@@ -21,12 +23,11 @@ from posttrain.rewards.usage import judge_totals
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
-from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import load_run
-from posttrain.workspace import metrics_path, model_path, rollouts_path, rounded, table_path, write_json
+from posttrain.workspace import metrics_path, model_path, rollouts_path, table_path
 
 
 def main(run: str) -> None:

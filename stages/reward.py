@@ -11,13 +11,14 @@ from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.evaluate.intervals import calibration_error
 from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
 from posttrain.evaluate.watch import run_watched
+from posttrain.files import rounded, write_json
 from posttrain.formulas.reward import demonstration_bias
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.save_dtype import round_weights
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.params.slots import NONE, model_slot, needed_model, table_of, table_slot
 from posttrain.processes.stage import run_named_stage
 from posttrain.tables.store import read_table
@@ -29,7 +30,7 @@ from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.train.tokenize_tables import feedback as judged_answers
-from posttrain.workspace import metrics_path, model_path, rounded, table_path, write_json
+from posttrain.workspace import metrics_path, model_path, table_path
 
 
 class RewardRun(TrainingParams, RowLimit, HeldoutRows):
@@ -108,11 +109,10 @@ def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]
     """Return how often the better answer scores higher, over comparisons without noise."""
     scores = answer_scores(models, examples)
     won = scores[0::2] - scores[1::2]
-    sure, right = torch.sigmoid(won.abs()).numpy(), (won > 0).double().numpy()
     return {
         "heldout_accuracy": float((won > 0).float().mean()),
         "heldout_margin": float(won.mean()),
-        "heldout_calibration_error": calibration_error(sure, right),
+        "heldout_calibration_error": calibration_error(torch.sigmoid(won.abs()).numpy(), (won > 0).double().numpy()),
     }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 
 from posttrain.errors import ParamsError
-from posttrain.params.params import PARAMS_FILE, Params, load
+from posttrain.files import atomic_path
+from posttrain.params.params_file import load
 from posttrain.params.slots import model_slot, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.learned import models_of
-from posttrain.workspace import atomic_path, model_path
+from posttrain.settings.params import Params
+from posttrain.workspace import PARAMS_FILE, model_path
 
 
 class SetRun(Params):

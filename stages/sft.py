@@ -6,14 +6,14 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.data.columns import Kind
 from posttrain.evaluate.table_watch import WATCH, DemonstrationWatch, demonstration_watch, heldout_rows
 from posttrain.evaluate.watch import run_watched
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import load_text
-from posttrain.params.params import load
+from posttrain.params.params_file import load
 from posttrain.params.slots import model_slot, needed_model, table_slot
 from posttrain.processes.stage import run_named_stage
-from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import Trained
 from posttrain.train.batch_sources import EpochSource

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from ruamel.yaml import YAML
 from safetensors.torch import load_file, save_file
 
-from posttrain.tables.columns import COLUMNS, TURNS, Kind, with_ids
+from posttrain.data.columns import COLUMNS, TURNS, Kind, with_ids
 from posttrain.train.checkpoint import STATE, SUMS, TENSORS
 
 SNAPSHOT = ".before.json"

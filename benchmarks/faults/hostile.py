@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import ROOT
-from posttrain.workspace import library_environment
+from posttrain.isolation.library import library_environment
 
 PAGE: Final = ROOT / "docs/reports/hostile.md"
 TEXTS: Final[Mapping[str, str]] = {

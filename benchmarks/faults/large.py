@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import ROOT
-from posttrain.workspace import library_environment
+from posttrain.isolation.library import library_environment
 
 MEMORY: Final = 8_000_000 * 1024
 """`ulimit -v 8000000`."""
@@ -196,7 +196,7 @@ def _read(file: Path) -> str:
         valid_pattern(file.read_text(encoding="utf-8"))
         return "accepted"
     if file.suffix == ".yaml":
-        from posttrain.params.formats import read_yaml
+        from posttrain.params.yaml_files import read_yaml
 
         read_yaml(file)
         return "accepted"

@@ -24,7 +24,7 @@ from typing import Any, Final
 from benchmarks import ROOT
 from benchmarks.faults.hostile import TEXTS
 from benchmarks.faults.large import largest_memory
-from posttrain.workspace import library_environment
+from posttrain.isolation.library import library_environment
 
 MEMORY: Final = 2 * 10**9
 """Bytes of address space of a client."""
@@ -142,8 +142,8 @@ def asked(client: str, url: str) -> dict[str, Any]:
 
 def _ask(client: str, url: str) -> str:
     """Return what one client makes of the reply."""
-    from posttrain.params.params import check
     from posttrain.rollout import Prompt, Rollout, TokenRow
+    from posttrain.settings.params import check
 
     quick = {"url": url, "model": "m", "retries": 0, "timeout": 2, "give_up_after": 3}
     prompt = Prompt("p", [{"role": "user", "content": "2 + 2?"}], [1], "4")

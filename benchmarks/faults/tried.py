@@ -58,8 +58,8 @@ SETTINGS: tuple[tuple[str, str, str, str], ...] = (
         *("base_scratch tiny", "base/scratch/tiny/shape"),
         *("{layers: 1000, width: 96000, heads: 1000}", "the model's shape"),
     ),
-    ("sft main", "sft/runs/main/device", "{device: mps}", "device = mps"),
-    ("evaluate sft", "evaluate/settings/device", "{device: mps}", "device = mps"),
+    ("sft main", "sft/runs/main/device", "{device: mps}", "device = 'mps'"),
+    ("evaluate sft", "evaluate/settings/device", "{device: mps}", "device = 'mps'"),
     *(
         ("data_tasks two_step", "data/tasks/two_step", f"{{task: two_step, {more}}}", "data.tasks.two_step")
         for more in (f"n_sft: {HUGE}", "n_test: 1000000", "worked_share: 1.0, bare_share: 1.0")

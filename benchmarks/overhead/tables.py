@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from posttrain.tables.columns import SCORE, TURN, Kind, with_ids
+from posttrain.data.columns import SCORE, TURN, Kind, with_ids
 
 SAMPLES: Final = 8
 """Samples of each prompt in `rollouts`."""

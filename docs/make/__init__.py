@@ -33,6 +33,7 @@ WRITERS = {
     "reports/real.md": ("benchmarks/real.py",),
     "reports/recipes.md": ("docs/make/recipes.py",),
     "reports/reward-faults.md": ("benchmarks/reward_faults.py",),
+    "reports/structure.md": ("docs/make/structure.py",),
     "reports/studies.md": ("benchmarks/ahead.py", "benchmarks/mixture.py"),
 }
 """Page below docs/ -> the modules that write it, or parts of it; run one as `python -m`, with dots for slashes."""

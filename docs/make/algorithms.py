@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posttrain.algorithms.objective import flat
 from posttrain.commands.params.describe import FAMILIES, OTHERS, shown
-from posttrain.params.choices import choices_of
+from posttrain.settings.choices import choices_of
 
 PAGE = Path("docs/reference/algorithms.md")
 BEGIN = "<!-- made by python -m docs.make.algorithms: do not edit below -->"

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 
 from posttrain.errors import DataError
-from posttrain.workspace import atomic_path
+from posttrain.files import atomic_path
 from tests.report.browser import NAMES, Page, program, started
 
 FILE = Path("docs/reports/page.png")

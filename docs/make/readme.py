@@ -17,7 +17,8 @@ from docs.make.picture import FILE as PICTURE
 from docs.make.picture import digest_of
 from docs.make.picture import draw as draw_page
 from posttrain.errors import DataError
-from posttrain.params.params import read
+from posttrain.files import write_text
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import Settings
 from posttrain.params.stage_table import policies as evaluated_labels
 from posttrain.report.build import PAGE
@@ -40,7 +41,7 @@ from posttrain.report.summary import (
     trainings_in,
 )
 from posttrain.tables.curve import Column, read_curve
-from posttrain.workspace import plot_path, write_text
+from posttrain.workspace import plot_path
 
 README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
 PROCESSOR = Path(".ci/processor")

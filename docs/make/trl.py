@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from posttrain.params.other_names import OURS
-from posttrain.params.trl_names import NONE, TRL
+from posttrain.settings.other_names import OURS
+from posttrain.settings.trl_names import NONE, TRL
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/trl.md"

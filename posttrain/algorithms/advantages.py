@@ -12,8 +12,8 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import State
 from posttrain.formulas.ragged import Ragged, last_tokens
-from posttrain.params.choices import Options
-from posttrain.params.listing import Listing
+from posttrain.settings.choices import Options
+from posttrain.settings.listing import Listing
 
 
 def group_sums(values_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:

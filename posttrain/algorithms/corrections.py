@@ -16,7 +16,7 @@ from torch import Tensor
 
 from posttrain.formulas.policy import inside, product_log_ratio, sequence_log_ratio, token_log_ratio
 from posttrain.formulas.ragged import Ragged
-from posttrain.params.choices import OneOf, Options
+from posttrain.settings.choices import OneOf, Options
 
 LEVELS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "token": token_log_ratio,

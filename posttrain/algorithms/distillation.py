@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field, model_validator
@@ -18,10 +17,9 @@ from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.algorithms.supervised import Aggregation, weighted_sum, with_weights
 from posttrain.formulas import distill
 from posttrain.formulas.ragged import Ragged
-from posttrain.params.choices import OneOf, Options
-from posttrain.params.listing import Listing
-from posttrain.params.params import Params
-from posttrain.params.renames import DISTILL, keys
+from posttrain.settings.choices import OneOf, Options
+from posttrain.settings.listing import Listing
+from posttrain.settings.params import Params
 
 DIVERGENCE: OneOf[Divergence] = OneOf(DIVERGENCES, FORWARD)
 
@@ -54,7 +52,6 @@ class TeacherConfig(Params):
 class DistillConfig(TeacherConfig):
     """The divergence from the teacher, and how the tokens' losses are averaged."""
 
-    renamed: ClassVar[Mapping[str, str]] = keys(DISTILL)
     aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from posttrain.params.choices import Options
-from posttrain.params.listing import Listing
+from posttrain.settings.choices import Options
+from posttrain.settings.listing import Listing
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from posttrain.formulas.ragged import Ragged
-from posttrain.params.choices import Options, merge_settings
-from posttrain.params.params import Params
+from posttrain.settings.choices import Options, merge_settings
+from posttrain.settings.params import Params
 
 REWARD_PARTS = "reward_parts"
 """What an objective needs that reads the rewards one by one; their columns have the rewards' names."""

@@ -21,7 +21,7 @@ from posttrain.algorithms.objective import (
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.errors import ParamsError
 from posttrain.formulas.ragged import Ragged, from_padded
-from posttrain.params.params import check, did_you_mean
+from posttrain.settings.params import check, did_you_mean
 
 
 def settings_of(rows: Mapping[str, AlgorithmRow], algorithm: str, settings: Mapping[str, Any] | None) -> Any:

@@ -13,10 +13,9 @@ from posttrain.algorithms.objective import AlgorithmRow, Moving, typed
 from posttrain.algorithms.policy.grpo import ZSCORE
 from posttrain.algorithms.policy.ppo import CLIP
 from posttrain.algorithms.surrogate import SURROGATES, Surrogate
-from posttrain.params.choices import OneOf, Option, Options
-from posttrain.params.listing import Listing
-from posttrain.params.params import Params
-from posttrain.params.renames import POLICY, inside, keys
+from posttrain.settings.choices import OneOf, Option, Options
+from posttrain.settings.listing import Listing
+from posttrain.settings.params import Params
 
 HORIZON = 10_000
 
@@ -86,7 +85,6 @@ KL: OneOf[Option] = OneOf(
         "reward_sequence": Option(SequenceKlOptions, "the outcome reward less beta times the sequence's KL"),
     },
     "none",
-    renamed=inside(POLICY, "kl"),
 )
 PENALTY: OneOf[Option] = OneOf(
     {
@@ -95,7 +93,6 @@ PENALTY: OneOf[Option] = OneOf(
         "sampled": Option(PenaltyOptions, "beta KL(old || new), from the sampled tokens"),
     },
     "none",
-    renamed=inside(POLICY, "penalty"),
 )
 UPDATE: OneOf[Option] = OneOf(
     {
@@ -104,14 +101,13 @@ UPDATE: OneOf[Option] = OneOf(
     },
     "adamw",
 )
-SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, CLIP, own=(Surrogate,), renamed=inside(POLICY, "surrogate"))
+SURROGATE: OneOf[Surrogate] = OneOf(SURROGATES, CLIP, own=(Surrogate,))
 ADVANTAGE: OneOf[Advantage] = OneOf(ADVANTAGES, ZSCORE)
 
 
 class PolicyConfig(Params):
     """The settings of a policy objective."""
 
-    renamed: ClassVar[Mapping[str, str]] = keys(POLICY)
     advantage: Annotated[Options, ADVANTAGE] = Field(ADVANTAGE.chosen, description="how rewards become advantages")
     surrogate: Annotated[Options, SURROGATE] = Field(
         SURROGATE.chosen, description="the term of each token that is maximised"

@@ -25,7 +25,7 @@ from posttrain.algorithms.policy_config import KlOptions, PenaltyOptions, Policy
 from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.policy import ESTIMATORS, clipped_value, forward_k3, k1
 from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, sequence_mean, sequence_sum, token_mean
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 AGGREGATE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sequence_sum": sequence_sum,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.objective import AlgorithmRow, typed
 from posttrain.algorithms.preference.dpo import DPO
 from posttrain.algorithms.preference_loss import LOSSES, PairLoss, UnaryLoss
-from posttrain.params.choices import OneOf, Options
-from posttrain.params.listing import Listing
-from posttrain.params.params import Params
-from posttrain.params.renames import PREFERENCE, keys
+from posttrain.settings.choices import OneOf, Options
+from posttrain.settings.listing import Listing
+from posttrain.settings.params import Params
 
 LOSS: OneOf[PairLoss | UnaryLoss] = OneOf(LOSSES, DPO, own=(PairLoss, UnaryLoss))
 
@@ -21,7 +19,6 @@ LOSS: OneOf[PairLoss | UnaryLoss] = OneOf(LOSSES, DPO, own=(PairLoss, UnaryLoss)
 class PreferenceConfig(Params):
     """The settings of a preference objective."""
 
-    renamed: ClassVar[Mapping[str, str]] = keys(PREFERENCE)
     loss: Annotated[Options, LOSS] = Field(LOSS.chosen, description="the loss per pair or labelled answer")
     reference: bool = Field(True, description="whether log-probs are taken relative to the reference policy")
     reduce: Literal["sum", "mean"] = Field("sum", description="over an answer's tokens")

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.params.choices import Options
-from posttrain.params.listing import Listing
+from posttrain.settings.choices import Options
+from posttrain.settings.listing import Listing
 
 Match = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 

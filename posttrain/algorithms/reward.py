@@ -20,7 +20,7 @@ from posttrain.algorithms.objective import (
 )
 from posttrain.formulas.ragged import Ragged
 from posttrain.formulas.reward import bradley_terry, centring, comparisons
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.text.packing import sent
 
 

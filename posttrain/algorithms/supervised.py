@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import HeldoutItems, Loss, Objective, Prepared, State
 from posttrain.formulas.ragged import Ragged, sequence_mean, token_mean
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 
 Aggregation = Literal["token_mean", "sequence_mean"]
 

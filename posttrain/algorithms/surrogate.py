@@ -10,8 +10,8 @@ from torch import Tensor
 
 from posttrain.formulas.policy import token_log_ratio
 from posttrain.formulas.ragged import Ragged
-from posttrain.params.choices import Options
-from posttrain.params.listing import Listing
+from posttrain.settings.choices import Options
+from posttrain.settings.listing import Listing
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from posttrain.models.files.text import context_of
 from posttrain.models.forward.forward import register, runs_in_rows
 from posttrain.models.master_weights import computing, is_trained_in_bf16
 from posttrain.models.self_check import verify_forward
-from posttrain.params.params import check
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams, check_capacity
+from posttrain.settings.params import check
 from posttrain.text.chat import DATE, ChatText
 
 Messages = Sequence[Mapping[str, Any]]

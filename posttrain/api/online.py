@@ -14,14 +14,18 @@ import polars as pl
 from posttrain.algorithms.padded import entry
 from posttrain.api.model import Messages, check_room, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
+from posttrain.data.columns import with_ids
+from posttrain.data.layouts import convert, table_of
+from posttrain.data.shown import short_repr
+from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import scorer_of
 from posttrain.models.master_weights import computing, placed
 from posttrain.online.collect import PolicyGroups
+from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, rewards_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
-from posttrain.params.params import check
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.catalog import term
 from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward
@@ -30,10 +34,10 @@ from posttrain.rewards.worker import concurrently, finished
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Sampler, encode_prompts, prompts_of
-from posttrain.tables.columns import with_ids
-from posttrain.tables.layouts import convert, table_of
-from posttrain.tables.turns import RowError
+from posttrain.settings.params import check
+from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
+from posttrain.train.callback import NoWatch
 from posttrain.train.model_set import ModelSet
 
 NAME = "train_online"
@@ -82,8 +86,7 @@ def train_online(
 
     settings: keys of online.runs (`posttrain params online`) but those of pipelines: {"rollout": {"rounds": 20}, "kl":
     "none", "optimizer": {"lr": 1e-5}}. reference: the frozen model of the KL; by default a copy of the model as it is.
-    sampler: what samples the model, by default the built-in decoder (posttrain.sampling.sampler.Sampler).
-
+    sampler: by default the built-in decoder (posttrain.sampling.sampler.Sampler).
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
     arguments resumes a killed one. on_step: is called with the number of each step and its metrics.
     """
@@ -111,7 +114,8 @@ def train_online(
         check_canaries(rewards, asked[: params.canaries], NAME)
         rewards.load(asked)
         log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
-        run = replace(training_run(NAME, params, loaded, groups, rewards, monitor, log), on_step=on_step)
+        run = training_run(NAME, params, loaded, groups, rewards, monitor, log)
+        run = replace(run, on_step=on_step, watch=_Patience(monitor))
         asks = _read_and_scored(text, asked, params)
         history = run_loop(run, output, [algorithm, settings, *asks, reference, str(type(sampler))])
         monitor.close()
@@ -119,6 +123,19 @@ def train_online(
             log.finish(Path(output, "rollouts"), history)
     save(given, tokenizer, output)
     return history
+
+
+class _Patience(NoWatch):
+    """Ends the loop when the monitor's patience has ended."""
+
+    def __init__(self, monitor: RewardMonitor) -> None:
+        self._monitor = monitor
+        monitor.raises = False  # the metrics of a run that ends early are worth more than an error
+
+    @property
+    def ended(self) -> bool:  # type: ignore[override]
+        """Whether the run has to end."""
+        return self._monitor.ended
 
 
 def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineParams) -> list[Any]:
@@ -150,7 +167,11 @@ def _terms(reward: Any) -> dict[str, WeightedReward]:
     """Return one reward, or a mapping of several, with their weights."""
     if isinstance(reward, Mapping):
         return {str(name): _term(str(name), value) for name, value in reward.items()}
-    return {getattr(reward, "__name__", "reward"): _term("reward", reward)}
+    name = getattr(reward, "__name__", "reward")
+    if name == "<lambda>":
+        fix = 'Give it one: reward={"short": lambda rollouts: ...}'
+        raise ParamsError(what="a lambda has no name for its metrics", where="reward", fix=fix)
+    return {name: _term("reward", reward)}
 
 
 def _term(name: str, value: Any) -> WeightedReward:
@@ -181,15 +202,26 @@ def _in_this_process(reward: Reward[Any]) -> Reward[Any]:
     return replace(reward, isolated=False, score_fn=score_fn)
 
 
+def _task(row: Mapping[str, Any]) -> str:
+    """Return the task that a row names, whose rewards and replies it wants; "" without one."""
+    task = row.get("task") or ""
+    if not isinstance(task, str):
+        raise RowError(f"'task' is {short_repr(task)}; give the name of a task")
+    load_task(task)
+    return task
+
+
 def _prompts(text: ChatText, given: Sequence[str | Messages | Mapping[str, Any]]) -> list[Prompt]:
     """Return the prompts with their tokens; a row is read as a row of a file is."""
+    if isinstance(given, str):
+        raise DataError(what="this is one string, not a list", where="prompts", fix=f"Write [{short_repr(given)}]")
     if not given:
         raise DataError(what="there are no prompts", where="prompts", fix="Give at least one")
     rows = []
     for number, asked in enumerate(given):
         row = asked if isinstance(asked, Mapping) else {"prompt": asked}
         try:
-            rows.append(convert(row, "prompts"))
+            rows.append({**convert(row, "prompts"), "task": _task(row)})
         except RowError as error:
             fix = "help(posttrain.train_online) lists the columns"
             raise DataError(what=str(error), where=f"prompts[{number}]", fix=fix) from error

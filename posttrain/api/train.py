@@ -17,14 +17,14 @@ from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.model import Messages, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
+from posttrain.data.layouts import convert
+from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
 from posttrain.online.sampled import SAMPLED_ROWS
-from posttrain.params.params import Params, check
 from posttrain.rollout import TokenRow
-from posttrain.tables.layouts import convert
-from posttrain.tables.turns import RowError
+from posttrain.settings.params import Params, check
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.callback import NoWatch

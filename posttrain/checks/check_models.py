@@ -18,6 +18,7 @@ from posttrain.checks.meta_models import config_of, context_length, shape_of, si
 from posttrain.checks.params_schema import ALGORITHMS, MODELS, load_settings
 from posttrain.errors import ModelError, ParamsError, PosttrainError
 from posttrain.evaluate.settings import EvaluateParams, load_policies
+from posttrain.files import read_finite_json
 from posttrain.models.adapters import ADDED, INSTALL, LoraOptions, linear_layers
 from posttrain.models.device import DeviceParams, device_name
 from posttrain.models.files.adapter_files import config_file
@@ -25,7 +26,7 @@ from posttrain.models.files.config_limits import config_faults
 from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import OnlineParams
-from posttrain.params.params import PARAMS_FILE, at, load, read
+from posttrain.params.params_file import at, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs, section_of
 from posttrain.rewards.judge.connection import ConnectionParams
 from posttrain.sampling.engines import ENGINES, EngineName
@@ -34,7 +35,7 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.templates import reads
 from posttrain.train.learning_rates import WARNED, default_rate, explained
 from posttrain.train.loop import TrainingParams
-from posttrain.workspace import read_finite_json
+from posttrain.workspace import PARAMS_FILE
 
 TOKENIZERS: Final = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 """The names of files that hold a vocabulary."""

@@ -14,18 +14,19 @@ from pydantic import BaseModel
 
 from posttrain.checks.meta_models import template_of
 from posttrain.checks.params_schema import load_settings
+from posttrain.data.columns import Kind, Tables
 from posttrain.errors import ParamsError, PosttrainError, excerpt
 from posttrain.evaluate.settings import EvaluateParams
-from posttrain.params.formats import texts_in
-from posttrain.params.params import PARAMS_FILE, Params, load, read
+from posttrain.params.params_file import load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs
-from posttrain.params.user_code import is_import_path
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import Unread, refuse_unread, stored_unread
 from posttrain.rewards.unread_answers import SHOWN, why_unread
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
-from posttrain.tables.columns import Kind, Tables
+from posttrain.settings.params import Params
+from posttrain.settings.plain import texts_in
+from posttrain.settings.user_code import is_import_path
 from posttrain.tables.first_rows import FIRST, FirstRows, drawn_rows, first_rows
 from posttrain.tables.leaks import leaks
 from posttrain.tables.readers import place_of
@@ -33,7 +34,7 @@ from posttrain.tables.sources import sources_by_key
 from posttrain.tables.user_data import ReadSource, split_tables
 from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
-from posttrain.workspace import table_path
+from posttrain.workspace import PARAMS_FILE, table_path
 
 DRAWN: Final = 1000
 """Rows of a table of prompts whose answers are tried."""

@@ -12,6 +12,7 @@ import torch
 
 from posttrain.checks.params_schema import load_settings, settings_of
 from posttrain.errors import ModelError
+from posttrain.files import read_finite_json
 from posttrain.models.decoder.kv_size import kv_sizes
 from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
@@ -19,13 +20,13 @@ from posttrain.models.files.store import load_config
 from posttrain.models.files.text import context_of
 from posttrain.models.files.tokenizer import written_template
 from posttrain.models.scratch import scratch_config
-from posttrain.params.params import PARAMS_FILE, at, read
+from posttrain.params.params_file import at, read
 from posttrain.params.slots import NONE
 from posttrain.params.stage_table import STAGES, Settings, model_runs, section_of, stage_of
 from posttrain.pipeline.digests import read_lock
 from posttrain.text.bpe import CHAT_TEMPLATE
 from posttrain.train.learning_rates import explained, parameters_of
-from posttrain.workspace import model_path, read_finite_json
+from posttrain.workspace import PARAMS_FILE, model_path
 
 
 def config_of(model: str, settings: Settings) -> Any:

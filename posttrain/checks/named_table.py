@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.errors import DataError
-from posttrain.params.params import PARAMS_FILE, nearest, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import STAGES, Settings, evaluated
+from posttrain.settings.params import nearest
 from posttrain.tables.readers import READERS
-from posttrain.workspace import table_path
+from posttrain.workspace import PARAMS_FILE, table_path
 
 
 def table_file(name: str) -> Path:

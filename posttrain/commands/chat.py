@@ -19,9 +19,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> str:
     """Answer line by line until the end of the input."""
     from posttrain.errors import PosttrainError
-    from posttrain.params.params import check
     from posttrain.sampling.sampler import SamplingParams
     from posttrain.serve.policy import Job, Policy
+    from posttrain.settings.params import check
 
     temperature: float = arguments.temperature
     given = {"temperature": temperature} if temperature else {}

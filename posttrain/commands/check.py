@@ -24,7 +24,7 @@ def run(_: Namespace) -> str:
     from posttrain.lineage.kept_inputs import kept_note
     from posttrain.pipeline.check_inputs import refuse_pipes
     from posttrain.pipeline.repair_dvc import OUTPUTS
-    from posttrain.workspace import CUSTOM
+    from posttrain.settings.user_code import CUSTOM
 
     refuse_pipes([CUSTOM, *map(Path, OUTPUTS)])  # before own code is imported
     return "\n".join(filter(None, [check_params(), check_rows(), check_models(), kept_note()]))

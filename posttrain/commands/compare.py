@@ -53,8 +53,8 @@ def run(arguments: Namespace) -> str:
     found = compare(chosen, arguments.against)
     found = replace(found, notes=[*notes, *found.notes])
     if page:
+        from posttrain.files import write_text
         from posttrain.report.comparison_page import comparison_page
-        from posttrain.workspace import write_text
 
         write_text(page, comparison_page(found, _typed(arguments), score, arguments.against, arguments.metric))
     return Document(as_json(as_data(found))) if arguments.json else as_text(found, score, arguments.metric)

@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> str:
     """Run the action."""
-    from posttrain.params.formats import refuse_swollen
+    from posttrain.params.yaml_files import refuse_swollen
     from posttrain.pipeline.lock_check import check_and_sync
     from posttrain.pipeline.lock_file import merge_entries
     from posttrain.pipeline.verify import repair, verify

@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> str:
     """Run the stage as `python -m stages.STAGE` does."""
-    from posttrain.params.params import did_you_mean
     from posttrain.params.stage_table import STAGES
+    from posttrain.settings.params import did_you_mean
 
     if arguments.json or "--json" in arguments.words:
         fix = "Leave it out: metrics/ and records/ have the results as JSON"

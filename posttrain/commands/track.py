@@ -29,8 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> str:
     """Push the runs."""
+    from posttrain.isolation.library import library_environment
     from posttrain.track.push import Plan, missing, push
-    from posttrain.workspace import library_environment
 
     trackers = [name.strip() for name in arguments.to.split(",") if name.strip()]
     if missing(trackers) and USUAL.is_file() and not USUAL.parent.samefile(Path(sys.executable).parent):

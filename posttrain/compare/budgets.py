@@ -12,7 +12,7 @@ import numpy as np
 from posttrain.compare.evaluated import EvaluatedPolicy
 from posttrain.compare.settings import Setting, differing
 from posttrain.compare.statistics import Difference, Floats, difference
-from posttrain.params.params import check
+from posttrain.settings.params import check
 
 Budget = Literal["steps", "tokens", "seconds"]
 BUDGETS: tuple[Budget, ...] = ("steps", "tokens", "seconds")

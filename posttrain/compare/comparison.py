@@ -16,7 +16,7 @@ from posttrain.compare.paired import tested
 from posttrain.compare.settings import Setting, differing, grouped, mean_score, meaning
 from posttrain.compare.statistics import Finding, findings
 from posttrain.errors import PipelineError
-from posttrain.params.params import did_you_mean
+from posttrain.settings.params import did_you_mean
 
 FEW = 2
 MOST = 4

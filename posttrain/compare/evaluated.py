@@ -16,13 +16,14 @@ from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
 from posttrain.measure.record import read_record
 from posttrain.measure.timings import of_this_run
-from posttrain.params.formats import flattened, read_yaml
-from posttrain.params.params import PARAMS_FILE, did_you_mean
 from posttrain.params.stage_table import evaluated, section_of, stage_of
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.digests import file_digest
+from posttrain.settings.params import did_you_mean
+from posttrain.settings.plain import flattened
 from posttrain.tables.curve import Column, read_curve
 from posttrain.tables.store import read_results, read_table
-from posttrain.workspace import model_path, plot_path
+from posttrain.workspace import PARAMS_FILE, model_path, plot_path
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import DataError, shortened
-from posttrain.params.formats import flattened
-from posttrain.params.params import PARAMS_FILE
 from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.dvc_index import readable_index
 from posttrain.pipeline.git import git, git_or_none
-from posttrain.workspace import model_path, plot_path
+from posttrain.settings.plain import flattened
+from posttrain.workspace import PARAMS_FILE, model_path, plot_path
 
 MANIFEST = "manifest.json"
 """In the folder of a model: the digest of each tensor."""

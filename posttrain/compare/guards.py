@@ -14,7 +14,7 @@ from posttrain.compare.paired import tested, with_scores
 from posttrain.compare.settings import Flat, Setting
 from posttrain.compare.statistics import Finding
 from posttrain.errors import DataError
-from posttrain.params.params import did_you_mean
+from posttrain.settings.params import did_you_mean
 
 
 @dataclass(frozen=True)

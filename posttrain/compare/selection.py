@@ -14,11 +14,14 @@ from posttrain.compare.experiments import Experiment, commit, experiments, fetch
 from posttrain.compare.paired import Score
 from posttrain.compare.settings import Flat, differing
 from posttrain.errors import DataError, PipelineError
-from posttrain.params.formats import flattened, read_yaml
-from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import STAGES, Evaluated, Settings, evaluated, group_of, section_of
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.graph import value_at
+from posttrain.settings.params import did_you_mean
+from posttrain.settings.plain import flattened
+from posttrain.workspace import PARAMS_FILE
 
 WORKSPACE = "workspace"
 """The files of the workspace; `dvc metrics diff` has the same name for them."""

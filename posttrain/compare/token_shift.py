@@ -25,14 +25,15 @@ from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.logp import head_of
 from posttrain.models.master_weights import frozen_on
-from posttrain.params.params import PARAMS_FILE, did_you_mean, load, read
+from posttrain.params.params_file import load, read
 from posttrain.params.slots import needed_model
 from posttrain.params.stage_table import evaluated, policies
 from posttrain.rollout import TokenRow
 from posttrain.sampling.sampler import prompts_of
+from posttrain.settings.params import did_you_mean
 from posttrain.tables.store import read_results, read_table
 from posttrain.text.packing import micro_batches, pack
-from posttrain.workspace import table_path
+from posttrain.workspace import PARAMS_FILE, table_path
 
 MARGINAL: Final = 3
 """Ranks up to here are marginal."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from posttrain.data.columns import ROLLOUT_TEXT, digest
 from posttrain.errors import PosttrainError
 from posttrain.evaluate.settings import Completions
-from posttrain.tables.columns import ROLLOUT_TEXT, digest
 
 SAMPLED_PROMPTS = 20
 """With `sampled` the text of so many prompts is stored: those with the lowest ids, which are hashes."""

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from posttrain.data.columns import SCORE, canonical
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import FAILED_COUNT, best_of_k, failures_note, part_figures, prompt_figures, sizes
 from posttrain.measure.phases import phase
@@ -18,13 +19,12 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
 from posttrain.models.master_weights import frozen_on
-from posttrain.params.user_code import place_in_workspace
 from posttrain.rewards.reward import weights
 from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.usage import judge_metrics
 from posttrain.rollout import FAILED, Rollout, Score, TokenRow
-from posttrain.tables.columns import SCORE, canonical
+from posttrain.settings.user_code import place_in_workspace
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
 

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field, model_validator
 
+from posttrain.data.columns import COLUMNS, with_ids
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.evaluate.intervals import SEED, Floats
 from posttrain.evaluate.pairwise import (
@@ -27,12 +28,12 @@ from posttrain.evaluate.pairwise import (
     with_numbers,
 )
 from posttrain.measure.progress import Progress
-from posttrain.params.params import PARAMS_FILE, Params, did_you_mean
 from posttrain.rewards.failures import LEAST, MAX_FAILED, MaxFailed
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
 from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
-from posttrain.tables.columns import COLUMNS, with_ids
+from posttrain.settings.params import Params, did_you_mean
 from posttrain.tables.store import read_results
+from posttrain.workspace import PARAMS_FILE
 
 BATCH: Final = 20
 """Prompts that a judge is asked about before it is seen which pairs are clear."""

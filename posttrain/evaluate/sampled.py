@@ -9,11 +9,14 @@ from pathlib import Path
 
 import polars as pl
 
+from posttrain.data.columns import with_ids
+from posttrain.data.splits import check_enough_prompts
 from posttrain.errors import excerpt
 from posttrain.evaluate.completions import hide_stderr, select_text
 from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
 from posttrain.evaluate.metrics import UNREAD, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.evaluate.settings import EvaluateParams
+from posttrain.files import rounded, write_json
 from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
@@ -29,11 +32,9 @@ from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.cache import frozen_sampler
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
-from posttrain.tables.columns import with_ids
-from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import read_table, write_table
 from posttrain.text.chat import ChatText
-from posttrain.workspace import rounded, table_path, write_json
+from posttrain.workspace import table_path
 
 
 def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> None:

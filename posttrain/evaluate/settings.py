@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from posttrain.data.columns import Split
 from posttrain.errors import ParamsError
 from posttrain.evaluate.intervals import SEED
 from posttrain.models.device import DeviceParams
-from posttrain.params.params import PARAMS_FILE, Params, at, read
+from posttrain.params.params_file import at, read
 from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
 from posttrain.rewards.catalog import (
     MEASURED,
@@ -26,8 +27,9 @@ from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.tables.columns import Split
+from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
+from posttrain.workspace import PARAMS_FILE
 
 Completions = Literal["none", "sampled", "full"]
 

@@ -16,7 +16,7 @@ from posttrain.errors import DataError
 from posttrain.evaluate.watch import LOSS, HeldoutWatch, Measure, Measured, Quantity, WatchRule
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
-from posttrain.params.listing import Listing
+from posttrain.settings.listing import Listing
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example, collate
 from posttrain.train.heldout import first_by_id

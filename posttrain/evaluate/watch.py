@@ -14,12 +14,12 @@ from torch import Tensor
 
 from posttrain.evaluate.intervals import Floats, failures_note
 from posttrain.evaluate.watch_rules import Evaluation, History, Verdict, mean_with_interval
+from posttrain.files import rounded
 from posttrain.models.master_weights import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.train.loop import TrainingRun, run_training
 from posttrain.train.metrics import MetricsLog
-from posttrain.workspace import rounded
 
 
 class WatchRule(Params):

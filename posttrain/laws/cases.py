@@ -20,7 +20,7 @@ from posttrain.algorithms.objective import (
 )
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.formulas.ragged import Ragged
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 OFF = Options(type="none")
 LONGEST = 9

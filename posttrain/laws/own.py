@@ -21,8 +21,8 @@ from posttrain.laws.examples import Example, Miss
 from posttrain.laws.laws import LAWS, Law
 from posttrain.laws.padded import PADDED_LAWS
 from posttrain.laws.padded_moved import forgets_old_policy
-from posttrain.params.params import check
-from posttrain.params.user_code import load_module
+from posttrain.settings.params import check
+from posttrain.settings.user_code import load_module
 
 Subject = Objective | PaddedLoss
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(6)]

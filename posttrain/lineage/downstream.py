@@ -13,7 +13,7 @@ from posttrain.lineage.query import parse_query
 from posttrain.lineage.runs import affected, model_made
 from posttrain.lineage.search import in_files, table_rows
 from posttrain.lineage.tree import Node, quoted
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.pipeline.digests import file_digest
 from posttrain.pipeline.orphaned_outputs import leftovers
 from posttrain.workspace import checkpoint_path, model_path

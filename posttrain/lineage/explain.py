@@ -12,6 +12,7 @@ import polars as pl
 
 from posttrain.errors import PipelineError
 from posttrain.evaluate.pairwise import rated_again
+from posttrain.files import rounded
 from posttrain.lineage.downstream import explain_place
 from posttrain.lineage.figures import Figure, Figures, is_number, shown_in
 from posttrain.lineage.lineage import Lineage
@@ -23,7 +24,6 @@ from posttrain.pipeline.digests import LOCK
 from posttrain.rollout import FAILED
 from posttrain.tables.curve import read_curve
 from posttrain.tables.store import read_results, read_table
-from posttrain.workspace import rounded
 
 SHOWN = 3
 HELDOUT = ("heldout", "best_step", "kept_step", "over_optimised_step")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import DataError, PosttrainError
-from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import STAGES, curve_runs, evaluated, group_of, stage_of
 from posttrain.pipeline.digests import recorded
 from posttrain.report.build import CURVE_POINTS
@@ -27,8 +27,9 @@ from posttrain.report.summary import (
     subtracted,
     trainings_in,
 )
+from posttrain.settings.params import did_you_mean
 from posttrain.tables.curve import Column, read_curve
-from posttrain.workspace import metrics_path
+from posttrain.workspace import PARAMS_FILE, metrics_path
 
 _NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
 _COLUMNS: Final = {"low": "score_low", "high": "score_high", "kl": "kl_k1", "accuracy": "heldout_accuracy"}

@@ -9,14 +9,13 @@ from typing import Any
 
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.lineage.user_text import cache_folder
-from posttrain.params.formats import read_yaml
-from posttrain.params.params import PARAMS_FILE
-from posttrain.params.user_code import is_import_path, own_file
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_manifest import FOLDER, read_code
 from posttrain.pipeline.digests import LOCK, Digests, listed
 from posttrain.pipeline.git import git, git_or_none
 from posttrain.pipeline.lock_shape import added_files, lock_stages
-from posttrain.workspace import CUSTOM
+from posttrain.settings.user_code import CUSTOM, is_import_path, own_file
+from posttrain.workspace import PARAMS_FILE
 
 LISTED = 6
 _PATTERN = "*.dvc"

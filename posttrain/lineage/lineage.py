@@ -13,7 +13,7 @@ import polars as pl
 from posttrain.errors import PosttrainError
 from posttrain.lineage.tree import NOT_STORED, Node
 from posttrain.measure.record import read_record, record_path
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.digests import LOCK, Digests, recorded
 from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.graph import value_at

@@ -13,13 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from posttrain.data.columns import ID_LENGTH
 from posttrain.errors import DataError
-from posttrain.params.params import PARAMS_FILE, load, read
+from posttrain.params.params_file import load, read
 from posttrain.params.stage_table import group_of
-from posttrain.tables.columns import ID_LENGTH
 from posttrain.tables.options import FileTable
 from posttrain.tables.readers import PLAIN, READERS, Columns, CsvDialect, file_part
 from posttrain.tables.sources import FilesRun, sources_by_key
+from posttrain.workspace import PARAMS_FILE
 
 LONG: Final = 20
 """Shorter texts, such as `yes`, are in other rows too: they are searched only if the row has no longer one."""

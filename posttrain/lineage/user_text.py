@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from posttrain.files import format_size
 from posttrain.params.stage_table import STAGES, Settings, group_of
-from posttrain.workspace import format_size, rollouts_path
+from posttrain.workspace import rollouts_path
 
 _GIVEN = ("data.files", "data.hub", "data.commands")
 LISTED = 6

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from posttrain.errors import ParamsError
-from posttrain.params.formats import read_yaml, texts_in
+from posttrain.params.yaml_files import read_yaml
+from posttrain.settings.plain import texts_in
 from posttrain.workspace import PARAMS_FILE
 
 SECRET: Final = re.compile(
@@ -78,7 +79,7 @@ def names_in_params() -> Iterator[str]:
     """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
     try:
         yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
-    except ParamsError:  # reported by what needs the file
+    except (ParamsError, ModuleNotFoundError):  # reported by what needs the file; the library alone reads no YAML
         return
 
 

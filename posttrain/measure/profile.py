@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from posttrain.files import atomic_path
 from posttrain.measure.phases import CLOCK
-from posttrain.workspace import atomic_path
 
 FOLDER: Final = Path("profiles")
 TRACED_STEPS: Final = 3

@@ -5,6 +5,7 @@ The record is the same in every clone on one machine, and so is dvc.lock: no tim
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.workspace import write_json
+from posttrain.files import write_json
 
 FOLDER: Final = Path("records")
 PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -66,8 +67,12 @@ def read_record(file: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide what a stage computes."""
-    return {"python": PYTHON} | {name: importlib.metadata.version(name) for name in PACKAGES}
+    """Return the versions of Python and of the installed packages that decide what a run computes."""
+    found = {"python": PYTHON}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # the library alone needs fewer
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def cpu_isa() -> str:

@@ -88,7 +88,10 @@ def _own_stacks() -> str:
 
 def _children() -> Iterator[str]:
     """Yield a line for each child process; those that can print their own stacks to stderr after it."""
-    import psutil
+    try:
+        import psutil
+    except ImportError:  # the library alone does not need it
+        return
 
     for child in psutil.Process().children(recursive=True)[:SHOWN]:
         try:

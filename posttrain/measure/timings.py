@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import resource
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -16,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.files import write_json
 from posttrain.measure.counts import count, counts
 from posttrain.measure.phases import CLOCK, NAMES, OTHER
 from posttrain.measure.record import read_record, record_path
 from posttrain.measure.text_table import text_table
-from posttrain.workspace import write_json
 
 FOLDER: Final = Path("timings")
 SHOWN: Final = 0.005
@@ -98,6 +97,8 @@ def timings_state() -> dict[str, Any]:
 
 def peak_mb() -> float:
     """Return the largest resident size of this process."""
+    import resource
+
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from posttrain.errors import ModelError
 from posttrain.models.forward.forward import backbone
 from posttrain.models.nf4 import Nf4Linear
-from posttrain.params.choices import OneOf, Options
-from posttrain.params.listing import Listing
+from posttrain.settings.choices import OneOf, Options
+from posttrain.settings.listing import Listing
 
 INSTALL = "Install the extra `lora`: python -m pip install -c constraints.txt peft accelerate"
 ADAPTER = "default"

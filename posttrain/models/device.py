@@ -9,19 +9,18 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 
 from posttrain.errors import ModelError
+from posttrain.files import free_memory
 from posttrain.measure.record import note
-from posttrain.params.params import Params
-from posttrain.params.renames import DEVICE, keys
-from posttrain.workspace import free_memory
+from posttrain.settings.params import Params
 
 AMPERE = (8, 0)
 """The capability from which a GPU has bfloat16 and torch's FlashAttention; torch emulates bfloat16 on older ones."""
@@ -39,7 +38,6 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 class DeviceParams(Params):
     """Where a stage computes, and how."""
 
-    renamed: ClassVar[Mapping[str, str]] = keys(DEVICE)
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one, else cpu")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, model_validator
 
-from posttrain.params.params import Params
-from posttrain.params.renames import SCRATCH, keys
+from posttrain.settings.params import Params
 
 
 class ScratchParams(Params):
     """The shape of a model from scratch (Qwen3's architecture, with experts Qwen3-MoE's)."""
 
-    renamed: ClassVar[Mapping[str, str]] = keys(SCRATCH)
     layers: int = Field(3, ge=1, le=1000, description="decoder layers")
     width: int = Field(64, ge=8, le=100_000, description="hidden size")
     heads: int = Field(2, ge=1, le=10_000, description="attention heads")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 import torch
 from torch import Tensor, nn
 
+from posttrain.distributed import world
 from posttrain.errors import ParamsError
-from posttrain.processes import world
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -23,9 +23,9 @@ from posttrain.errors import ParamsError
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.runs import OnlineParams, PolicyRun
 from posttrain.online.served_teacher import TeacherServer
-from posttrain.params.params import ONE, PARAMS_FILE, SEVERAL
 from posttrain.params.slots import NONE, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards
+from posttrain.settings.params import ONE, SEVERAL
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource, EpochSource, WrappedSource
@@ -33,6 +33,7 @@ from posttrain.train.examples import RowLimit
 from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Batch
 from posttrain.train.tokenize_tables import demonstrations
+from posttrain.workspace import PARAMS_FILE
 
 SERVED: Final = "served"
 """What a teacher of an endpoint is called that has no name."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from posttrain.data.splits import check_enough_prompts
+from posttrain.distributed import world
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, part_figures
 from posttrain.evaluate.watch import HeldoutWatch, Measure, Measured
-from posttrain.params.params import Params
 from posttrain.params.slots import model_of
-from posttrain.processes import world
 from posttrain.rewards.catalog import Metrics, Rewards, learned, refuse_metrics, with_metrics
 from posttrain.rewards.failures import MAX_FAILED, FailureLimit, wait_above
 from posttrain.rewards.reward import Context
@@ -30,7 +30,7 @@ from posttrain.sampling.sampler import (
     generate_rollouts,
     prompts_of,
 )
-from posttrain.tables.splits import check_enough_prompts
+from posttrain.settings.params import Params
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import row_variables

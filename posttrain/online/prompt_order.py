@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 
 LEAST_WEIGHT = 0.01
 """Of the largest possible 1/4: what is always or never passed comes back now and then."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from pydantic import Field
 
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example, WrappedSource
 from posttrain.train.step import Batch, concatenate, make_batch
 

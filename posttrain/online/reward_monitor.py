@@ -52,6 +52,9 @@ class RewardMonitor:
     ) -> None:
         """`compares`: whether a group of equal rewards has no gradient; `patience`: None never ends the run."""
         self._name, self._terms, self._compares, self._patience = name, terms, compares, patience
+        self.raises = True
+        """Whether the end of patience is an error; else it is a warning, and `ended` becomes true."""
+        self.ended = False
         self._unparsed = 0
         self._in_a_row = dict.fromkeys(FIXES, 0)
         self._groups = 0
@@ -90,7 +93,11 @@ class RewardMonitor:
             count = self._in_a_row[problem]
             if self._patience is not None and count >= self._patience:
                 what = f"{self._said(problem, count)}. The run ends, as patience = {self._patience}"
-                raise TrainingError(what=what, where=self._name, fix=FIXES[problem])
+                if self.raises:
+                    raise TrainingError(what=what, where=self._name, fix=FIXES[problem])
+                if not self.ended:
+                    self._warn(what, FIXES[problem])
+                self.ended = True
             if count == ROUNDS:
                 self._warn(self._said(problem, count), FIXES[problem])
 

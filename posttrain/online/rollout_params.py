@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from posttrain.online.prompt_order import PassRates
-from posttrain.params.params import Params
 from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.settings.params import Params
 
 
 class ReplayParams(Params):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import STEP_COLUMNS
+from posttrain.distributed import world
 from posttrain.errors import RewardError
 from posttrain.evaluate.intervals import FAILED_COUNT
 from posttrain.formulas.policy import k3
@@ -20,7 +21,6 @@ from posttrain.online.collect import Collect, Draw
 from posttrain.online.prompt_order import prompt_order
 from posttrain.online.reward_monitor import has_zero_variance
 from posttrain.online.rollout_params import Renewal, RolloutParams
-from posttrain.processes import world
 from posttrain.rewards.usage import USED, judge_metrics
 from posttrain.rollout import FAILED, Prompt, Rollout
 from posttrain.train.batch_sources import BatchSource, prefixed, under

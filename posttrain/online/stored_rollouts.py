@@ -11,11 +11,11 @@ from typing import Any
 import polars as pl
 import torch
 
+from posttrain.data.columns import KEPT
 from posttrain.errors import VERIFY, DataError
 from posttrain.online.rollout_log import FORMAT, SUMMARY
-from posttrain.params.formats import check_format
 from posttrain.rollout import Kept, Prompt, Rollout, Score, TokenRow, stored_value
-from posttrain.tables.columns import KEPT
+from posttrain.settings.plain import check_format
 from posttrain.tables.store import DECODE_ERRORS, read_table
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from posttrain.algorithms.policy_config import TrpoOptions
+from posttrain.distributed import world
 from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.logp import exact_kl
-from posttrain.processes import world
 from posttrain.text.packing import PackedRows, pack
 from posttrain.train.loop import TrainingParams
 from posttrain.train.step import StepClosure

@@ -11,16 +11,18 @@ from typing import Any, Final
 import polars as pl
 
 import posttrain
+from posttrain.data.columns import digest
 from posttrain.errors import DataError, ParamsError
+from posttrain.files import read_finite_json
 from posttrain.outside import inspect_child
 from posttrain.outside.tool import Tool
-from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.params_file import read
 from posttrain.params.slots import NONE, table_of
 from posttrain.params.stage_table import Settings, curve_runs, group_of, policies
 from posttrain.rollout import FAILED
-from posttrain.tables.columns import digest
+from posttrain.settings.params import did_you_mean
 from posttrain.tables.store import read_table
-from posttrain.workspace import read_finite_json, rollouts_path
+from posttrain.workspace import PARAMS_FILE, rollouts_path
 
 TOOL: Final = Tool("inspect_ai", "Inspect AI", "0.3", "inspect")
 WHERE: Final = "posttrain show inspect"

@@ -11,18 +11,20 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field, field_validator
 
+from posttrain.data.columns import COLUMNS, with_ids
 from posttrain.errors import ParamsError
+from posttrain.files import is_outside
 from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.adapter_files import is_adapter
 from posttrain.models.files.store import load_model, save_model
 from posttrain.outside import lm_eval_child
 from posttrain.outside.tool import Tool
-from posttrain.params.params import PARAMS_FILE, Params, did_you_mean
 from posttrain.params.slots import model_slot
-from posttrain.tables.columns import COLUMNS, with_ids
+from posttrain.settings.params import Params, did_you_mean
+from posttrain.settings.user_code import CUSTOM
 from posttrain.text.chat import DATE
-from posttrain.workspace import CUSTOM, is_outside
+from posttrain.workspace import PARAMS_FILE
 
 TOOL: Final = Tool("lm_eval", "lm-eval", "0.4.13", "lm-eval")
 FIX: Final = "Read the end of its output; without a network only tasks whose data is on this machine can run"

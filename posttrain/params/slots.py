@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from posttrain.errors import ParamsError
-from posttrain.params.params import PARAMS_FILE
-from posttrain.workspace import is_outside, model_path, table_path
+from posttrain.files import is_outside
+from posttrain.workspace import PARAMS_FILE, model_path, table_path
 
 NONE = "none"
 """What an optional slot says when it is not used: DVC needs every slot to be written out."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_digest import normalised
 from posttrain.pipeline.code_manifest import CODE, FOLDER, code_path, read_code
 from posttrain.pipeline.digests import LOCK, listed

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from posttrain.files import atomic_path
 from posttrain.pipeline.digests import Digests, dvc_lock, folder_bytes, read_lock
 from posttrain.pipeline.fsync import cache_folder, cached, object_path, sync
 from posttrain.pipeline.graph import Pipeline
-from posttrain.workspace import atomic_path
 
 READ_ONLY = 0o444
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.params.formats import read_yaml
+from posttrain.files import is_outside
 from posttrain.params.stage_table import STAGES, Settings, group_of
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.graph import value_at
-from posttrain.workspace import CUSTOM, PARAMS_FILE, is_outside
+from posttrain.settings.user_code import CUSTOM
+from posttrain.workspace import PARAMS_FILE
 
 GRAPH: Final = Path("dvc.yaml")
 GROUP: Final = re.compile(r"\$\{([\w.]+)\}")
@@ -47,7 +49,7 @@ def check_input_names(stage: str | None = None) -> None:
     for folder, where, named in _named(settings, stage):
         name, kind = named.rsplit("/", 1) if folder == "data" and "/" in named else (named, "")
         if named != UNUSED and name not in outputs[folder]:
-            from posttrain.params.params import did_you_mean  # pydantic is slow to import
+            from posttrain.settings.params import did_you_mean  # pydantic is slow to import
 
             removed = Path(folder, name).exists()
             reason = "the run that made it was removed or renamed" if removed else f"no run makes it ({folder}/)"

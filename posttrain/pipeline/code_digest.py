@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
-from posttrain.params.listing import tables
+from posttrain.files import write_text
 from posttrain.pipeline.digests import SETTLED_NS, Mark, boot, mark
-from posttrain.workspace import write_text
+from posttrain.settings.listing import tables
 
 KEPT: Final = Path(".dvc/tmp/outlines.json")
 SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})

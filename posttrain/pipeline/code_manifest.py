@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
+from posttrain.files import is_outside, write_json
+from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import PYTHON
-from posttrain.params.formats import read_yaml, texts_in
-from posttrain.params.listing import listed_modules
 from posttrain.params.seeds import SEED, shared_seed
 from posttrain.params.stage_table import STAGES, group_of
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.package_pin import check_installed
-from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE, is_outside, write_json
+from posttrain.settings.listing import listed_modules
+from posttrain.settings.plain import texts_in
+from posttrain.settings.user_code import CUSTOM
+from posttrain.workspace import PARAMS_FILE
 
 CODE: Final = "code"
 """The stage that writes code/."""
@@ -31,10 +35,11 @@ PROMPTS: Final = "/prompts"
 UNCOUNTED: Final = (
     "posttrain.__main__",
     "posttrain.commands",
+    "posttrain.isolation.library",
     "posttrain.measure",
-    "posttrain.params.listing",
-    "posttrain.params.other_names",
-    "posttrain.params.trl_names",
+    "posttrain.settings.listing",
+    "posttrain.settings.other_names",
+    "posttrain.settings.trl_names",
     "posttrain.pipeline",
     "posttrain.processes.agreement",
     "posttrain.processes.children",

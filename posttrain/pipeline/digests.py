@@ -14,8 +14,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from posttrain.files import write_json
 from posttrain.pipeline.lock_shape import lock_stages
-from posttrain.workspace import write_json
 
 LOCK: Final = "dvc.lock"
 KEPT: Final = Path(".dvc/tmp/digests.json")

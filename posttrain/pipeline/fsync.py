@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from posttrain.files import atomic_path, fsync
 from posttrain.pipeline.digests import LOCK, SETTLED_NS, boot, listed, recorded
-from posttrain.workspace import atomic_path, fsync
 
 SYNCED: Final = Path(".dvc/tmp/synced")
 """The boot id; its time is when the last sync began."""

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
-from posttrain.params.formats import merge, read_yaml
+from posttrain.params.yaml_files import read_yaml
+from posttrain.settings.plain import merge
 from posttrain.workspace import PARAMS_FILE
 
 DVC_YAML: Final = "dvc.yaml"

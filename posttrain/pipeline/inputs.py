@@ -15,16 +15,18 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from posttrain.errors import VERIFY, PipelineError, PosttrainError, shortened
+from posttrain.isolation.library import LIBRARY
 from posttrain.measure.phases import CLOCK
-from posttrain.params.formats import read_yaml
 from posttrain.params.seeds import SEED
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_manifest import CODE, Code, Library, check_loaded, code_path, differences, read_code
 from posttrain.pipeline.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.fsync import sync
 from posttrain.pipeline.graph import changed
 from posttrain.pipeline.package_pin import check_installed
 from posttrain.pipeline.run_records import is_record
-from posttrain.workspace import CUSTOM, LIBRARY, PARAMS_FILE
+from posttrain.settings.user_code import CUSTOM
+from posttrain.workspace import PARAMS_FILE
 
 GRAPH: Final = "dvc.yaml"
 PARAMS: Final = "params.yaml"

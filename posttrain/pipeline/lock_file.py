@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PipelineError
+from posttrain.files import write_text
 from posttrain.pipeline.digests import dvc_lock
 from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.repair_dvc import LOCK, in_conflict, lock_entries
-from posttrain.workspace import write_text
 
 Entries = dict[str, dict[str, Any]]
 

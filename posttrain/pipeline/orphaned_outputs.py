@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from posttrain.params.params import read
+from posttrain.locks import remove_unlocked
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import STAGES, Settings, Stage, group_of, model_runs
 from posttrain.pipeline.digests import dvc_lock
 from posttrain.pipeline.lock_file import read_entries, write_entries
-from posttrain.workspace import checkpoint_path, metrics_path, model_path, plot_path, remove_unlocked, rollouts_path
+from posttrain.workspace import checkpoint_path, metrics_path, model_path, plot_path, rollouts_path
 
 Leftovers = dict[str, list[str]]
 """Stage of a removed run -> its outputs and checkpoints that still exist and belong to no other run."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
-from posttrain.workspace import LIBRARY
+from posttrain.isolation.library import LIBRARY
 
 PINNED: Final = Path("posttrain.lock")
 """Only a project has it: a checkout runs its own code, which DVC sees."""

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.measure.record import read_record, record_path
-from posttrain.params.formats import flattened, read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, differences, read_code
 from posttrain.pipeline.digests import Digests, read_settled
 from posttrain.pipeline.graph import NOT_SET, Pipeline, changed, value_at
 from posttrain.pipeline.run_records import RunRecords, is_record
+from posttrain.settings.plain import flattened
 from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"

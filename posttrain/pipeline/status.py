@@ -16,7 +16,7 @@ from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.measure.progress import clock
 from posttrain.measure.stage_log import log_path
 from posttrain.measure.timings import read_timings, timings_path
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.cache_gaps import gap_words
 from posttrain.pipeline.code_manifest import CODE, is_current
 from posttrain.pipeline.dvc_index import readable_index

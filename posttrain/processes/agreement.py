@@ -7,13 +7,14 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
+from posttrain.distributed import world
 from posttrain.errors import PipelineError
-from posttrain.params.formats import read_yaml
+from posttrain.files import write_text
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline import inputs
 from posttrain.pipeline.graph import changed
-from posttrain.processes import world
 from posttrain.processes.schedulers import LOCAL
-from posttrain.workspace import PARAMS_FILE, checkpoint_path, write_text
+from posttrain.workspace import PARAMS_FILE, checkpoint_path
 
 MOST: Final = 4
 """Differences between two hosts that an error names."""

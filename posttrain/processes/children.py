@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from posttrain.errors import PipelineError
+from posttrain.isolation.library import library_environment
 from posttrain.processes.schedulers import LOCAL, MEETING, RANK, SIZE, is_ranked, is_scheduled, read_slurm
-from posttrain.workspace import library_environment
 
 PARENT: Final = "POSTTRAIN_PARENT"
 """Environment of a process of a run: the process that started it."""

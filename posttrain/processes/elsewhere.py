@@ -10,10 +10,11 @@ import subprocess
 import sys
 
 from posttrain.errors import PipelineError
+from posttrain.isolation.library import library_environment
 from posttrain.processes.children import RESUME
 from posttrain.processes.launch import own_command
 from posttrain.processes.schedulers import LAUNCH, is_scheduled, processes_of
-from posttrain.workspace import failure_path, library_environment
+from posttrain.workspace import failure_path
 
 PR_SET_PDEATHSIG = 1
 """Of <linux/prctl.h>: the signal that a process gets when its parent ends."""

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
+from posttrain.isolation.library import library_command
+from posttrain.locks import held_folder
 from posttrain.measure.terminal import finish_streams
 from posttrain.processes.children import (
     FOLDER,
@@ -33,7 +35,7 @@ from posttrain.processes.children import (
     remove_after_parent,
 )
 from posttrain.processes.schedulers import GLOO, LOCAL, MEETING, RANK, check_size, is_ranked, is_scheduled, network
-from posttrain.workspace import PARAMS_FILE, held_folder, library_command
+from posttrain.workspace import PARAMS_FILE
 
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 """With this variable of torchrun, the groups of a process that a run starts, as vLLM's, would use torchrun's store."""
@@ -112,7 +114,7 @@ def start(name: str, processes: int, device: str) -> None:
         follow()
         _meet(name, processes, _device(device, int(os.environ.get(LOCAL, "0"))))
         return
-    from posttrain.processes.world import connect
+    from posttrain.distributed.world import connect
 
     device = _device(device, 0, processes)
     _RUN.append(run := _Run(name))
@@ -127,8 +129,8 @@ def start(name: str, processes: int, device: str) -> None:
 
 def _meet(name: str, processes: int, device: str) -> None:
     """Meet the other processes, which another process or a scheduler has started as it has this one."""
+    from posttrain.distributed.world import connect
     from posttrain.processes.agreement import check_hosts
-    from posttrain.processes.world import connect
 
     scheduled = is_scheduled()
     os.environ |= network() if scheduled else {}

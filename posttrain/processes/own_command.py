@@ -16,9 +16,10 @@ from typing import Final
 from pydantic import Field
 
 from posttrain.errors import ParamsError, PipelineError
+from posttrain.files import is_outside
 from posttrain.isolation.command import run_command
-from posttrain.params.params import Params
-from posttrain.workspace import PARAMS_FILE, is_outside
+from posttrain.settings.params import Params
+from posttrain.workspace import PARAMS_FILE
 
 PASSED: Final = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",

@@ -10,8 +10,8 @@ from itertools import cycle
 from typing import Final, TypeVar
 
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import STAGES, group_of
+from posttrain.params.yaml_files import read_yaml
 from posttrain.workspace import PARAMS_FILE
 
 RANK, SIZE, LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"

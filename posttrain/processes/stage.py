@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from posttrain.errors import FREE_MEMORY, ParamsError, PosttrainError, from_system, lacks_resources
+from posttrain.files import write_text
 from posttrain.measure.masking import masked
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.record import record_path, write_record
@@ -34,7 +35,7 @@ from posttrain.pipeline.status import left, place
 from posttrain.processes.elsewhere import start_elsewhere
 from posttrain.processes.launch import abandon, end, end_failed, explained_deaths, on_death
 from posttrain.processes.schedulers import LOCAL, check_size, is_scheduled, is_worker, processes_of
-from posttrain.workspace import failure_path, lock_stage, remove_committed, write_text
+from posttrain.workspace import failure_path, lock_stage, remove_committed
 
 ORPHAN_CHECK_S = 0.5
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")

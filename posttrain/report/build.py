@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from posttrain.files import write_json, write_text
 from posttrain.measure.phases import phase
-from posttrain.params.formats import texts_in
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import Settings, group_of, model_runs
 from posttrain.report.curves import curves, curves_csv, evaluations
 from posttrain.report.decision import Decision, decide
@@ -58,9 +58,10 @@ from posttrain.report.tables import (
 )
 from posttrain.report.watched_metrics import about, health
 from posttrain.report.wrong import Asked, wrong_rows
+from posttrain.settings.plain import texts_in
 from posttrain.tables.leaks import leaks_of, tables_under
 from posttrain.tables.store import write_parquet
-from posttrain.workspace import metrics_path, write_json, write_text
+from posttrain.workspace import metrics_path
 
 DATA = Path("data")
 SAMPLES, PAGE = Path("report/samples.parquet"), Path("report/report.html")

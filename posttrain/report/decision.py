@@ -16,10 +16,10 @@ from posttrain.compare.settings import Setting, grouped, mean_score
 from posttrain.compare.statistics import Finding
 from posttrain.errors import PipelineError
 from posttrain.evaluate.intervals import FAILED_COUNT
-from posttrain.params.params import did_you_mean
 from posttrain.params.stage_table import Settings
 from posttrain.report.policies import Policy, reference
 from posttrain.report.summary import BOUNDS, FELL, GAIN, Figures, figures_of, is_read
+from posttrain.settings.params import did_you_mean
 
 
 @dataclass(frozen=True)

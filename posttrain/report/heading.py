@@ -16,11 +16,12 @@ from posttrain.measure.record import FOLDER as RECORDS
 from posttrain.measure.record import read_record
 from posttrain.measure.timings import FOLDER as TIMINGS
 from posttrain.measure.timings import of_this_run
-from posttrain.params.formats import flattened, read_yaml
-from posttrain.params.params import PARAMS_FILE
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.git import git_or_none
 from posttrain.pipeline.graph import NOT_SET, changed
 from posttrain.report.markup import Markup, element, figures
+from posttrain.settings.plain import flattened
+from posttrain.workspace import PARAMS_FILE
 
 PAGE_SO_FAR = "logs/report.html"
 """The page that `posttrain show report` writes."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.errors import ParamsError
-from posttrain.params.params import at
+from posttrain.params.params_file import at
 from posttrain.report.markup import Markup, element
 from posttrain.rollout import stored_value
 from posttrain.tables.store import DECODE_ERRORS, decode

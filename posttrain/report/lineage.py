@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from posttrain.params.formats import flattened
+from posttrain.data.columns import canonical, digest
 from posttrain.params.stage_table import STAGES, Settings, curve_runs, group_of, model_runs, policies
 from posttrain.report.policies import Policy, prompt_ids, read_json
-from posttrain.tables.columns import canonical, digest
+from posttrain.settings.plain import flattened
 from posttrain.workspace import metrics_path
 
 INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")

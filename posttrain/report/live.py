@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from posttrain.errors import PosttrainError
-from posttrain.params.params import PARAMS_FILE, read
+from posttrain.params.params_file import read
 from posttrain.pipeline.digests import LOCK, Mark, mark
 from posttrain.pipeline.graph import Pipeline
 from posttrain.pipeline.running import RWLOCK, running_stages
@@ -31,6 +31,7 @@ from posttrain.report.markup import Markup, element
 from posttrain.report.page import page
 from posttrain.report.stale_results import staleness
 from posttrain.serve.loopback import HOST, listening
+from posttrain.workspace import PARAMS_FILE
 
 SHOWN: Final = ("plots", "results", "metrics", "records", PARAMS_FILE, LOCK, str(RWLOCK))
 """The files and folders that the page is made from."""

@@ -11,10 +11,10 @@ from posttrain.compare.paired import against
 from posttrain.compare.settings import Flat, differing, meaning_of
 from posttrain.errors import PosttrainError
 from posttrain.measure.text_table import text_table
-from posttrain.params.formats import flattened
 from posttrain.params.stage_table import Settings, group_of, policies, runs_of
 from posttrain.report.policies import Policy, check_recorded, output_digests, read_policy
 from posttrain.report.summary import GAIN, part_cell, shown_parts
+from posttrain.settings.plain import flattened
 
 LEFT_OUT = ("score", "score_low", "score_high", "kl_k1", "kl_k3", "greedy", "parsed", "truncated")
 """Figures that have a column of their own, or say nothing beside the score."""

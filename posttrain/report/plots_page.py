@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import vl_convert
-
 from posttrain.errors import PipelineError
 
 PAGE = Path(".dvc") / "plots_page.html"
@@ -37,6 +35,8 @@ SCRIPTS
 
 def page() -> str:
     """Return the whole page with vega, vega-lite and vega-embed inside."""
+    import vl_convert
+
     scripts = vl_convert.javascript_bundle(GLOBALS, vl_version=vegalite_5())
     for mark in ("</script", "<!--", "{plot_divs}", "{refresh_tag}", "{scripts}"):
         if mark in scripts:
@@ -64,6 +64,8 @@ def install(root: Path) -> Path:
 
 def vegalite_5() -> str:
     """DVC's plot templates are written for vega-lite 5."""
+    import vl_convert
+
     versions = [tuple(int(part) for part in version.split(".")) for version in vl_convert.get_vegalite_versions()]
     return ".".join(str(part) for part in max(version for version in versions if version[0] == 5))
 

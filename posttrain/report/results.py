@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from posttrain.measure.text_table import text_table
-from posttrain.params.formats import flattened
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import Settings, group_of, model_runs, section_of
 from posttrain.report.curves import evaluations
 from posttrain.report.decision import decide
@@ -33,6 +32,7 @@ from posttrain.report.summary import (
     trainings,
     verdict,
 )
+from posttrain.settings.plain import flattened
 
 WIDTH = 100
 _INTERVALS = (

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.errors import shortened
-from posttrain.params.params import PARAMS_FILE, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import Settings, evaluated, group_of
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.reasons import Reasons
 from posttrain.pipeline.running import running_stages
-from posttrain.workspace import failure_path, metrics_path
+from posttrain.workspace import PARAMS_FILE, failure_path, metrics_path
 
 NOT_RUN = "not run yet"
 LONGEST = 300

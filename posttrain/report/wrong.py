@@ -9,11 +9,11 @@ import polars as pl
 
 from posttrain.errors import PosttrainError
 from posttrain.params.stage_table import Settings, group_of
-from posttrain.params.user_code import is_import_path
 from posttrain.report.policies import Policy
 from posttrain.rewards.catalog import MEASURED, SCORE, metric_settings, term
 from posttrain.rewards.reward import Each, score_one
 from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow, stored_value
+from posttrain.settings.user_code import is_import_path
 from posttrain.tasks.task import load_task
 
 RIGHT, WRONG, UNREADABLE, FAILURE, SCORED = "right", "wrong answer", "no readable answer", "failed", "scored"

@@ -1,7 +1,7 @@
 """Rewards: what scores a completion. For a reward of your own: `from posttrain.rewards import Params, Score, rule`."""
 
-from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, rule
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.params import Params
 
 __all__ = ["Context", "Examples", "NoOptions", "Params", "Prompt", "Reward", "Rollout", "Score", "rule"]

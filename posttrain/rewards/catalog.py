@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.listing import Listing
-from posttrain.params.params import PARAMS_FILE, check, did_you_mean
 from posttrain.params.slots import NONE
-from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, WeightedReward, weights
+from posttrain.settings.listing import Listing
+from posttrain.settings.params import check, did_you_mean
+from posttrain.settings.user_code import is_import_path, load_object
+from posttrain.workspace import PARAMS_FILE
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""

@@ -16,12 +16,12 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from posttrain.errors import RewardError
 from posttrain.measure.record import note
-from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Examples, Reward, ScoreFn
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sandbox.command import Command
 from posttrain.sandbox.parent import Limits, Sandbox, SandboxError, SandboxFailed
 from posttrain.sandbox.verdicts import Verdict, judged
+from posttrain.settings.params import Params
 
 _BLOCK: Final = re.compile(r"^([ \t]*)```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 _FUTURE: Final = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*(?:from __future__ import [^\n]*(?:\n|\Z))+")

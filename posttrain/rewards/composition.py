@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from posttrain.params.params import Params
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.scorable import known_completions, why_not_scorable
 from posttrain.rewards.score import Composed, RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
+from posttrain.settings.params import Params
 
 
 def _two_or_more(terms: dict[str, WeightedReward]) -> dict[str, WeightedReward]:

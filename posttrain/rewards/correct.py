@@ -10,10 +10,10 @@ from typing import Final, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from posttrain.errors import excerpt
-from posttrain.params.listing import Listing
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number, missing_number, why_no_number
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.listing import Listing
 
 Answer = Literal["numeric", "math", "choice", "exact", "regex"]
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import regex
 
 from posttrain.errors import RewardError
-from posttrain.params.params import did_you_mean
+from posttrain.settings.params import did_you_mean
 
 INSTALL: Final = "Install the extra `languages`: python -m pip install -c constraints.txt py3langid"
 SHORTEST: Final = 30

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from posttrain.params.params import Params
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Prompt, Rollout
+from posttrain.settings.params import Params
 from posttrain.tasks.instructions.checks import fault, followed
 
 

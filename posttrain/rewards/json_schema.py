@@ -19,11 +19,12 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
 from posttrain.errors import excerpt
-from posttrain.params.params import Params
+from posttrain.files import is_outside
 from posttrain.rewards.patterns import matches, valid_pattern
 from posttrain.rewards.reward import Examples, rule
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.workspace import CUSTOM, is_outside
+from posttrain.settings.params import Params
+from posttrain.settings.user_code import CUSTOM
 
 DEEPEST: Final = 64
 """JSON that is nested deeper is not read, so that recursion without end can only be the schema's."""

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 import regex
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from posttrain.params.params import Params, did_you_mean
 from posttrain.rewards.detector import share_in
 from posttrain.rewards.format import as_tuple
 from posttrain.rewards.reward import rule
 from posttrain.rewards.words import UNSPACED
 from posttrain.rollout import Rollout, Score
+from posttrain.settings.params import Params, did_you_mean
 
 KNOWN: Final = (
     *("arabic", "armenian", "bengali", "cyrillic", "devanagari", "ethiopic", "georgian", "greek", "gujarati"),

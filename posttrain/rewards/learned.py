@@ -20,10 +20,10 @@ from posttrain.models.files.store import load_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
 from posttrain.models.master_weights import frozen_on
-from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
 from posttrain.rollout import Rollout, Score, TokenRow
+from posttrain.settings.params import Params
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import micro_batches, pack

@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, Reward, ScoreFn, rule
 from posttrain.rollout import Ids, Rollout, Score
+from posttrain.settings.params import Params
 
 
 def completion_ids(rollout: Rollout) -> Ids:

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from posttrain.params.params import Params
 from posttrain.rollout import Score
+from posttrain.settings.params import Params
 
 _DIGITS = r"([-\u2212]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _NUMBER = rf"{_DIGITS}\.?\s*\Z"

@@ -10,9 +10,9 @@ import regex
 from pydantic import AfterValidator, Field
 
 from posttrain.errors import excerpt
-from posttrain.params.params import Params
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Rollout, Score
+from posttrain.settings.params import Params
 
 SECONDS: Final = 1.0
 """CPU time that one match may take. The package `regex` can be interrupted; `re` of the standard library cannot."""

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from posttrain.params.params import Params
 from posttrain.rewards.length import NO_TOKENS, completion_ids
 from posttrain.rewards.reward import rule
 from posttrain.rewards.words import pieces
 from posttrain.rollout import Rollout, Score
+from posttrain.settings.params import Params
 
 
 class RepetitionOptions(Params):

@@ -13,9 +13,9 @@ from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from posttrain.errors import PosttrainError, excerpt, shortened
 from posttrain.measure.masking import masked
-from posttrain.params.params import Params
-from posttrain.params.user_code import place_in_workspace
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.params import Params
+from posttrain.settings.user_code import place_in_workspace
 
 if TYPE_CHECKING:
     from posttrain.models.device import Runtime

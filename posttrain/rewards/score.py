@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from posttrain.distributed import world
 from posttrain.errors import PosttrainError, RewardError
 from posttrain.measure.phases import phase
-from posttrain.params.params import Params
-from posttrain.processes import world
 from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded, raised
 from posttrain.rewards.scorable import NOT_JUDGED, why_not_scorable
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
+from posttrain.settings.params import Params
 from posttrain.tasks.task import load_task
 
 PAUSE_S = 5.0

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import Field
 
 from posttrain.errors import RewardError
-from posttrain.params.params import Params
 from posttrain.rewards.reward import WeightedReward, rule
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.params import Params
 from posttrain.tasks.task import load_task
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.data.columns import Kind, canonical
 from posttrain.errors import excerpt
 from posttrain.rewards.correct import CorrectOptions, correct
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import Unread, why_not_scorable
 from posttrain.rollout import Prompt
-from posttrain.tables.columns import Kind, canonical
 
 SHOWN: Final = 5
 _TERM: Final = WeightedReward(type="correct", reward=correct, options=CorrectOptions())

@@ -24,9 +24,10 @@ from typing import Any, TextIO
 from posttrain.errors import PosttrainError
 from posttrain.measure.stall import print_stacks_on_signal
 from posttrain.measure.terminal import make_streams_safe
-from posttrain.params.params import PARAMS_FILE, check
 from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.settings.params import check
+from posttrain.workspace import PARAMS_FILE
 
 PR_SET_PDEATHSIG = 1
 Answer = Callable[[Any], dict[str, Any]]

@@ -11,16 +11,16 @@ from typing import Any
 from posttrain import errors
 from posttrain.errors import RewardError
 from posttrain.isolation.child import Child, DiedError, TooSlowError
+from posttrain.isolation.library import library_command, library_environment
 from posttrain.isolation.pool import Pool
 from posttrain.measure.masking import names_in_params, secret_variables
-from posttrain.params.formats import texts_in
-from posttrain.params.params import Params
-from posttrain.params.user_code import is_import_path
 from posttrain.processes.own_command import PASSED
 from posttrain.rewards import worker
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Rollout, Score, Status
-from posttrain.workspace import library_command, library_environment
+from posttrain.settings.params import Params
+from posttrain.settings.plain import texts_in
+from posttrain.settings.user_code import is_import_path
 
 START_SECONDS = 120.0
 """For the imports of a worker process."""

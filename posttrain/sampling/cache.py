@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, cast
 import polars as pl
 import torch
 
+from posttrain.files import remove_oldest, write_text
 from posttrain.measure.record import cpu_isa, versions
 from posttrain.models.device import DeviceParams
 from posttrain.pipeline.code_manifest import Library
@@ -29,7 +30,7 @@ from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledM
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
 from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
-from posttrain.workspace import main_root, remove_oldest, write_text
+from posttrain.workspace import main_root
 
 CACHE_BYTES: Final = 2_000_000_000
 """The size of the cache; the least recently used files beyond it are removed."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.distributed import world
 from posttrain.models.sharding import whole
-from posttrain.processes import world
 from posttrain.rollout import Kept
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 from pydantic import Field
 
 from posttrain.models.device import Runtime
-from posttrain.params.listing import Listing
 from posttrain.processes.schedulers import HOSTS, server_hosts
 from posttrain.sampling.sampler import Capability, Sampler, SamplingParams
+from posttrain.settings.listing import Listing
 from posttrain.text.chat import ChatText
 
 EngineName = Literal["builtin", "vllm"]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from posttrain.distributed import world
 from posttrain.isolation.child import DiedError, TooSlowError
 from posttrain.isolation.pool import Pool
-from posttrain.params.user_code import is_import_path
-from posttrain.processes import world
 from posttrain.rewards import worker
 from posttrain.rewards.workers import worker_pool
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.settings.user_code import is_import_path
 from posttrain.tasks.step import Step, StepFailure, take_step
 from posttrain.tasks.task import Task, load_task
 from posttrain.text.chat import ChatText

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Final, Literal
 import polars as pl
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from posttrain.data.columns import CONTROL, VARIABLES, Kind, with_ids
 from posttrain.errors import DataError
 from posttrain.models.device import DeviceParams
-from posttrain.params.params import Params
 from posttrain.params.slots import model_slot, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
@@ -27,7 +27,7 @@ from posttrain.rollout import Rollout
 from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.step_labels import LabelledStep, StepLabels
-from posttrain.tables.columns import CONTROL, VARIABLES, Kind, with_ids
+from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 MAX_LOG_ODDS = 700.0

@@ -15,9 +15,9 @@ from torch import Tensor
 from posttrain.errors import ParamsError
 from posttrain.measure.phases import phase
 from posttrain.models.device import free_bytes
-from posttrain.params.params import Params
 from posttrain.rollout import Kept, Prompt, Rollout
 from posttrain.sampling.episodes import Episodes, first_turn
+from posttrain.settings.params import Params
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from posttrain.params.params import Params
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.steps import step_ends, steps_of
 from posttrain.rollout import Rollout
 from posttrain.sampling.episodes import first_turn
 from posttrain.sampling.sampler import Completion, Request, Sampler, SamplingParams
+from posttrain.settings.params import Params
 from posttrain.text.chat import ChatText
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -254,6 +253,8 @@ class Sandbox:
 @contextlib.contextmanager
 def sealed(text: str) -> Iterator[int]:
     """A file in memory that nobody can change."""
+    import fcntl
+
     number = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(text.encode("utf-8", "surrogatepass"))

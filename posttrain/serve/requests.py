@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from posttrain.errors import ParamsError
-from posttrain.params.params import Params, check
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.serve.policy import Answer, Answers, Job, Policy, Scored
+from posttrain.settings.params import Params, check
 
 ROWS = 64
 """Completions decoded at a time."""

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.data.columns import Kind
+from posttrain.data.layouts import NoLayoutError, convert_all, layout_names, table_of, wanted_columns
+from posttrain.data.shown import printable, short_repr
+from posttrain.data.turns import RowError
 from posttrain.errors import DataError
-from posttrain.params.params import did_you_mean
-from posttrain.tables.columns import Kind
-from posttrain.tables.failures import printable, short_repr
+from posttrain.files import format_size, free_memory
+from posttrain.settings.params import did_you_mean
 from posttrain.tables.find_files import Parts
-from posttrain.tables.layouts import NoLayoutError, convert_all, layout_names, table_of, wanted_columns
 from posttrain.tables.readers import Columns, Part, Row
 from posttrain.tables.source_columns import ColumnOptions
-from posttrain.tables.turns import RowError
-from posttrain.workspace import format_size, free_memory
 
 ORIGIN: Final = ("file", "line")
 """The columns that say where a row came from."""

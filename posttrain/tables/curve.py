@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from posttrain.errors import DataError
-from posttrain.workspace import atomic_path
+from posttrain.files import atomic_path
 
 Column = list[float | None]
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
-from posttrain.errors import excerpt, shortened
-from posttrain.params.params import did_you_mean
-from posttrain.tables.columns import COLUMNS, OPTIONAL, Kind
+from posttrain.data.columns import COLUMNS, OPTIONAL, Kind
+from posttrain.data.shown import printable, short_repr
+from posttrain.errors import shortened
+from posttrain.settings.params import did_you_mean
 
 if TYPE_CHECKING:
     from pandera.errors import SchemaError
@@ -81,18 +82,6 @@ def failure_lines(
         f"{place(row)}, {failure.column} = {short_repr(frame[failure.column][row])}: {failure.rule}"
         for row, failure in listed
     ]
-
-
-def short_repr(value: Any) -> str:
-    """Return a value in few characters, on one line."""
-    if isinstance(value, pl.Series):
-        value = value.to_list()
-    return excerpt(value[:300] if isinstance(value, str | list) else value)
-
-
-def printable(text: str) -> str:
-    """Return the text with control characters and surrogates escaped, so that a terminal can print it."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def first_line(error: BaseException) -> str:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from posttrain.data.shown import printable
+from posttrain.data.splits import SPLIT_NAMES
 from posttrain.errors import DataError
-from posttrain.tables.failures import first_line, printable
+from posttrain.files import is_outside
+from posttrain.tables.failures import first_line
 from posttrain.tables.readers import PLAIN, READERS, CsvDialect, Part, file_part
-from posttrain.tables.splits import SPLIT_NAMES
-from posttrain.workspace import is_outside
 
 Parts = dict[str, list[Part]]
 """The source's name of a split -> its files or Hub tables."""

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from posttrain.tables.columns import Kind
+from posttrain.data.columns import Kind
+from posttrain.data.layouts import wanted_columns
 from posttrain.tables.conversion import read_parts
 from posttrain.tables.find_files import FileFinder, Parts
-from posttrain.tables.layouts import wanted_columns
 from posttrain.tables.options import FileTable, Source, most_dropped
 from posttrain.tables.readers import Columns, Numbered, Part
 from posttrain.tables.user_data import ReadSource, named_splits, tried

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.data.columns import Kind
 from posttrain.errors import excerpt
-from posttrain.tables.columns import Kind
 from posttrain.tables.store import DECODE_ERRORS
 from posttrain.workspace import table_path
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from posttrain.tables.columns import TURNS, Kind
+from posttrain.data.columns import TURNS, Kind
 
 _TEXTS: Final = 8192
 _BYTES: Final = 2**21

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from posttrain.params.params import ONE, SEVERAL, Params
+from posttrain.settings.params import ONE, SEVERAL, Params
 from posttrain.tables.readers import CsvDialect
 from posttrain.tables.source_columns import ColumnOptions
 from posttrain.tables.user_splits import SplitOptions

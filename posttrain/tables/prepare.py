@@ -8,12 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
+from posttrain.data.columns import Kind, Tables
+from posttrain.data.splits import check_enough_prompts
 from posttrain.measure.phases import phase
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import group_of, policies
-from posttrain.tables.columns import Kind, Tables
 from posttrain.tables.leaks import leaks
-from posttrain.tables.splits import check_enough_prompts
 from posttrain.tables.store import check_disjoint, check_table, write_tables
 from posttrain.workspace import table_path
 

@@ -9,8 +9,7 @@ from typing import Final, get_args
 import pandera.polars as pa
 import polars as pl
 
-from posttrain.rollout import FAILED, Finish
-from posttrain.tables.columns import (
+from posttrain.data.columns import (
     COLUMNS,
     CONTENT,
     CONTROL,
@@ -29,6 +28,7 @@ from posttrain.tables.columns import (
     Kind,
     row_ids,
 )
+from posttrain.rollout import FAILED, Finish, Status
 
 _LOGP_TOLERANCE: Final = 1e-4
 """A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
@@ -72,6 +72,8 @@ def _rules(kind: Kind, name: str) -> list[pa.Check]:
         return [_one_of("split", SPLITS[kind])]
     if name == "problem":
         return _problem_rules(kind)
+    if name == "task" and kind != "documents":  # whose tasks are those of lm-eval
+        return [_rule("must be empty or the name of a task", "rename it", pl.col("task").str.contains(r"^\S*$"))]
     base = _turn_rules(name) if COLUMNS[kind].get(name) == TURNS else [_json_rule(name)] if name in _JSON else []
     return [*base, *_RULES.get((kind, name), [])]
 
@@ -314,6 +316,7 @@ _RULES: Final[dict[tuple[Kind, str], list[pa.Check]]] = {
     ("rollouts", "completion_ids"): _token_id_rules("completion_ids"),
     ("rollouts", "mask"): _mask_rules(),
     ("rollouts", "logps"): _logp_rules(),
+    ("rollouts", "status"): [_one_of("status", get_args(Status))],
     ("rollouts", "reward"): [
         _rule(
             "must be finite, or missing where the status is a failure",

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from posttrain.data.columns import Kind
+from posttrain.data.shown import short_repr
+from posttrain.data.turns import RowError
 from posttrain.errors import DataError, excerpt
-from posttrain.params.params import Params, did_you_mean, nearest
-from posttrain.tables.columns import Kind
-from posttrain.tables.failures import short_repr
-from posttrain.tables.turns import RowError
+from posttrain.settings.params import Params, did_you_mean, nearest
 
 
 class Range(Params):

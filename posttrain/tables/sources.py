@@ -10,9 +10,10 @@ from typing import Any, Final, Generic, Self, TypeVar
 import polars as pl
 from pydantic import Field, field_validator, model_validator
 
+from posttrain.data.columns import VARIABLES, Kind, Tables, with_ids
 from posttrain.errors import DataError, ParamsError, PosttrainError
-from posttrain.params.params import Params, load
-from posttrain.tables.columns import VARIABLES, Kind, Tables, with_ids
+from posttrain.params.params_file import load
+from posttrain.settings.params import Params
 from posttrain.tables.options import FileTables, HubTables, Source, numbered_sources
 from posttrain.tables.user_data import ReadSource, make_table, read_sources, split_tables
 

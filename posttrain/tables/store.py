@@ -14,19 +14,18 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
 import polars as pl
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from posttrain.data.columns import COLUMNS, Kind
 from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError, lacks_resources, shortened
+from posttrain.files import atomic_path, free_memory
 from posttrain.measure.phases import phase
-from posttrain.params.formats import TABLES, UPGRADE, check_format
 from posttrain.pipeline.fsync import sync
-from posttrain.tables.columns import COLUMNS, Kind
+from posttrain.settings.plain import TABLES, UPGRADE, check_format
 from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
 from posttrain.tables.parquet_pages import page_sizes
-from posttrain.workspace import atomic_path, free_memory
 
 _MAGIC: Final = b"PAR1"
 _OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
@@ -192,8 +191,8 @@ _SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
 
 def ran_out_of_memory(error: BaseException) -> bool:
     """Return whether a healthy file can have raised this: a damaged one asks for more than the machine has."""
-    wanted = ALLOCATION.search(str(error))
-    return lacks_resources(error) and not (wanted and int(wanted[1]) > psutil.virtual_memory().total)
+    wanted, memory = ALLOCATION.search(str(error)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return lacks_resources(error) and not (wanted and int(wanted[1]) > memory)
 
 
 def decode(file: Path) -> pl.DataFrame:

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.data.columns import COLUMNS, OPTIONAL, SPLITS, Kind, Split, with_ids
 from posttrain.errors import DataError, TableError
-from posttrain.tables.columns import COLUMNS, OPTIONAL, SPLITS, Kind, Split, with_ids
 from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow, read_parts
 from posttrain.tables.failures import LISTED, Failure, failure_lines, rejected_rows, row_failures
 from posttrain.tables.find_files import FileFinder, Parts

@@ -10,14 +10,14 @@ from typing import Final
 import polars as pl
 from pydantic import Field
 
+from posttrain.data.columns import SPLITS, Kind, Split
+from posttrain.data.shown import printable, short_repr
+from posttrain.data.splits import SPLIT_NAMES, split_names, splits_by_hash
 from posttrain.errors import DataError
-from posttrain.params.params import Params
-from posttrain.tables.columns import SPLITS, Kind, Split
+from posttrain.settings.params import Params
 from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow
-from posttrain.tables.failures import printable, short_repr
 from posttrain.tables.find_files import Parts
 from posttrain.tables.readers import place_of
-from posttrain.tables.splits import SPLIT_NAMES, split_names, splits_by_hash
 
 Log = Callable[[str], None]
 """Prints a line about the rows of a table."""

@@ -1,6 +1,6 @@
 """Tasks: tables of prompts and the turns of an episode. For your own: `from posttrain.tasks import Generator, Task`."""
 
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.tasks.step import Step
 from posttrain.tasks.task import Generator, Task
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from posttrain.params.params import Params
-from posttrain.tables.columns import Kind, Split
+from posttrain.data.columns import Kind, Split
+from posttrain.settings.params import Params
 
 
 class Counts(Params):

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+from posttrain.data.columns import Kind, Split
+from posttrain.data.splits import split_of
 from posttrain.errors import ParamsError
-from posttrain.params.params import PARAMS_FILE
-from posttrain.tables.columns import Kind, Split
-from posttrain.tables.splits import split_of
+from posttrain.workspace import PARAMS_FILE
 
 HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
 """Shares of all problems; a problem's split is a hash of its own, whatever the seed."""

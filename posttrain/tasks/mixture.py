@@ -9,13 +9,14 @@ from typing import Any
 import polars as pl
 from pydantic import ConfigDict, Field, field_validator
 
+from posttrain.data.columns import Kind, Split
 from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.params.params import PARAMS_FILE, Params
-from posttrain.tables.columns import Kind, Split
+from posttrain.settings.params import Params
 from posttrain.tasks.counts import COUNTED, Counts
 from posttrain.tasks.generate import errors_at, generated, generator_of
 from posttrain.tasks.task import Generator, Task
+from posttrain.workspace import PARAMS_FILE
 
 
 class Part(Params):

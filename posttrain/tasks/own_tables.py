@@ -14,14 +14,17 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field
 
+from posttrain.data.columns import TURNS, Kind, Split, Tables, content_ids
 from posttrain.errors import DataError
-from posttrain.params.params import PARAMS_FILE, Params, at, check, read
+from posttrain.isolation.library import LIBRARY
+from posttrain.params.params_file import at, read
 from posttrain.pipeline.code_manifest import named_files
-from posttrain.tables.columns import TURNS, Kind, Split, Tables, content_ids
+from posttrain.settings.params import Params, check
+from posttrain.settings.user_code import CUSTOM
 from posttrain.tables.conversion import ConvertedRows
 from posttrain.tables.options import BAD_ROWS, BadRows, ReadOptions
 from posttrain.tables.user_data import ReadSource, make_table, named_splits, split_tables
-from posttrain.workspace import CUSTOM, LIBRARY
+from posttrain.workspace import PARAMS_FILE
 
 
 class OwnTables(Params):

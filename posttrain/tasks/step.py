@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from posttrain.errors import excerpt, shortened
 from posttrain.measure.masking import masked
-from posttrain.params.user_code import place_in_workspace
 from posttrain.rollout import Message, Rollout
+from posttrain.settings.user_code import place_in_workspace
 
 ROLES = ("user", "tool")
 """The roles of a task's turns."""

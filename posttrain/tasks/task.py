@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.data.columns import Kind
 from posttrain.errors import ParamsError
-from posttrain.params.listing import Listing
-from posttrain.params.params import Params, did_you_mean
-from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rollout import Rollout
-from posttrain.tables.columns import Kind
+from posttrain.settings.listing import Listing
+from posttrain.settings.params import Params, did_you_mean
+from posttrain.settings.user_code import is_import_path, load_object
 from posttrain.tasks.step import Reply
 
 Figures = Mapping[str, float]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 
 PADDING = "<|pad|>"
 END_OF_TURN = "<|end|>"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import resource
 import signal
 import sys
 import traceback
@@ -141,6 +140,8 @@ def render(template: str, date: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer until stdin ends; SIGPROF ends the process when a conversation takes too long."""
+    import resource
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle, whose end is ours
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for line in sys.stdin:

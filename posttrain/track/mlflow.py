@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.params.formats import flattened
+from posttrain.settings.plain import flattened
 from posttrain.track.runs import TrackedRun
 from posttrain.track.tracker import FOLDER, Steps, Table
 

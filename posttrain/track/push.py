@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.measure.masking import masked
-from posttrain.params.params import did_you_mean
+from posttrain.settings.params import did_you_mean
 from posttrain.track.runs import completions, curve, figures, is_running, named_runs, result_files, tracked
 from posttrain.track.tracker import TRACKERS, Tracker
 from posttrain.workspace import plot_path

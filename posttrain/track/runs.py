@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import ParamsError
+from posttrain.locks import is_locked
 from posttrain.measure.masking import masked
 from posttrain.measure.record import read_record, record_path
-from posttrain.params.formats import read_yaml
-from posttrain.params.params import PARAMS_FILE, at, did_you_mean
+from posttrain.params.params_file import at
 from posttrain.params.seeds import with_seed
 from posttrain.params.stage_table import curve_runs, evaluated, section_of, stage_of
-from posttrain.workspace import is_locked, metrics_path, plot_path, rollouts_path
+from posttrain.params.yaml_files import read_yaml
+from posttrain.settings.params import did_you_mean
+from posttrain.workspace import PARAMS_FILE, metrics_path, plot_path, rollouts_path
 
 HELD: Final = Path("checkpoints/.held")
 """The locks of stages that run now."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from posttrain.params.formats import flattened
+from posttrain.settings.plain import flattened
 from posttrain.track.runs import TrackedRun
 from posttrain.track.tracker import FOLDER, Steps, Table
 

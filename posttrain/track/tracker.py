@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from posttrain.params.listing import Listing
+from posttrain.settings.listing import Listing
 from posttrain.track.runs import TrackedRun
 
 FOLDER: Final = Path(".track")

@@ -24,29 +24,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from posttrain.distributed import world
 from posttrain.errors import CheckpointError, PipelineError
+from posttrain.files import format_age, format_size, fsync, write_json
+from posttrain.locks import HELD, hold, is_locked, remove_unlocked
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.files.weights import TensorFile
 from posttrain.models.sharding import is_divided, own_part, place_of, writes
-from posttrain.params.formats import CHECKPOINTS, check_format
 from posttrain.pipeline.digests import Digests
 from posttrain.pipeline.inputs import confirm
-from posttrain.processes import world
+from posttrain.settings.plain import CHECKPOINTS, check_format
 from posttrain.train.provenance import Maker, differences, is_maker, read_maker, stage_maker
-from posttrain.workspace import (
-    DONE,
-    HELD,
-    checkpoint_path,
-    format_age,
-    format_size,
-    fsync,
-    hold,
-    is_locked,
-    recorded_digest,
-    remove_unlocked,
-    write_json,
-)
+from posttrain.workspace import DONE, checkpoint_path, recorded_digest
 
 KEPT = 2
 TENSORS, STATE, SUMS = "tensors.safetensors", "state.json", "sums.json"

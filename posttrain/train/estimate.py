@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from posttrain.distributed import world
 from posttrain.errors import TrainingError
 from posttrain.formulas import distill
 from posttrain.models.device import free_bytes
@@ -18,7 +19,6 @@ from posttrain.models.forward.activations import Activations
 from posttrain.models.forward.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
 from posttrain.models.memory import byte_count, gathered_bytes, layer_bytes, master_bytes, vocabulary, waiting_bytes
 from posttrain.models.nf4 import dense_bytes
-from posttrain.processes import world
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9

@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.errors import DataError
-from posttrain.params.params import Params
 from posttrain.rollout import TokenRow
+from posttrain.settings.params import Params
 from posttrain.train.batch_sources import Example
 from posttrain.train.token_cache import Array, Rows
 

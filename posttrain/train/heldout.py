@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posttrain.measure.phases import phase
 from posttrain.models.forward.forward import score_rows
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.text.packing import pack
 from posttrain.train.batch_sources import Example, collate
 from posttrain.train.model_set import ModelSet

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from posttrain.files import rounded, write_json
 from posttrain.models.files.store import save_model
 from posttrain.train.examples import Examples
 from posttrain.train.heldout import mean_loss
 from posttrain.train.loop import TrainingRun
 from posttrain.train.metrics import MetricsLog
-from posttrain.workspace import metrics_path, model_path, rounded, write_json
+from posttrain.workspace import metrics_path, model_path
 
 
 def save_likelihood(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import Field
 
 from posttrain.errors import TrainingError
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.train.metrics import StepMetrics
 
 GRADIENT_WINDOW = 100

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from posttrain.algorithms.objective import Objective, State
+from posttrain.distributed import world
 from posttrain.errors import CheckpointError, TrainingError
 from posttrain.measure.phases import phase
 from posttrain.measure.progress import Progress
@@ -26,8 +27,7 @@ from posttrain.models.forward.compiled import compiled
 from posttrain.models.master_weights import round_masters
 from posttrain.models.memory import byte_count
 from posttrain.models.sharding import fill
-from posttrain.params.params import Params
-from posttrain.processes import world
+from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, prefixed

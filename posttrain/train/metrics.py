@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from posttrain.distributed import world
 from posttrain.measure.phases import phase
-from posttrain.processes import world
 
 StepMetrics = Mapping[str, float]
 """Metric -> value, of one optimizer step."""

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from posttrain.distributed import world
+from posttrain.distributed.world import shutdown, split_across_ranks
 from posttrain.errors import ModelError
 from posttrain.formulas.distill import Divergence, classes, forward_kl, tiled, with_rest
 from posttrain.formulas.ragged import Ragged
@@ -25,8 +27,6 @@ from posttrain.models.forward.logp import AnyHead, head_of, module_head_of, toke
 from posttrain.models.forward.routers import Recording, find_routers
 from posttrain.models.master_weights import compute_in_bf16, is_trained_in_bf16, master_of, placed
 from posttrain.models.sharding import full, gathered, is_divided, is_sharded, mesh_of, own_part, place_of, shard
-from posttrain.processes import world
-from posttrain.processes.world import shutdown, split_across_ranks
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import PackedRows, micro_batches, pack, sent
 

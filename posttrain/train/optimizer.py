@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from posttrain.algorithms.objective import step_metrics
 from posttrain.models.master_weights import master_of, round_masters, take_gradients
 from posttrain.models.sharding import as_divided, fill, full, own_part
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.train.step import StepClosure
 
 
@@ -199,6 +199,9 @@ class AdamW:
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
+        known = {f"{name}.{kind}" for rule, names in self._names.items() for name in names for kind in MOMENTS[rule]}
+        if unknown := [key for key in tensors if key not in known and not key.startswith(MEAN)]:
+            raise ValueError(f"{unknown[0]} belongs to no trained weight")
         self._mean.load_state_dict(tensors)
         for rule, optimizer in self._optimizers.items():
             state, names = optimizer.state_dict(), self._names[rule]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from posttrain.measure.record import cpu_isa, noted, read_record, versions
-from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import stage_of
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline import code_manifest
 from posttrain.pipeline.code_digest import Outlines
 from posttrain.workspace import PARAMS_FILE

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posttrain.processes import world
+from posttrain.distributed import world
 
 
 def seed(value: int) -> None:

@@ -12,12 +12,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from posttrain.algorithms.objective import STEP_COLUMNS
+from posttrain.distributed import world
 from posttrain.errors import ParamsError
 from posttrain.models.forward.forward import packed_states, runs_in_rows
 from posttrain.models.forward.routers import Recording, RoutingSums, balance_loss, find_routers
 from posttrain.models.sharding import gathered
-from posttrain.params.params import Params
-from posttrain.processes import world
+from posttrain.settings.params import Params
 from posttrain.text.packing import PackedRows
 
 if TYPE_CHECKING:

@@ -8,8 +8,10 @@ from typing import Any
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.errors import ParamsError
-from posttrain.params.listing import row_modules
-from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, read
+from posttrain.params.params_file import at, read
+from posttrain.settings.listing import row_modules
+from posttrain.settings.params import Params, check, did_you_mean
+from posttrain.workspace import PARAMS_FILE
 
 
 @dataclass(frozen=True)

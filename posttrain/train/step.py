@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.objective import Loss, Objective, State, add_metrics, step_metrics
+from posttrain.distributed import world
+from posttrain.distributed.world import split_across_ranks
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.counts import count
 from posttrain.models.device import repeatable
@@ -17,8 +19,6 @@ from posttrain.models.forward.forward import add_embedding_gradient, embedded_le
 from posttrain.models.forward.logp import head_of, loss_tiles
 from posttrain.models.forward.routers import Recording
 from posttrain.models.master_weights import gradient_of
-from posttrain.processes import world
-from posttrain.processes.world import split_across_ranks
 from posttrain.rollout import Kept, TokenRow
 from posttrain.text.packing import PackedRows, kept_of
 from posttrain.train.model_set import ModelSet, on_device

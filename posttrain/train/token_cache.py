@@ -25,10 +25,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from posttrain.files import remove_oldest, write_text
 from posttrain.pipeline.digests import file_digest
 from posttrain.rollout import TokenRow
 from posttrain.text.chat import ChatText
-from posttrain.workspace import main_root, remove_oldest, write_text
+from posttrain.workspace import main_root
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[list[dict[str, Any]]], Sequence[Sequence[TokenRow]]]

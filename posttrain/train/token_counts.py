@@ -9,18 +9,19 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from posttrain.data.columns import Kind
 from posttrain.errors import DataError
+from posttrain.files import write_json
 from posttrain.models.files.store import load_stop_tokens, load_tokenizer
-from posttrain.params.params import did_you_mean
 from posttrain.rollout import TokenRow
-from posttrain.tables.columns import Kind
+from posttrain.settings.params import did_you_mean
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables
 from posttrain.train.examples import Examples, RowLimit
 from posttrain.train.token_cache import Array, mapped_rows
 from posttrain.train.tokenize_tables import comparisons, demonstrations, documents, feedback
-from posttrain.workspace import model_path, table_path, write_json
+from posttrain.workspace import model_path, table_path
 
 BINS: Final = 16
 BAR: Final = 40

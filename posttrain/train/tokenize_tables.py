@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from posttrain.data.turns import WEIGHT
 from posttrain.errors import DataError
 from posttrain.measure.phases import phase
 from posttrain.rollout import TokenRow
-from posttrain.tables.turns import WEIGHT
 from posttrain.text.chat import ChatText, Trained
 from posttrain.text.chat_template import Conversation, row_variables
 from posttrain.train.examples import Examples, RowLimit, make_examples

@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import posttrain
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.runs import ONLINE
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from posttrain.train.optimizer import OptimizerParams
 from tests.models.tiny import tiny_folder
 
@@ -150,3 +150,42 @@ def test_the_seed_decides_dropout_and_leaves_the_random_numbers_of_the_caller(tm
     ]
     assert losses[0] == losses[1] != losses[2]
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_one_string_is_not_a_list_of_prompts(model: tuple[Any, Any]) -> None:
+    with pytest.raises(DataError, match=r"prompts: this is one string, not a list\. Write \['say 1'\]"):
+        posttrain.train_online(*model, "say 1", {"none": lambda rollouts: [0.0 for _ in rollouts]})
+
+
+def test_a_lambda_needs_a_name(model: tuple[Any, Any]) -> None:
+    with pytest.raises(ParamsError, match=r'a lambda has no name .*reward=\{"short": lambda'):
+        posttrain.train_online(*model, ["say 1"], lambda rollouts: [0.0 for _ in rollouts])
+
+
+def test_a_row_keeps_its_task_and_an_unknown_one_is_an_error(model: tuple[Any, Any]) -> None:
+    tasks: set[str] = set()
+
+    def noted(rollouts: Any) -> list[float]:
+        tasks.update(rollout.prompt.task for rollout in rollouts)
+        return [float(len(rollout.text) % 2) for rollout in rollouts]
+
+    rollout = {"rounds": 1, "prompts": 2, "group_size": 2, "sampling": {"max_tokens": 4}}
+    settings = {"rollout": rollout, "canaries": 0}
+    rows = [{"prompt": f"What is {n} + 3?", "answer": str(n + 3), "task": "two_step"} for n in range(2)]
+    posttrain.train_online(copy.deepcopy(model[0]), model[1], rows, noted, settings=settings)
+    assert tasks == {"two_step"}
+    with pytest.raises(ParamsError, match="'two_stp' is not a task"):
+        posttrain.train_online(*model, [{"prompt": "a", "task": "two_stp"}], noted, settings=settings)
+
+
+def test_the_end_of_patience_is_a_warning_and_the_metrics_stay(
+    model: tuple[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def equal(rollouts: Any) -> list[float]:
+        return [0.5 for _ in rollouts]
+
+    rollout = {"rounds": 6, "prompts": 2, "group_size": 2, "sampling": {"max_tokens": 4}}
+    settings = {"rollout": rollout, "patience": 3}
+    history = posttrain.train_online(copy.deepcopy(model[0]), model[1], ["say 1", "say 2"], equal, settings=settings)
+    assert len(history) == 5, "two steps a round; the third round ends it"
+    assert "The run ends, as patience = 3" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from docs.make.coverage import ITEMS, PAGE, page
 from flows.sweep_config import nested
 from posttrain.checks.params_schema import check_params
 from posttrain.commands.params.describe import FAMILIES
-from posttrain.params.formats import merge
+from posttrain.settings.plain import merge
 from tests.architecture.sources import ROOT
 
 ON = {"start": "sft/main", "data": "two_step/prompts", "corpus": "none", "reward_model": "none"}

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.learning_trials import Subject, subjects
 from posttrain.online.runs import ONLINE
-from posttrain.params.formats import merge
-from posttrain.params.params import check
+from posttrain.settings.params import check
+from posttrain.settings.plain import merge
 from posttrain.train.loop import TrainingRun
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import RESULTS
 from benchmarks.overhead.tables import frame_of
 from docs.make.performance_overhead import overhead_lines
-from posttrain.tables.columns import Kind
+from posttrain.data.columns import Kind
 from posttrain.tables.store import check_table
 
 

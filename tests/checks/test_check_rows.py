@@ -14,10 +14,10 @@ import pytest
 
 from posttrain.checks.check_rows import check_rows
 from posttrain.errors import DataError, ParamsError
-from posttrain.params import user_code
-from posttrain.params.user_code import load_object
 from posttrain.rewards.scorable import stored_unread
 from posttrain.rewards.unread_answers import answer_notes
+from posttrain.settings import user_code
+from posttrain.settings.user_code import load_object
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
 from posttrain.tables.store import read_table
@@ -360,7 +360,7 @@ CLOSES = {
 LOADS = """
 from posttrain.errors import ParamsError
 from posttrain.measure.terminal import make_streams_safe
-from posttrain.params.user_code import load_object
+from posttrain.settings.user_code import load_object
 import sys
 
 if sys.argv[1] == "safe":

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from posttrain.checks.editor_schema import editor_schema
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from tests.workspace import ROOT
 
 GIVEN = [ROOT / "params.yaml", *sorted(ROOT.glob("recipes/*.yaml")), *sorted(ROOT.glob("posttrain/template/recipes/*"))]

@@ -10,8 +10,8 @@ import pytest
 from posttrain.commands.push.card import licences
 from posttrain.commands.push.upload import scored_policy
 from posttrain.errors import ParamsError
+from posttrain.files import write_json
 from posttrain.measure.record import LICENCE, record_path
-from posttrain.workspace import write_json
 
 RUNS: dict[str, tuple[str, Any]] = {
     "data_files@mine": ("data.files.mine", {"path": "my/data", "license": "cc-by-4.0", "chat": "a.jsonl"}),

@@ -17,16 +17,16 @@ from posttrain.checks.params_schema import load_settings
 from posttrain.commands.plan.memory_estimate import demand_of
 from posttrain.commands.plan.table import plan
 from posttrain.errors import ModelError, ParamsError
+from posttrain.files import format_size, write_json
 from posttrain.measure.phases import NAMES, OTHER
 from posttrain.measure.timings import timings_path
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.memory import byte_count, decoding_bytes
-from posttrain.params.params import at, read
+from posttrain.params.params_file import at, read
 from posttrain.sampling.vllm.engine import OWN_BYTES
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
-from posttrain.workspace import format_size, write_json
 from tests.models.tiny import tiny_folder
 
 GRPO = {

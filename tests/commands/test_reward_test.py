@@ -52,7 +52,7 @@ evaluate:
 OWN = """
 from pydantic import Field
 
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.rewards.reward import Examples, rule
 
 

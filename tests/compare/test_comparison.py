@@ -20,13 +20,14 @@ from posttrain.compare.paired import against
 from posttrain.compare.selection import select
 from posttrain.compare.settings import differing, meaning
 from posttrain.compare.text import as_data, as_text, conclusion
+from posttrain.data.columns import from_rows
 from posttrain.errors import PosttrainError
 from posttrain.lineage.recompute import evaluated
-from posttrain.params.formats import flattened, read_yaml
-from posttrain.params.params import read
+from posttrain.params.params_file import read
+from posttrain.params.yaml_files import read_yaml
 from posttrain.report.decision import decide
 from posttrain.report.policies import read_policies
-from posttrain.tables.columns import from_rows
+from posttrain.settings.plain import flattened
 from posttrain.tables.store import read_table, write_table
 from tests.report import workspace
 from tests.workspace import ROOT

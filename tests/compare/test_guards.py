@@ -15,7 +15,7 @@ from posttrain.compare.comparison import compare, verdict
 from posttrain.compare.selection import select
 from posttrain.compare.text import as_data, conclusion
 from posttrain.errors import DataError
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.report.decision import decide
 from posttrain.report.policies import read_policies
 from posttrain.report.results import results_table

@@ -14,12 +14,12 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.runs import ONLINE
-from posttrain.params.formats import merge
-from posttrain.params.params import check
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.sampler import Sampler
 from posttrain.sampling.vllm.client import EngineSampler, Patience
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
+from posttrain.settings.params import check
+from posttrain.settings.plain import merge
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet

@@ -12,12 +12,12 @@ from posttrain.measure.counts import COUNTS
 from posttrain.models.adapters import adapted_layers
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.models.forward.forward import score_tokens
-from posttrain.params.params import check
 from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.process import EngineProcess
 from posttrain.sampling.vllm.weights import lora_rank, write_weights
+from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingParams

@@ -20,12 +20,12 @@ from posttrain.online.collect import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, training_run
 from posttrain.online.runs import ONLINE
-from posttrain.params.formats import merge
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import RoutedSampling, Sampler, SamplingParams, generate_rollouts
 from posttrain.sampling.vllm.answers import read_experts, router_layers
+from posttrain.settings.plain import merge
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.checkpoint import Checkpoints

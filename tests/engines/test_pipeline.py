@@ -17,9 +17,9 @@ import polars as pl
 import psutil
 import pytest
 
-from posttrain.params.formats import merge
 from posttrain.pipeline.digests import file_digest
 from posttrain.sampling.vllm.process import PYTHON
+from posttrain.settings.plain import merge
 from tests.engines.support import SERVER
 from tests.engines.test_faults import GONE_S, running
 from tests.pipeline.test_adapters import edit

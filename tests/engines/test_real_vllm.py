@@ -25,6 +25,7 @@ import pytest
 import torch
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
+from posttrain.data.columns import from_rows, with_ids
 from posttrain.errors import EngineError
 from posttrain.evaluate.sampled import evaluate
 from posttrain.evaluate.settings import EvaluateParams
@@ -34,7 +35,6 @@ from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.forward.logp import head_of
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.served_teacher import ServedTeacher, TeacherServer
-from posttrain.params.params import check
 from posttrain.rewards.likelihood import Likelihood, LikelihoodOptions
 from posttrain.rollout import Prompt, TokenRow
 from posttrain.sampling.agreement import sampler_gap
@@ -43,7 +43,7 @@ from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, Request, SamplingParams, generate_rollouts
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.process import PYTHON, USUAL
-from posttrain.tables.columns import from_rows, with_ids
+from posttrain.settings.params import check
 from posttrain.tables.store import write_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText

@@ -10,10 +10,10 @@ import torch
 from posttrain.errors import ParamsError
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE, PolicyRun
-from posttrain.params.formats import merge
-from posttrain.params.params import check
 from posttrain.processes.schedulers import HOSTS
 from posttrain.sampling.vllm.engine import bytes_next_to_training, own_options
+from posttrain.settings.params import check
+from posttrain.settings.plain import merge
 from posttrain.train.loop import checkpoint_settings
 
 BASE: dict[str, Any] = {

@@ -24,13 +24,13 @@ from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import score_tokens
 from posttrain.models.forward.routers import Recording, find_routers
 from posttrain.models.master_weights import round_masters
-from posttrain.params.params import check
 from posttrain.rollout import TokenRow
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, Request, RoutedSampling, SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.engine import bytes_next_to_training, engine_bytes
 from posttrain.sampling.vllm.process import PYTHON, USUAL
+from posttrain.settings.params import check
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack

@@ -12,13 +12,13 @@ import pytest
 
 from posttrain.commands.preview.text import preview
 from posttrain.compare.evaluated import read_evaluated
+from posttrain.data.columns import ROLLOUT_TEXT, from_rows
 from posttrain.errors import DataError
 from posttrain.evaluate.completions import SAMPLED_PROMPTS, select_text
 from posttrain.evaluate.settings import Completions
 from posttrain.lineage.query import Query
 from posttrain.lineage.search import in_file
 from posttrain.report.build import build_report
-from posttrain.tables.columns import ROLLOUT_TEXT, from_rows
 from posttrain.tables.store import read_table, write_table
 from stages.evaluate import main
 from tests.models.tiny import tiny_folder

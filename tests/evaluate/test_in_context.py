@@ -19,9 +19,9 @@ from posttrain.evaluate.settings import ContextTurn, EvaluateRun
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
-from posttrain.params.params import check
 from posttrain.rollout import Message, Prompt, Rollout, TokenRow
 from posttrain.sampling.sampler import encode_prompts
+from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder
 from tests.workspace import run, stage

@@ -14,6 +14,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from posttrain.data.columns import from_rows, with_ids
+from posttrain.data.layouts import convert, table_of
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.intervals import best_of_k, calibration_error, sizes
 from posttrain.evaluate.likelihood import (
@@ -28,9 +30,7 @@ from posttrain.evaluate.likelihood import (
 )
 from posttrain.evaluate.settings import EvaluateRun
 from posttrain.models.files.store import load_policy, load_tokenizer
-from posttrain.params.params import check
-from posttrain.tables.columns import from_rows, with_ids
-from posttrain.tables.layouts import convert, table_of
+from posttrain.settings.params import check
 from posttrain.tables.store import check_table
 from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table
-from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.settings.params import Params, check
 
 
 class Settings(Params):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from posttrain.data.columns import from_rows, with_ids
 from posttrain.errors import DataError, ParamsError, RewardError, TrainingError
 from posttrain.evaluate.watch import HeldoutWatch, Measured
 from posttrain.models.files.store import load_model, load_tokenizer
@@ -17,12 +18,11 @@ from posttrain.online.heldout import HeldoutRewards, heldout_prompts, heldout_wa
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
 from posttrain.online.runs import ONLINE, WatchParams
-from posttrain.params.params import check
 from posttrain.rewards.reward import Reward, WeightedReward
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.tables.columns import from_rows, with_ids
+from posttrain.settings.params import check
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.train.limits import LimitParams

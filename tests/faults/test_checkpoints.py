@@ -17,7 +17,7 @@ from benchmarks.faults.project import RUN, command, ended, errors, made, product
 
 EDIT = replaced("stages/fit.py", "SCALE * numbers", "2 * SCALE * numbers")
 COMMENT = replaced("stages/fit.py", "weight = saved", "# where it stopped\n    weight = saved")
-DOCSTRING = replaced("posttrain/workspace.py", '"""Write plain data', '"""Write any plain data')
+DOCSTRING = replaced("posttrain/files.py", '"""Write plain data', '"""Write any plain data')
 RESUME, RESTART = (f"posttrain checkpoints {action} {RUN}" for action in ("resume", "restart"))
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.processes import Server
+from posttrain.files import write_json
 from posttrain.pipeline.digests import KEPT, Digests, file_digest, recorded
 from posttrain.pipeline.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
 from posttrain.pipeline.lock_check import NOTES, forget_mismatched
-from posttrain.workspace import write_json
 from tests.workspace import dvc, run
 
 STAGES = ("data_tasks two_step", "base_scratch tiny", "sft main", "data_samples compared", "reward main")

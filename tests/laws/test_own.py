@@ -17,7 +17,7 @@ from posttrain.laws.laws import LAWS
 from posttrain.laws.own import check_module, subjects, worst
 from posttrain.laws.padded import PADDED_LAWS
 from posttrain.online.runs import ONLINE
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from stages.preference import PREFERENCE
 from tests.workspace import ROOT, environment
 

@@ -21,8 +21,8 @@ from posttrain.formulas.distill import forward_kl
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE
 from posttrain.online.sampled import SAMPLED_ROWS
-from posttrain.params.choices import choices_of
-from posttrain.params.params import check
+from posttrain.settings.choices import choices_of
+from posttrain.settings.params import check
 
 ROWS: dict[str, AlgorithmRow] = {**POLICY_ROWS, **PREFERENCE_ROWS, **SAMPLED_ROWS, **DISTILL_ROWS}
 each_row = pytest.mark.parametrize("name", list(ROWS))
@@ -128,46 +128,6 @@ def test_a_run_with_the_short_form_and_options_of_the_rows_choice() -> None:
 )
 def test_a_wrong_choice_or_option_is_named(name: str, over: dict[str, Any], words: str) -> None:
     assert words in said(name, over)
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value", "place"),
-    [
-        ("grpo", "clip", {"high": 0.3}, "surrogate.low and surrogate.high"),
-        ("grpo", "ratio", "sequence", "surrogate: gspo"),
-        ("ppo", "gamma", 0.9, "advantage.gamma"),
-        ("ppo", "lam", 0.9, "advantage.lam"),
-        ("ppo", "value_coef", 0.9, "advantage.value_coef"),
-        ("ppo", "value_clip", 0.9, "advantage.value_clip"),
-        ("nash_md", "win_scale", 0.9, "advantage.scale"),
-        ("nash_md", "mixture", 0.9, "advantage.mixture"),
-        ("reinforce", "baseline_decay", 0.9, "advantage.decay"),
-        ("trpo", "trpo", {"delta": 0.1}, "update: {type: trpo"),
-        ("grpo", "experimental", True, "allow_unsupported"),
-        ("dpo", "experimental", True, "allow_unsupported"),
-        ("gkd", "beta", 0.3, "divergence.beta"),
-        *(("dpo", key, 0.3, f"loss.{key}") for key in ("beta", "gamma", "delta", "label_smoothing", "desirable")),
-        ("online_dpo", "beta", 0.3, "loss.beta"),
-    ],
-)
-def test_a_key_of_the_earlier_layout_says_where_it_went(name: str, key: str, value: Any, place: str) -> None:
-    assert f"{WHERE}.{key}: renamed to {place}" in said(name, {key: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "setting", "value", "words"),
-    [
-        ("grpo", "surrogate", "pessimistic", ".surrogate: 'pessimistic' was renamed to 'ppo_clip'"),
-        ("grpo", "surrogate", "weight", ".surrogate: 'weight' was renamed to 'cispo'"),
-        ("grpo", "surrogate", "score", ".surrogate: 'score' was renamed to 'reinforce'"),
-        ("grpo", "surrogate", {"type": "unclipped"}, ".surrogate: 'unclipped' was renamed to 'importance'"),
-        ("grpo", "kl", {"place": "none"}, ".kl.place: renamed to type"),
-        ("grpo", "penalty", {"kind": "exact"}, ".penalty.kind: renamed to type"),
-        ("raft", "select", {"rule": "best"}, ".select.rule: renamed to type"),
-    ],
-)
-def test_a_choice_of_the_earlier_layout_says_its_new_name(name: str, setting: str, value: Any, words: str) -> None:
-    assert words in said(name, {setting: value})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from posttrain.lineage.explain import explain, explain_figure, why
 from posttrain.lineage.figures import Figures
 from posttrain.lineage.lineage import Lineage
 from posttrain.lineage.tree import NOT_STORED, Node
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.report.build import page_data, reward_metrics
 from posttrain.report.decision import decide
 from posttrain.report.lineage import made_from

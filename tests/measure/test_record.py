@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.workspace import write_json
+from posttrain.files import write_json
 from tests.workspace import ROOT, environment
 
 RECORD = """

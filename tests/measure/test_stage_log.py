@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.isolation.library import library_environment
 from posttrain.measure.stage_log import RUNS, log_path
-from posttrain.workspace import library_environment
 
 STAGE = """
 import sys

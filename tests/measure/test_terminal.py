@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 
 from benchmarks.faults.hostile import KEPT, PLACES, TEXTS, bad, cell
+from posttrain.isolation.library import library_environment
 from posttrain.measure import masking
 from posttrain.measure.terminal import ACTIVE, Coded, SafeStream, escaped, escaped_json
 from posttrain.rollout import Score
-from posttrain.workspace import library_environment
 
 SECRETS = (
     "OPENAI_KEY", "PGPASSWORD", "MYSQL_PWD", "GITHUB_PAT", "DATABASE_URL", "POSTTRAIN_WEBHOOK", "POSTTRAIN_SERVE_KEY",

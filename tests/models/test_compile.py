@@ -22,7 +22,7 @@ from posttrain.models.adapters import LoraOptions
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.compiled import compiled
 from posttrain.models.lora import add, freeze
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from posttrain.train.loop import TrainingParams, checkpoint_settings
 from posttrain.train.model_set import ModelSet
 from posttrain.train.step import StepClosure

@@ -8,19 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime, use_deterministic_kernels
-from posttrain.models.scratch import ScratchParams
-from posttrain.params.params import Params, check
 from tests.models.test_fast_paths import CPU, closure, models_of, objectives
-
-
-@pytest.mark.parametrize(
-    ("model", "old", "new"), [(DeviceParams, "replay", "cuda_graphs"), (ScratchParams, "spread", "init_std")]
-)
-def test_a_renamed_key_says_its_new_name(model: type[Params], old: str, new: str) -> None:
-    with pytest.raises(ParamsError, match=f"{old}: renamed to {new}"):
-        check(model, {old: 1}, where="sft.runs.main.device")
 
 
 @pytest.fixture

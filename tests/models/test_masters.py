@@ -26,9 +26,9 @@ from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.master_weights import computing, frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear
 from posttrain.models.self_check import verify_forward
-from posttrain.params.params import check
 from posttrain.rollout import token_rows
 from posttrain.sampling.sampler import SamplingParams
+from posttrain.settings.params import check
 from posttrain.text.packing import pack
 from posttrain.train.loop import TrainingRun
 from posttrain.train.model_set import ModelSet

@@ -18,7 +18,7 @@ from posttrain.checks.params_schema import check_params
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts, need_tokens
 from posttrain.online.stored_rollouts import StoredRollouts
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from stages.external_rollouts import RolloutsRun
 from tests.models.tiny import tiny_folder
 from tests.online.test_rollout_log import logged

@@ -13,6 +13,7 @@ import torch
 
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.data.columns import TRAINING_TEXT
 from posttrain.errors import DataError, TrainingError
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime
@@ -24,7 +25,6 @@ from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.tables.columns import TRAINING_TEXT
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.checkpoint import Checkpoints

@@ -23,21 +23,21 @@ from torch.testing import assert_close
 
 from benchmarks.faults.processes import Server
 from posttrain.algorithms.distill.reverse_kl import reverse_kl
+from posttrain.data.columns import with_ids
 from posttrain.errors import ModelError, ParamsError
 from posttrain.formulas.distill import Divergence, forward_kl, log_probs
+from posttrain.isolation.library import library_environment
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.logp import head_of
 from posttrain.online.served_teacher import ServedTeacher, TeacherServer
 from posttrain.rollout import TokenRow
-from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.step import make_batch
-from posttrain.workspace import library_environment
 from tests.faults.test_security import found_in
 from tests.models.tiny import tiny_folder, tiny_model
 from tests.serve.served import Served

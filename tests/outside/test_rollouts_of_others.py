@@ -15,10 +15,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.data.columns import from_rows
 from posttrain.errors import DataError, ParamsError
-from posttrain.online.rollouts_of_others import Rollouts
 from posttrain.outside.rollouts import inspect_samples, prime_rl_traces, trl_completions
-from posttrain.tables.columns import from_rows
+from posttrain.outside.rollouts.training_rollouts import Rollouts
 from posttrain.tables.store import read_table, write_table
 from tests.workspace import ROOT, environment
 

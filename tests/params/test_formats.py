@@ -10,7 +10,7 @@ import pytest
 
 from posttrain.errors import ModelError, ParamsError, TableError
 from posttrain.models.files.store import load_model
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.tables.store import read_table, write_table
 from tests.models.tiny import tiny_folder
 from tests.tables.samples import table_of
@@ -24,7 +24,6 @@ def model(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("prepare: {source: two_step}\n", "Version 0.1 wrote it, which is not read any more"),
         ("format: 1\n", "format = 1, of an earlier version. Version 0.1 wrote it"),
         ("format: 3\n", "made by a newer posttrain (format 3; this one reads formats up to 2)"),
         ("format: two\n", "format = 'two' is not a format version"),

@@ -14,10 +14,10 @@ from ruamel.yaml import YAML
 from posttrain.checks import params_schema
 from posttrain.checks.params_schema import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.formats import merge
-from posttrain.params.params import GROUPS
+from posttrain.params.params_file import GROUPS
 from posttrain.params.slots import slots
 from posttrain.params.stage_table import STAGES, Evaluated, Stage, curve_runs, evaluated
+from posttrain.settings.plain import merge
 from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT
 
@@ -516,9 +516,6 @@ def test_a_wrong_setting_is_named(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("prepare: {source: two_step}", "section 'prepare' was removed. Use data.tasks, data.files or data.hub"),
-        ("pairs: {source: given}", "section 'pairs' was removed. Use data.samples, or data.files for comparisons"),
-        ("report: {}", "section 'report' was removed. Remove it: the report has no settings"),
         ("sft:", "section 'sft' is empty. Remove it, or write sft: {}"),
         ("sft: {runs: }", "sft.runs is empty. Remove it, or write runs: {}"),
         ("sft: {runs: [main]}", "sft.runs is ['main'], not a mapping of names to settings. Remove it, or write runs"),

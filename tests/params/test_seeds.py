@@ -9,10 +9,10 @@ import pytest
 
 from flows.sweep_config import Sweep, trials
 from posttrain.errors import ParamsError
-from posttrain.params.formats import read_yaml
-from posttrain.params.params import at
-from posttrain.params.params import read as read_settings
+from posttrain.params.params_file import at
+from posttrain.params.params_file import read as read_settings
 from posttrain.params.seeds import shared_seed
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_manifest import differences, write_code
 from posttrain.pipeline.code_manifest import read_code as read
 from posttrain.workspace import PARAMS_FILE

@@ -9,9 +9,9 @@ import pytest
 from docs.make.trl import KEYS, PAGE, page
 from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.errors import ParamsError
-from posttrain.params.other_names import OURS
-from posttrain.params.params import EXPLAINED, _has, check
-from posttrain.params.trl_names import NONE, TRL
+from posttrain.settings.other_names import OURS
+from posttrain.settings.params import EXPLAINED, _has, check
+from posttrain.settings.trl_names import NONE, TRL
 
 ROWS = ("online.runs.grpo", "online.runs.raft", "preference.runs.dpo", "distill.runs.gkd", "offline.runs.grpo")
 RUNS = {f"{section}.{name}": of.model for section, table in ALGORITHMS.items() for name, of in table.items()} | MODELS
@@ -34,7 +34,7 @@ def test_every_key_of_ours_exists() -> None:
 def test_check_answers_each_key_by_the_tables_line(run: str) -> None:
     model = RUNS[run]
     for name, (ours, note) in TRL.items():
-        if name in model.model_fields or name in getattr(model, "renamed", {}):
+        if name in model.model_fields:
             continue
         with pytest.raises(ParamsError) as caught:
             check(model, {name: 1}, where="run")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.params.user_code import is_import_path, load_object
+from posttrain.settings.user_code import is_import_path, load_object
 
 
 @pytest.fixture(autouse=True)
 def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("posttrain.params.user_code._LOADED", set())
+    monkeypatch.setattr("posttrain.settings.user_code._LOADED", set())
     (tmp_path / "custom").mkdir()
 
 

@@ -10,8 +10,8 @@ from ruamel.yaml.composer import Composer
 
 from posttrain.__main__ import main
 from posttrain.errors import ParamsError
-from posttrain.params import params
-from posttrain.params.formats import read_yaml
+from posttrain.params import params_file
+from posttrain.params.yaml_files import read_yaml
 from tests.workspace import ROOT
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -37,7 +37,7 @@ def test_a_file_is_parsed_once_and_again_after_an_edit(tmp_path: Path, parsed: l
     file = tmp_path / "params.yaml"
     file.write_text("seed: 1\nsft: {runs: {main: {start: base/tiny}}}\n")
     for _ in range(5):
-        params.read(file)["sft"] = "changed by a caller"
+        params_file.read(file)["sft"] = "changed by a caller"
         assert read_yaml(file)["sft"] == {"runs": {"main": {"start": "base/tiny"}}}
     assert len(parsed) == 1
     file.write_text("seed: 2\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,8 @@ def databases(root: Path) -> list[Path]:
 
 def overwrite(file: Path, where: str) -> None:
     """Overwrite bytes of the file in place: its head, or all but the page that says what the tables are."""
+    with closing(sqlite3.connect(file)) as database:  # else a connection that is still open may keep all in its journal
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for journal in (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
         journal.unlink(missing_ok=True)
     data = bytearray(file.read_bytes())

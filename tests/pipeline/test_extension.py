@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from posttrain.params.formats import flattened, read_yaml
+from posttrain.params.yaml_files import read_yaml
+from posttrain.settings.plain import flattened
 from tests.workspace import ROOT, dvc, git, make_workspace, run
 
 POLICIES = {"sft", "dpo", "grpo"}

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.rewards.learned import RewardModel
 from posttrain.tables.store import read_table
 from stages.data_filters import answered

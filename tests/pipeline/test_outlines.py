@@ -14,15 +14,15 @@ from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.errors import PipelineError
 from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE
-from posttrain.params import listing
-from posttrain.params.formats import read_yaml
-from posttrain.params.listing import listed_modules, row_modules
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline import code_manifest
 from posttrain.pipeline.accept import changes
 from posttrain.pipeline.code_digest import normalised, outlined
 from posttrain.pipeline.code_manifest import Library, differences
 from posttrain.pipeline.inputs import watch_code
 from posttrain.pipeline.reasons import accepted_code
+from posttrain.settings import listing
+from posttrain.settings.listing import listed_modules, row_modules
 from posttrain.workspace import PARAMS_FILE
 from stages.preference import PREFERENCE
 from tests.architecture.sources import ROOT, modules

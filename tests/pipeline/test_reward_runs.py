@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from ruamel.yaml import YAML
 
-from posttrain.params.formats import merge
+from posttrain.settings.plain import merge
 from tests.workspace import Finished, dvc
 
 OWN = '''

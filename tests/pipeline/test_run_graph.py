@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from ruamel.yaml import YAML
 
-from posttrain.params.formats import merge
+from posttrain.settings.plain import merge
 from posttrain.tables.store import check_disjoint, read_table
 from tests.workspace import ROOT, Finished, dvc, git, run, stage
 

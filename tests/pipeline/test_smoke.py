@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 from safetensors.torch import load_file
 
-from posttrain.tables.columns import Kind
+from posttrain.data.columns import Kind
 from posttrain.tables.store import check_disjoint, read_table
 from tests.workspace import dvc, stage
 

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from posttrain.distributed import world
 from posttrain.errors import DataError, PosttrainError
-from posttrain.processes import world
 from posttrain.processes.children import follow
 from posttrain.processes.launch import end, end_failed, explained_deaths, start
 

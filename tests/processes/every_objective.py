@@ -18,13 +18,13 @@ from safetensors.torch import save_file
 from posttrain.algorithms.distill.reverse_kl import reverse_kl
 from posttrain.algorithms.objective import Objective, columns_before_prepare
 from posttrain.algorithms.policy_config import TrpoOptions
+from posttrain.distributed import world
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.loading import with_scalar_head
 from posttrain.models.master_weights import frozen_on, placed
 from posttrain.models.sharding import full, mesh_of
 from posttrain.online.trpo import Trpo
-from posttrain.processes import world
 from posttrain.rollout import TokenRow
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update

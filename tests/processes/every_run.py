@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from posttrain.distributed import world
 from posttrain.models.sharding import full
-from posttrain.processes import world
 from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from tests.train.test_training import make_run

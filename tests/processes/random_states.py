@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from posttrain.processes import world
+from posttrain.distributed import world
 from posttrain.train import randomness
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from posttrain.distributed import world
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.forward.forward import score_tokens
 from posttrain.models.sharding import gathered, mesh_of, shard
-from posttrain.processes import world
 from posttrain.rollout import TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler, RankZeroSampler

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.workspace import held_folder
+from posttrain.locks import held_folder
 from tests.workspace import ROOT, environment
 
 ENDED_S = 5.0

@@ -11,8 +11,8 @@ import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
-from posttrain.params.formats import read_yaml
 from posttrain.params.stage_table import model_runs
+from posttrain.params.yaml_files import read_yaml
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts

@@ -13,7 +13,7 @@ import pytest
 
 from docs.make.readme import read_summary
 from posttrain.errors import DataError, ParamsError
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.report.build import CURVES, PAGE, SAMPLES, build_report
 from posttrain.report.lineage import labels
 from posttrain.report.page import embedded

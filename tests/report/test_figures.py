@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from docs.make.readme import smoothed
+from posttrain.files import write_json
 from posttrain.lineage.figures import Figures, shown_in
-from posttrain.params.formats import flattened
 from posttrain.report.curves import thinned
 from posttrain.report.lineage import differing
 from posttrain.report.policies import Policy, read_policies
@@ -26,8 +26,8 @@ from posttrain.report.summary import (
     trainings_in,
     verdict,
 )
+from posttrain.settings.plain import flattened
 from posttrain.tables.curve import read_curve
-from posttrain.workspace import write_json
 
 
 def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
@@ -149,7 +149,7 @@ def test_smoothed_is_a_running_mean() -> None:
 @pytest.mark.slow
 def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
-    from posttrain.params.params import read
+    from posttrain.params.params_file import read
 
     found = lengths(read_policies(read(), {})[0][0])
     assert found["mean"] == 3.5

@@ -25,8 +25,7 @@ from docs.make.readme import (
     write_readme,
 )
 from posttrain.errors import DataError, PipelineError
-from posttrain.params.formats import merge
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.report.build import build_report, read_report
 from posttrain.report.decision import decide
 from posttrain.report.other_tables import as_cells, other_tables
@@ -34,6 +33,7 @@ from posttrain.report.policies import read_policies
 from posttrain.report.results import _judge_note, results_json, results_table
 from posttrain.report.stale_results import staleness
 from posttrain.report.summary import extra_columns
+from posttrain.settings.plain import merge
 from tests.report import workspace
 from tests.report.browser import program
 from tests.workspace import ROOT, environment

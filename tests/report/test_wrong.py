@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.report.policies import Policy, read_policies
 from posttrain.report.samples import for_page
 from posttrain.report.wrong import Asked, ends_with, wrong_rows

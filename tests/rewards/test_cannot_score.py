@@ -8,11 +8,11 @@ import pytest
 
 from posttrain.errors import RewardError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.params import Params
 from posttrain.rewards.reward import Context, NoOptions, Reward, WeightedReward, rule
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.params import Params
 from tests.models.tiny import rollout_of
 
 

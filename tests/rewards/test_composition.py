@@ -9,13 +9,13 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward, rule
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.params import Params, check
 from tests.models.tiny import rollout_of
 
 CONTEXT = Context(Runtime(DeviceParams()), "test")

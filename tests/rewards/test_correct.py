@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.correct import CorrectOptions, correct
 from posttrain.rollout import Prompt, Score
+from posttrain.settings.params import Params, check
 from tests.models.tiny import rollout_of
 
 KINDS: list[tuple[dict[str, Any], str]] = [

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 import pytest
 
 from posttrain.errors import ParamsError, RewardError
-from posttrain.params.params import check
 from posttrain.rewards.detector import SHORTEST, _detector, _passages, _size
 from posttrain.rewards.language import LanguageOptions, in_language
 from posttrain.rewards.reward import Context
 from posttrain.rollout import Score
+from posttrain.settings.params import check
 from tests.models.tiny import rollout_of
 
 ENGLISH = "First we add the two numbers, and then we divide the sum by three."

@@ -11,20 +11,20 @@ from typing import Any, TypeGuard
 import pytest
 import torch
 
+from posttrain.data.columns import with_ids
 from posttrain.errors import ParamsError, RewardError
 from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table, summary
 from posttrain.evaluate.sampled import write_results
 from posttrain.evaluate.settings import EvaluateParams, EvaluateRun
+from posttrain.files import read_finite_json
 from posttrain.lineage.recompute import evaluated
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.params import check
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.tables.columns import with_ids
+from posttrain.settings.params import check
 from posttrain.tables.store import check_table
-from posttrain.workspace import read_finite_json
 from tests.models.tiny import rollout_of
 from tests.workspace import ROOT
 

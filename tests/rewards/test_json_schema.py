@@ -17,13 +17,13 @@ import pytest
 
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.params import Params, check
 from posttrain.pipeline.code_manifest import Library
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Score
+from posttrain.settings.params import Params, check
 from tests.models.tiny import rollout_of
 
 PERSON = {

@@ -16,9 +16,9 @@ import yaml
 from posttrain.errors import RewardError
 from posttrain.models.files.store import load_policy, load_tokenizer, save_model
 from posttrain.models.forward.forward import score_tokens
-from posttrain.params.params import check
 from posttrain.rewards.likelihood import Likelihood, LikelihoodOptions
 from posttrain.rollout import Finish, Prompt, Rollout, TokenRow
+from posttrain.settings.params import check
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack

@@ -12,13 +12,15 @@ import torch
 
 import posttrain
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.data.columns import Tables
+from posttrain.data.layouts import convert, convert_all
+from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.formulas.ragged import Ragged
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
-from posttrain.params.params import check
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.learned import RewardModel
 from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward, as_score, rule
@@ -30,9 +32,7 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
 from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_steps
-from posttrain.tables.columns import Tables
-from posttrain.tables.layouts import convert, convert_all
-from posttrain.tables.turns import RowError
+from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack

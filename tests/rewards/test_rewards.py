@@ -16,7 +16,6 @@ from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
 from posttrain.rewards.reward import Context, Reward, WeightedReward
@@ -24,6 +23,7 @@ from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, Status
 from posttrain.sampling.sample_preferences import _prefers
+from posttrain.settings.params import Params, check
 from tests.models.tiny import function_reward, rollout_of
 
 
@@ -224,7 +224,7 @@ def test_options_of_a_task_hold_where_the_user_sets_none() -> None:
 
 OWN = """
 from posttrain.rewards.reward import rule
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from pydantic import Field
 
 class Options(Params):

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.data.columns import with_ids
 from posttrain.errors import DataError, RewardError, TableError
-from posttrain.tables.columns import with_ids
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
 from posttrain.tables.store import write_table

@@ -16,19 +16,19 @@ import pytest
 
 from posttrain.errors import ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.params import Params, check
 from posttrain.rewards import score
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, as_score
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.worker import rollout_from, rollout_to
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.settings.params import Params, check
 from tests.models.tiny import rollout_of
 
 OWN = '''
 import asyncio, os, signal, sys, time
 from pydantic import Field
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Score
 

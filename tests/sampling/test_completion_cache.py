@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.faults.kills import prepared
 from benchmarks.faults.processes import Server
+from posttrain.files import remove_oldest
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.sampling import cache
@@ -20,7 +21,6 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.cache import CachedSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.chat import ChatText
-from posttrain.workspace import remove_oldest
 from tests.models.tiny import tiny_folder
 
 PARAMS = SamplingParams(max_tokens=8)

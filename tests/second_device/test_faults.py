@@ -17,6 +17,7 @@ from posttrain.algorithms.objective import step_metrics
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api import load_model, train_model, train_online
+from posttrain.distributed import world
 from posttrain.errors import ModelError
 from posttrain.measure.record import noted
 from posttrain.measure.timings import device_peak_mb
@@ -27,7 +28,6 @@ from posttrain.models.forward.varlen import kernel
 from posttrain.models.master_weights import frozen_on, master_of
 from posttrain.models.nf4 import dequantise, level_pairs, quantise_model
 from posttrain.models.scratch import ScratchParams, scratch_config
-from posttrain.processes import world
 from posttrain.rollout import token_rows
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from posttrain.tables.columns import KINDS, Kind
+from posttrain.data.columns import KINDS, Kind
 
 
 @pytest.fixture(params=KINDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.tables.columns import Kind
+from posttrain.data.columns import Kind
 from posttrain.tables.options import Source
 from posttrain.tables.user_data import make_table, read_sources, split_tables
 

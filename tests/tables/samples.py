@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.tables.columns import OPTIONAL, Kind, from_rows, with_ids
+from posttrain.data.columns import OPTIONAL, Kind, from_rows, with_ids
 
 
 def user(text: str) -> list[dict[str, str]]:

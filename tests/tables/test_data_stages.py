@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import posttrain
-from posttrain.tables.columns import Kind
+from posttrain.data.columns import Kind
 from posttrain.tables.sources import USER_KINDS
 from posttrain.tables.store import read_table
 from tests.tables.samples import assistant, user

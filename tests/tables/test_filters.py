@@ -14,11 +14,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from posttrain.data.columns import TURNS, Kind, from_rows, with_ids
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.import_model import fetch_model
-from posttrain.params.params import check
 from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
-from posttrain.tables.columns import TURNS, Kind, from_rows, with_ids
+from posttrain.settings.params import check
 from posttrain.tables.filters import COMMON, FilterRun, filtered
 from posttrain.tables.near_duplicates import SHINGLE, near_duplicates
 from posttrain.tables.ngrams import chunks, grams

@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.data.splits import training_prompts
 from posttrain.errors import DataError
 from posttrain.tables.prepare import prepare
 from posttrain.tables.sources import file_tables
-from posttrain.tables.splits import training_prompts
 from posttrain.tables.store import read_table
 from tests.tables.gsm8k import row, write_gsm8k
 

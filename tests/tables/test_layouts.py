@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from posttrain.data.columns import Kind, content_id
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.params.params import check
-from posttrain.tables.columns import Kind, content_id
+from posttrain.settings.params import check
 from posttrain.tables.options import FileTable
 from posttrain.tables.store import check_table, read_table, write_table
 from tests.tables.loading import load_table

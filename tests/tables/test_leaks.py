@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.report.build import learned
 from posttrain.report.tables import health_list
 from posttrain.tables.leaks import leaks_of, tables_under

@@ -12,10 +12,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.data.columns import SPLITS
 from posttrain.errors import DataError, PosttrainError
-from posttrain.params.params import Params
 from posttrain.pipeline.code_manifest import Library
-from posttrain.tables.columns import SPLITS
+from posttrain.settings.params import Params
 from posttrain.tables.prepare import prepare
 from posttrain.tables.store import read_table
 from posttrain.tasks.generate import generated, task_tables
@@ -119,7 +119,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.tasks.task import Generator, Task
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from posttrain.tables.options import FileTable
 from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user

@@ -11,7 +11,7 @@ import pytest
 
 from posttrain.checks.check_rows import check_rows
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from posttrain.tables.mixing import rows_per_source
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, HubRun, file_tables

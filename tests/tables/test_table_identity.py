@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posttrain.data.columns import CONTENT, TURNS, Kind, content_id, content_ids, from_rows, with_ids
 from posttrain.errors import TableError
-from posttrain.tables.columns import CONTENT, TURNS, Kind, content_id, content_ids, from_rows, with_ids
 from tests.tables.samples import row_of, table_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

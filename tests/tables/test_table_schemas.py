@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from posttrain.data.columns import COLUMNS, KINDS, ROLLOUT_TEXT, SPLITS, Kind, with_ids
 from posttrain.errors import TableError
-from posttrain.tables.columns import COLUMNS, KINDS, ROLLOUT_TEXT, SPLITS, Kind, with_ids
 from posttrain.tables.failures import row_failures
 from posttrain.tables.schemas import schema_of
 from posttrain.tables.store import check_disjoint, check_table, rejected_path
@@ -100,6 +100,9 @@ CASES: list[tuple[Kind, str, dict[str, Any], str]] = [
     ),
     ("prompts", "info", {"info": "[]"}, "row 2, info = '[]': must be a JSON object"),
     ("prompts", "info", {"info": "[" * 100_000}, "must be a JSON object"),
+    *((kind, "task", {"task": " \n "}, "must be empty or the name") for kind in ("prompts", "rollouts")),
+    ("training_rollouts", "task", {"task": "two step"}, "must be empty or the name of a task; rename it"),
+    ("rollouts", "status", {"status": " "}, "must be one of ok, unparseable, timeout, error, infrastructure"),
     ("rollouts", "info", {"info": "7"}, "must be a JSON object"),
     ("training_rollouts", "info", {"info": ""}, "must be a JSON object"),
     ("training_rollouts", "sampling", {"sampling": "7"}, "must be a JSON object"),

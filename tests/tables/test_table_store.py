@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import posttrain
+from posttrain.data.columns import Kind, with_ids
 from posttrain.errors import TableError
-from posttrain.tables.columns import Kind, with_ids
 from posttrain.tables.store import read_table, rejected_path, write_parquet, write_table
 from tests.tables.samples import table_of
 

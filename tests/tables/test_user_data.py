@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from posttrain.data.columns import COLUMNS, Kind, content_id
 from posttrain.errors import DataError, ParamsError, PosttrainError, TableError
 from posttrain.lineage.query import parse_query
-from posttrain.params.params import check
-from posttrain.tables.columns import COLUMNS, Kind, content_id
+from posttrain.settings.params import check
 from posttrain.tables.hub_data import dataset_parts
 from posttrain.tables.options import FileTable, HubTable
 from posttrain.tables.readers import Columns

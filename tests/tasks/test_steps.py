@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from posttrain.algorithms.objective import Objective
+from posttrain.data.columns import with_ids
 from posttrain.errors import RewardError, TableError
 from posttrain.evaluate.completions import select_text
 from posttrain.evaluate.metrics import rollouts_table
@@ -29,7 +30,6 @@ from posttrain.rewards.turns import TurnsOptions, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Completion, Request, SamplingParams, generate_rollouts
-from posttrain.tables.columns import with_ids
 from posttrain.tables.store import check_table
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack

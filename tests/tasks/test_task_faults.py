@@ -12,7 +12,7 @@ import pytest
 from posttrain.errors import DataError
 from posttrain.evaluate.metrics import evaluation_metrics
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.tasks.generate import task_tables
@@ -21,7 +21,7 @@ from tests.models.tiny import rollout_of
 
 TASK = """
 import polars as pl
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.tasks.task import Generator, Task
 
 class Nothing(Params):

@@ -17,7 +17,7 @@ from posttrain.tasks.task import PLAIN, TASKS, load_task
 OWN = """
 import polars as pl
 from pydantic import Field
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
 from posttrain.tasks.task import Generator, Task
 
 class Counts(Params):

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.errors import DataError, ParamsError
+from posttrain.files import read_finite_json
 from posttrain.measure.record import record_path, write_record
 from posttrain.models.files.store import load_tokenizer
-from posttrain.params.params import Params, load
+from posttrain.params.params_file import load
+from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.text.templates import PROCESS, RenderError, RenderRequest, Template
-from posttrain.workspace import read_finite_json
 from tests.models.tiny import tiny_folder
 
 SPECIALS = ["<|end|>", "<|user|>", "<|assistant|>", "<|pad|>"]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from posttrain.data.columns import from_rows
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
-from posttrain.tables.columns import from_rows
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import pack

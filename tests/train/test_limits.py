@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from posttrain.errors import TrainingError
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from posttrain.train.limits import LimitParams, check_limits
 from stages.preference import PreferenceRun
 from stages.sft import SftRun

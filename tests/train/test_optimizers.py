@@ -14,7 +14,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_scorer, save_model
 from posttrain.online.runs import ONLINE
-from posttrain.params.params import check
+from posttrain.settings.params import check
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
@@ -169,3 +169,19 @@ def test_a_critic_that_is_not_there_is_refused(settings: dict[str, Any], said: s
 def test_a_run_without_a_critic_may_not_wait_for_it() -> None:
     with pytest.raises(ParamsError, match="has no critic, so nothing would be learned"):
         check(TrainingParams, {"optimizer": {"critic_first": 0.5}}, where="sft.runs.a")
+
+
+@pytest.mark.parametrize("settings", [{}, {"matrices": "muon"}, {"average": 0.5}])
+def test_a_state_comes_back_and_a_tensor_of_no_weight_is_refused(settings: dict[str, Any]) -> None:
+    model = tiny_model()
+    params = OptimizerParams(lr=1e-3, **settings)
+    update = AdamW({"policy": (model, params.lr)}, params, STEPS)
+    for name, gradient in gradients(model, 0).items():
+        model.get_parameter(name).grad = gradient
+    for optimizer in update._optimizers.values():
+        optimizer.step()
+    state = update.state_dict()
+    update.load_state_dict(state)
+    name = next(iter(state))
+    with pytest.raises(ValueError, match="belongs to no trained weight"):
+        update.load_state_dict({**state, f"{name}.more": state[name]})

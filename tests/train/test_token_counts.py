@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from posttrain.commands import line
+from posttrain.data.columns import KINDS, SPLITS, from_rows
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
-from posttrain.tables.columns import KINDS, SPLITS, from_rows
 from posttrain.tables.store import write_tables
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText

@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from posttrain.data.columns import from_rows
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
 from posttrain.rollout import TokenRow
-from posttrain.tables.columns import from_rows
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train import token_cache as mapped

@@ -25,6 +25,7 @@ from posttrain.algorithms.preference_loss import PairLoss
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.data.columns import with_ids
 from posttrain.errors import CheckpointError, ModelError, TrainingError
 from posttrain.formulas.distill import forward_kl
 from posttrain.models.device import DeviceParams, Runtime
@@ -39,13 +40,12 @@ from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.params.formats import merge
-from posttrain.params.params import check
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
-from posttrain.tables.columns import with_ids
+from posttrain.settings.params import check
+from posttrain.settings.plain import merge
 from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import with_system_prompt

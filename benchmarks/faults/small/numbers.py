@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from posttrain.params.formats import read_yaml
+from posttrain.params.yaml_files import read_yaml
 from posttrain.processes.stage import run_stage
 from posttrain.tables.store import write_parquet
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from posttrain.files import read_finite_json, write_json
 from posttrain.processes.stage import run_stage
-from posttrain.workspace import read_finite_json, write_json
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from posttrain.algorithms.divergence import Divergence
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.formulas.distill import kl, log_probs
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 class JensenShannonOptions(Options):

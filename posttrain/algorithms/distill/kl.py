@@ -7,7 +7,7 @@ from torch import Tensor
 from posttrain.algorithms.divergence import Divergence
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.formulas.distill import forward_kl
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 FORWARD = "forward_kl"
 """The divergence of settings that name none."""

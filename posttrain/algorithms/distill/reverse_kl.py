@@ -7,7 +7,7 @@ from torch import Tensor
 from posttrain.algorithms.divergence import Divergence
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.formulas.distill import kl, log_probs
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 def reverse_kl(student_NV: Tensor, teacher_NV: Tensor, temperature: float = 1.0) -> Tensor:

@@ -14,7 +14,7 @@ from posttrain.algorithms.policy.ppo import ClipOptions, clipped, outside, term
 from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.policy import token_log_ratio
 from posttrain.formulas.ragged import Ragged, places, uniform_at
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 NEEDS = frozenset({"step_start_logp", "sample_key"})
 NOISE = 1e-12

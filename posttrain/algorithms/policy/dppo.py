@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.surrogate import Surrogate, Tokens
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 NEARLY_CERTAIN = -1e-7
 """A log-prob above this counts as this in log(1 - p)."""

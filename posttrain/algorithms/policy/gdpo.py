@@ -10,7 +10,7 @@ from torch import Tensor
 from posttrain.algorithms.advantages import Advantage, Rewards, per_row, whiten
 from posttrain.algorithms.objective import AlgorithmRow, parts_of
 from posttrain.algorithms.policy.grpo import group_zscore
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 def decoupled(parts: Collection[tuple[Tensor, float]], group_B: Tensor, eps: float = 1e-8) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.surrogate import Surrogate, Tokens
 from posttrain.formulas.ragged import mean_rows, repeat_to_tokens
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 class GmpoOptions(Options):

@@ -9,7 +9,7 @@ from posttrain.algorithms.advantages import Advantage, Rewards, group_sums, per_
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.policy.grpo import group_centred
 from posttrain.errors import ParamsError
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 def over_mean(reward_B: Tensor, group_B: Tensor) -> Tensor:

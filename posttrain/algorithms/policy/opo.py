@@ -6,7 +6,7 @@ from torch import Tensor
 
 from posttrain.algorithms.advantages import Advantage, check_group_size, group_sums, per_row
 from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 def length_weighted(reward_B: Tensor, group_B: Tensor, length_B: Tensor) -> Tensor:

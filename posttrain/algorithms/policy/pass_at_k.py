@@ -8,7 +8,7 @@ from torch import Tensor
 
 from posttrain.algorithms.advantages import Advantage, group_sums, per_row
 from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 class PassOptions(Options):

@@ -7,7 +7,7 @@ from torch import Tensor
 from posttrain.algorithms.advantages import Advantage, MovingAverageOptions, Rewards, baseline, per_row
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.surrogate import Surrogate, Tokens
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 def reinforce(tokens: Tokens, _: Options) -> Tensor:

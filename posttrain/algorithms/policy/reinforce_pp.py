@@ -9,7 +9,7 @@ from torch import Tensor
 from posttrain.algorithms.advantages import Advantage, Rewards, by_token
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.policy.ppo import gae
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 class ReturnOptions(Options):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.surrogate import Surrogate, Tokens
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 def importance(tokens: Tokens, _: Options) -> Tensor:

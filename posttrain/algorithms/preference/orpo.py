@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import PairLoss
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 LOG_HALF = -math.log(2.0)
 NEAR_ZERO = -1e-6

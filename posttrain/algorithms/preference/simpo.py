@@ -8,7 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.algorithms.preference_loss import PairLoss
-from posttrain.params.choices import Options
+from posttrain.settings.choices import Options
 
 
 class SimpoOptions(Options):

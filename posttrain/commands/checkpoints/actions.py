@@ -15,16 +15,18 @@ from typing import Any, Literal
 
 from posttrain.checks.params_schema import check_params, load_settings
 from posttrain.errors import ParamsError, PipelineError, excerpt
+from posttrain.files import format_age, format_size
+from posttrain.locks import HELD, is_locked, remove_unlocked
 from posttrain.measure.record import read_record
-from posttrain.params.formats import CHECKPOINTS
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import STAGES, group_of
 from posttrain.pipeline.digests import Digests
 from posttrain.pipeline.graph import changed
+from posttrain.settings.plain import CHECKPOINTS
 from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
 from posttrain.train.loop import RUNS_ON, checkpoint_settings
 from posttrain.train.provenance import differences, read_maker, stage_maker
-from posttrain.workspace import DONE, HELD, checkpoint_path, format_age, format_size, is_locked, remove_unlocked
+from posttrain.workspace import DONE, checkpoint_path
 
 LIST = "`posttrain checkpoints` lists them"
 

@@ -17,13 +17,16 @@ from typing import Final
 
 from posttrain.checks.editor_schema import editor_schema
 from posttrain.errors import ParamsError, PipelineError, shortened
-from posttrain.params.formats import read_yaml
-from posttrain.params.params import did_you_mean
+from posttrain.extras import PIPELINE, need
+from posttrain.files import write_json, write_text
+from posttrain.isolation.library import LIBRARY
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_manifest import FOLDER, Library, code_path, differences, read_code, run_names
 from posttrain.pipeline.package_pin import PINNED, describe_package, installed, pinned
 from posttrain.pipeline.repair_dvc import repair_lock
 from posttrain.report import plots_page
-from posttrain.workspace import LIBRARY, PARAMS_FILE, write_json, write_text
+from posttrain.settings.params import did_you_mean
+from posttrain.workspace import PARAMS_FILE
 
 TEMPLATE: Final = LIBRARY / "posttrain" / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
@@ -60,8 +63,7 @@ def init(folder: Path, recipe: str) -> str:
         raise PipelineError(what="the folder is not empty", where=str(folder), fix=fix)
     if not shutil.which("git"):
         raise PipelineError(what="git was not found", where="PATH", fix="Install git, e.g. apt-get install git")
-    if not importlib.util.find_spec("dvc"):
-        raise PipelineError(what="dvc is not installed", where=sys.executable, fix="Install it: pip install dvc")
+    need(PIPELINE)
     with _whole(folder):
         _initialise(folder)
         for name, text in {**_current(), "params.yaml": _read(f"recipes/{recipe}.yaml")}.items():
@@ -74,7 +76,8 @@ def init(folder: Path, recipe: str) -> str:
             write_text(folder / name / ".gitkeep", "")
         _pin(folder)
         repair_lock(folder)  # keeps DVC's own files in the project
-        plots_page.install(folder)
+        if importlib.util.find_spec("vl_convert"):  # else `dvc plots show` loads its scripts from the network
+            plots_page.install(folder)
     return "\n".join(
         [
             f"wrote a project with the recipe {recipe} to {folder}. Next:",

@@ -23,7 +23,7 @@ def run(arguments: Namespace) -> str:
     """Describe a section, or else an algorithm."""
     from posttrain.checks.params_schema import describe_params
     from posttrain.commands.params.describe import describe, effective, named_run
-    from posttrain.params.params import GROUPS
+    from posttrain.params.params_file import GROUPS
 
     if arguments.schema:
         from posttrain.checks.editor_schema import editor_schema

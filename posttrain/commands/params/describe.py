@@ -20,10 +20,11 @@ from posttrain.errors import ParamsError, PosttrainError
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.best import SampledBestConfig
 from posttrain.online.sampled.pairs import SampledPairConfig
-from posttrain.params.choices import choices_of
-from posttrain.params.formats import flattened
-from posttrain.params.params import Params, at, did_you_mean, read
+from posttrain.params.params_file import at, read
 from posttrain.params.stage_table import STAGES, group_of
+from posttrain.settings.choices import choices_of
+from posttrain.settings.params import Params, did_you_mean
+from posttrain.settings.plain import flattened
 
 COSTS: Mapping[str, str] = {
     "ref_logp": "a frozen reference model (weights, no gradient)",

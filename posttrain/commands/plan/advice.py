@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.commands.plan.memory_estimate import Demand
 from posttrain.errors import ModelError, ParamsError
-from posttrain.workspace import format_size
+from posttrain.files import format_size
 
 Planned = Callable[[Mapping[str, Any]], Demand]
 """The run with a change of its settings."""

@@ -25,8 +25,7 @@ from posttrain.online.distill_runs import TaughtParams
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.runs import OnlineParams
-from posttrain.params.formats import merge
-from posttrain.params.params import at, check
+from posttrain.params.params_file import at
 from posttrain.params.slots import NONE
 from posttrain.params.stage_table import Settings, models_of_set
 from posttrain.sampling.engines import ENGINES
@@ -34,6 +33,8 @@ from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.engine import bytes_next_to_training, engine_bytes
+from posttrain.settings.params import check
+from posttrain.settings.plain import merge
 from posttrain.train.checkpoint import KEPT
 from posttrain.train.estimate import TILES, checkpoint_bytes, training_parts
 from posttrain.train.loop import TrainingParams

@@ -8,11 +8,13 @@ from functools import partial
 from posttrain.commands.plan.advice import what_lowers
 from posttrain.commands.plan.memory_estimate import Demand, demand_of
 from posttrain.errors import ModelError, ParamsError
+from posttrain.files import format_size
 from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import read_timings, timings_path
-from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import STAGES, group_of
-from posttrain.workspace import format_size
+from posttrain.settings.params import did_you_mean
+from posttrain.workspace import PARAMS_FILE
 
 OUTSIDE = {"external.runs": "what a trainer of your own takes", "evaluate.lm_eval": "what lm-eval takes"}
 """Groups whose runs another program computes."""

@@ -11,13 +11,14 @@ from typing import Any, Literal
 
 from posttrain.checks.named_table import table_file
 from posttrain.checks.params_schema import load_settings
+from posttrain.data.columns import KINDS, Kind
 from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.store import MANIFEST, load_config, load_stop_tokens, load_tokenizer
 from posttrain.models.files.tokenizer import check_template, complete_tokenizer
-from posttrain.params.params import at, nearest, read
+from posttrain.params.params_file import at, read
 from posttrain.params.stage_table import model_runs, section_of, stage_of
-from posttrain.tables.columns import KINDS, Kind
+from posttrain.settings.params import nearest
 from posttrain.text.chat import DATE, ChatText, Trained
 from posttrain.workspace import PARAMS_FILE, model_path
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from posttrain.data.shown import printable
 from posttrain.report.markup import Markup, element, escaped, listed
 from posttrain.report.page import plain_page
-from posttrain.tables.failures import printable
 
 Part = tuple[str, Sequence[tuple[str, bool]]]
 """A part of a row: its name, and its text in pieces, each with whether it is trained."""

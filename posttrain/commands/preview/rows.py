@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from posttrain.commands.preview.inputs import Limits, Subject
+from posttrain.data.columns import Kind
 from posttrain.errors import DataError
 from posttrain.rollout import TokenRow
-from posttrain.tables.columns import Kind
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables

@@ -11,9 +11,9 @@ from typing import Literal
 from posttrain.commands.preview.inputs import Subject, opened
 from posttrain.commands.preview.page import page
 from posttrain.commands.preview.rows import COUNTED, LISTED, Counts, Part, Shown, preview_rows
-from posttrain.tables.failures import printable
+from posttrain.data.shown import printable
+from posttrain.files import write_text
 from posttrain.text.chat import ChatText, Trained
-from posttrain.workspace import write_text
 
 Style = Literal["colour", "plain"]
 Stretch = tuple[str, bool]

@@ -17,13 +17,15 @@ from posttrain.errors import DataError, ParamsError, PipelineError
 from posttrain.evaluate.intervals import SEED, interval
 from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.lineage import Lineage
-from posttrain.params.params import PARAMS_FILE, did_you_mean, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import evaluated, group_of
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.pipeline.digests import LOCK
 from posttrain.pipeline.git import git
 from posttrain.report.policies import output_digests
 from posttrain.report.stale_results import staleness
+from posttrain.settings.params import did_you_mean
+from posttrain.workspace import PARAMS_FILE
 
 FOLDER = "promoted"
 _TITLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

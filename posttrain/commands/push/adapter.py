@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from posttrain.errors import ModelError
+from posttrain.files import read_finite_json
 from posttrain.lineage.lineage import Lineage
 from posttrain.models.files.adapter_files import ADAPTER_CONFIG, is_adapter
 from posttrain.models.files.store import MANIFEST
-from posttrain.workspace import read_finite_json
 
 BASE: Final = "base_model_name_or_path"
 

@@ -9,14 +9,15 @@ from typing import Any
 
 from posttrain import __version__
 from posttrain.commands.push.adapter import HubModel
+from posttrain.files import read_finite_json
 from posttrain.lineage.explain import why
 from posttrain.lineage.lineage import Lineage
 from posttrain.measure.record import LICENCE, read_record, record_path
-from posttrain.params.params import read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import evaluated, stage_of
 from posttrain.report.policies import output_digests
 from posttrain.tables.sources import USER_KINDS
-from posttrain.workspace import model_path, read_finite_json
+from posttrain.workspace import model_path
 
 OWN = "Apache-2.0"
 UNKNOWN = "unknown: none is stated"

@@ -12,11 +12,11 @@ from typing import Any, Final, Literal
 import torch
 
 from posttrain.errors import ModelError, ParamsError, PipelineError, shortened
+from posttrain.files import atomic_path
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
 from posttrain.text.chat import DATE
 from posttrain.text.chat_template import Message
 from posttrain.text.templates import RenderError, RenderRequest, Template
-from posttrain.workspace import atomic_path
 
 Type = Literal["float16", "float32"]
 

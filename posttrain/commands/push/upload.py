@@ -22,12 +22,12 @@ from posttrain.measure.masking import masked
 from posttrain.models.files.adapter_files import ADAPTED_CONFIG
 from posttrain.models.files.import_model import FILES
 from posttrain.models.files.store import LICENCES, MANIFEST
-from posttrain.params.params import PARAMS_FILE, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.code_manifest import CODE
 from posttrain.tables.hub_errors import unreachable
 from posttrain.tables.store import read_table
-from posttrain.workspace import table_path
+from posttrain.workspace import PARAMS_FILE, table_path
 
 CARD = "README.md"
 CHECKED = 4

@@ -9,12 +9,14 @@ from typing import Any
 from posttrain.checks.named_table import table_file
 from posttrain.commands.reward.rows import infos_of
 from posttrain.errors import DataError, ParamsError
-from posttrain.params.params import PARAMS_FILE, at, check, read
+from posttrain.params.params_file import at, read
 from posttrain.rewards.judge.agreement import kappa
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
 from posttrain.rewards.reward import TERM_KEYS
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
+from posttrain.settings.params import check
 from posttrain.tables.store import read_table
+from posttrain.workspace import PARAMS_FILE
 
 
 def judge_agreement(table: str, judge: str, reward: str, rows: int, threshold: float) -> str:

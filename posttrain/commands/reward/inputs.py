@@ -10,18 +10,19 @@ from typing import Any, Final
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.adapter_files import config_file
-from posttrain.params.params import PARAMS_FILE, Params, at, check, did_you_mean, load, read
+from posttrain.params.params_file import at, load, read
 from posttrain.params.slots import model_of
 from posttrain.params.stage_table import group_of
-from posttrain.params.user_code import is_import_path, load_object
 from posttrain.rewards.catalog import Rewards, metric_settings
 from posttrain.rewards.reward import Context, Examples, WeightedReward
 from posttrain.rewards.scorable import known_completions, why_not_scorable
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt
+from posttrain.settings.params import Params, check, did_you_mean
+from posttrain.settings.user_code import is_import_path, load_object
 from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
-from posttrain.workspace import model_path
+from posttrain.workspace import PARAMS_FILE, model_path
 
 EVALUATION: Final = "evaluate.settings"
 GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", "evaluate.runs")

@@ -13,19 +13,20 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from posttrain.checks.named_table import table_file
+from posttrain.data.layouts import convert
+from posttrain.data.turns import RowError, turns
 from posttrain.errors import DataError
-from posttrain.params.params import PARAMS_FILE, check, read
+from posttrain.params.params_file import read
 from posttrain.params.stage_table import Evaluated, evaluated, group_of
 from posttrain.rewards.reward import Examples
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.tables.layouts import convert
+from posttrain.settings.params import check
 from posttrain.tables.options import FileTable
 from posttrain.tables.readers import PLAIN, READERS, Columns, CsvDialect, file_part
 from posttrain.tables.store import read_table
-from posttrain.tables.turns import RowError, turns
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation
-from posttrain.workspace import table_path
+from posttrain.workspace import PARAMS_FILE, table_path
 
 WANTED: Final = frozenset({"id", "prompt", "completion", "answer", "info", "task", "truncated"})
 _TURN: Final = "\n\nassistant: "

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from posttrain.commands.reward.inputs import Subject, subject_of
 from posttrain.commands.reward.rows import Row, given_rows, readable_file, rollouts_of
+from posttrain.data.shown import printable
 from posttrain.errors import ParamsError, RewardError
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED
-from posttrain.tables.failures import printable
+from posttrain.settings.user_code import CUSTOM
 from posttrain.tables.readers import PLAIN, CsvDialect
-from posttrain.workspace import CUSTOM
 
 LEFT_OUT: Final = "left out"
 """Shown for prompts that the reward cannot judge: a run leaves them out."""

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from posttrain.errors import ModelError, shortened
+from posttrain.files import atomic_path, read_finite_json
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.adapters import TrainedAdapter, adapter_of
@@ -43,8 +44,7 @@ from posttrain.models.files.save_dtype import SaveDtype, round_weights, saved_la
 from posttrain.models.files.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
 from posttrain.models.forward.forward import run_in_rows, runs_in_rows
 from posttrain.models.nf4 import round_model
-from posttrain.params.formats import MODELS, check_format
-from posttrain.workspace import atomic_path, read_finite_json
+from posttrain.settings.plain import MODELS, check_format
 
 MANIFEST = "manifest.json"
 FORMAT = "posttrain_format"

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from posttrain.errors import ModelError, shortened
+from posttrain.files import is_outside, read_finite_json
 from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.store import (
     GENERATION,
@@ -19,11 +20,11 @@ from posttrain.models.files.store import (
     load_stop_tokens,
     load_tokenizer,
 )
-from posttrain.params.params import Params
+from posttrain.settings.params import Params
+from posttrain.settings.user_code import CUSTOM
 from posttrain.text.chat import DATE, ChatText, TemplateVariables, check_read
 from posttrain.text.chat_template import Conversation, Message
 from posttrain.text.templates import RenderError, RenderRequest, Template, with_defaults
-from posttrain.workspace import CUSTOM, is_outside, read_finite_json
 
 TURN = "{{ message['role'] + '\\n' + message['content'] + eos_token + '\\n' }}"
 TEMPLATE = (

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from posttrain.distributed import world
 from posttrain.errors import ModelError
 from posttrain.models.forward.forward import runs_in_rows
-from posttrain.processes import world
 from posttrain.text.packing import PackedRows, sent
 
 

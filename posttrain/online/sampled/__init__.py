@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from posttrain.algorithms.objective import AlgorithmRow, named
-from posttrain.params.listing import Listing
+from posttrain.settings.listing import Listing
 
 SAMPLED_ROWS: Listing[AlgorithmRow] = Listing("posttrain.online.sampled", "ROWS", named)

@@ -19,8 +19,7 @@ from posttrain.online.selection import (
     selected_rows,
     stacked,
 )
-from posttrain.params.choices import OneOf, Option, Options
-from posttrain.params.renames import SAMPLED, inside
+from posttrain.settings.choices import OneOf, Option, Options
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.step import Batch
@@ -52,7 +51,6 @@ BEST_SELECT: OneOf[Option] = OneOf(
         "reaching": Option(Reaching, "samples whose reward reaches a threshold (ReST-EM)"),
     },
     "best",
-    renamed=inside(SAMPLED, "select"),
 )
 
 

@@ -21,8 +21,7 @@ from posttrain.online.selection import (
     selected_rows,
     stacked,
 )
-from posttrain.params.choices import OneOf, Option, Options
-from posttrain.params.renames import SAMPLED, inside
+from posttrain.settings.choices import OneOf, Option, Options
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.step import Batch
@@ -56,7 +55,6 @@ PAIR_SELECT: OneOf[Option] = OneOf(
         "rejection_sampled": Option(RejectionSampled, "pairs of samples accepted by their reward (RSO)"),
     },
     "best_against_worst",
-    renamed=inside(SAMPLED, "select"),
 )
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from posttrain.data.shown import printable
+from posttrain.data.turns import RowError, Turns, turns
 from posttrain.errors import DataError
 from posttrain.rollout import Finish, Score, TokenRow
-from posttrain.tables.failures import printable
-from posttrain.tables.turns import RowError, Turns, turns
 
 
 @dataclass

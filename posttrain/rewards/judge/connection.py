@@ -20,8 +20,8 @@ import httpx
 from pydantic import Field, field_validator
 
 from posttrain.errors import RewardError, excerpt, shortened
-from posttrain.params.params import Params
 from posttrain.rollout import Status
+from posttrain.settings.params import Params
 
 T = TypeVar("T")
 warnings.filterwarnings("ignore", "coroutine 'connect_tcp", RuntimeWarning)  # anyio's, where a request is cancelled

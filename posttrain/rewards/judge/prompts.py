@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from posttrain.params.params import did_you_mean
-from posttrain.workspace import CUSTOM, is_outside
+from posttrain.files import is_outside
+from posttrain.settings.params import did_you_mean
+from posttrain.settings.user_code import CUSTOM
 
 Mode = Literal["score", "pairwise", "group"]
 TEXTS: Final[Mapping[Mode, tuple[str, ...]]] = {

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.files import atomic_path
 from posttrain.rewards.usage import Usage
-from posttrain.workspace import atomic_path
 
 
 class VerdictCache:

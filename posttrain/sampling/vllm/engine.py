@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import torch
 
+from posttrain.distributed import world
 from posttrain.errors import EngineError
 from posttrain.models.adapters import weight_counts
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.sharding import whole
-from posttrain.processes import world
 from posttrain.processes.schedulers import HOSTS, on_this_host, server_hosts
 from posttrain.sampling.distributed import RankZeroSampler
 from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers

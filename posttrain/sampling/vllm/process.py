@@ -10,6 +10,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -18,14 +19,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import psutil
 
 from posttrain.errors import EngineError
 from posttrain.isolation.environment import fault
+from posttrain.locks import held_folder
 from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.sampling.vllm import server
 from posttrain.sampling.vllm.server import VERSIONS
-from posttrain.workspace import held_folder, main_root
+from posttrain.workspace import main_root
 
 PYTHON: Final = "POSTTRAIN_VLLM"
 """The environment variable with the Python of the environment with vLLM, or a whole command that starts a server."""
@@ -76,10 +77,13 @@ def _inherited() -> dict[str, str]:
 
 def kill_group(leader: int) -> None:
     """Kill a process group, but for Python's resource trackers: they remove shared memory, and end when they have."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if os.getpgid(process.pid) == leader and "resource_tracker" not in " ".join(process.cmdline()):
-                process.kill()
+    if not Path("/proc/self/cmdline").is_file():  # not Linux
+        with contextlib.suppress(OSError):
+            os.killpg(leader, signal.SIGKILL)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(entry.name)) == leader and b"resource_tracker" not in (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 class EngineProcess:

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
+from posttrain.data.columns import Kind, Split, from_rows
 from posttrain.measure.record import note
 from posttrain.rollout import Rollout
-from posttrain.tables.columns import Kind, Split, from_rows
 from posttrain.tasks.counts import Counts
 from posttrain.tasks.drawing import draw_problems
 from posttrain.tasks.instructions.checks import followed

@@ -10,8 +10,8 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field, model_validator
 
+from posttrain.data.columns import Kind, Split, from_rows
 from posttrain.measure.record import note
-from posttrain.tables.columns import Kind, Split, from_rows
 from posttrain.tasks.counts import Counts
 from posttrain.tasks.drawing import TRIES, draw_problems, problem_split, too_few
 from posttrain.tasks.programs.problems import Problem, draw_problem, flawed

@@ -12,8 +12,8 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field
 
+from posttrain.data.columns import Kind
 from posttrain.rollout import Message, Rollout
-from posttrain.tables.columns import Kind
 from posttrain.tasks.step import Step
 from posttrain.tasks.task import Generator, Task
 from posttrain.tasks.turns.arithmetic import calculate

@@ -13,9 +13,9 @@ from typing import Final
 import polars as pl
 from pydantic import Field
 
+from posttrain.data.columns import Kind
 from posttrain.errors import excerpt
 from posttrain.rollout import Message, Rollout
-from posttrain.tables.columns import Kind
 from posttrain.tasks.step import Step
 from posttrain.tasks.task import Generator, Task
 from posttrain.tasks.turns.tables import Game, Problem, TurnsParams

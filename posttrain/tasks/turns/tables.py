@@ -10,9 +10,9 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field
 
+from posttrain.data.columns import Kind, Split, canonical, from_rows
 from posttrain.measure.record import note
 from posttrain.rollout import Message
-from posttrain.tables.columns import Kind, Split, canonical, from_rows
 from posttrain.tasks.counts import Counts
 from posttrain.tasks.drawing import TRIES, problem_split, too_few
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 import polars as pl
 from pydantic import Field, model_validator
 
+from posttrain.data.columns import Kind, Split, from_rows
+from posttrain.data.splits import split_of
 from posttrain.errors import ParamsError
-from posttrain.params.params import PARAMS_FILE, Params
-from posttrain.tables.columns import Kind, Split, from_rows
-from posttrain.tables.splits import split_of
+from posttrain.settings.params import Params
 from posttrain.tasks.two_step.problems import (
     SMALLEST_OPERAND,
     Problem,
@@ -33,6 +33,7 @@ from posttrain.tasks.two_step.text import (
     terse_document,
     worked_document,
 )
+from posttrain.workspace import PARAMS_FILE
 
 _TRIES: Final = 200
 """Consecutive draws that may repeat an earlier document before the generator gives up."""

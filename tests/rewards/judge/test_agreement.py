@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from posttrain.commands.reward.agreement import _of_rollouts, judge_agreement
+from posttrain.data.columns import with_ids
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.rewards.judge.agreement import kappa
-from posttrain.tables.columns import with_ids
 from posttrain.tables.store import write_table
 from tests.rewards.judge.conftest import Endpoint
 

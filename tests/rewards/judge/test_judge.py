@@ -14,7 +14,6 @@ from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.params import Params, check
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.judge.judge import JudgeOptions, LanguageJudge
@@ -24,6 +23,7 @@ from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.usage import USED, judge_metrics, judge_totals
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.params import Params, check
 from tests.models.tiny import rollout_of
 from tests.rewards.judge.conftest import Endpoint
 from tests.workspace import ROOT, environment

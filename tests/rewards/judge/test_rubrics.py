@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from posttrain.params.params import check
 from posttrain.rewards.judge.rubrics import rubric_of
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt, Rollout
+from posttrain.settings.params import check
 from tests.rewards.judge.conftest import Endpoint
 from tests.rewards.judge.test_judge import Settings, judge_of, said, values
 

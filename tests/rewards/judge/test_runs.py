@@ -12,11 +12,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.params.formats import read_yaml
+from posttrain.data.columns import with_ids
+from posttrain.isolation.library import library_environment
+from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline.code_manifest import Library
-from posttrain.tables.columns import with_ids
 from posttrain.tables.store import read_table, write_table
-from posttrain.workspace import PARAMS_FILE, library_environment
+from posttrain.workspace import PARAMS_FILE
 from tests.models.tiny import tiny_folder
 from tests.rewards.judge.conftest import Endpoint
 from tests.rewards.judge.models import parrot_folder

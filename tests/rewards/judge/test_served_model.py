@@ -12,13 +12,13 @@ from ruamel.yaml import YAML
 from posttrain.errors import ParamsError, RewardError
 from posttrain.measure.counts import counts
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.params import check
 from posttrain.rewards import score
 from posttrain.rewards.endpoint import REWARDS, ServedModel, ServedModelOptions
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, WeightedReward
 from posttrain.rewards.score import RewardSum, make_score_fn
 from posttrain.rollout import Score
+from posttrain.settings.params import check
 from tests.rewards.judge.conftest import Endpoint
 from tests.rewards.judge.test_judge import SECRET, Settings, said, values
 from tests.workspace import ROOT

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from posttrain.workspace import LIBRARY
+from posttrain.isolation.library import LIBRARY
 
 E = TypeVar("E")
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, ValidationInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.formats import merge
-from posttrain.params.params import SHORT, Params, did_you_mean
-from posttrain.params.user_code import is_import_path, load_object
+from posttrain.settings.params import SHORT, Params, did_you_mean
+from posttrain.settings.plain import merge
+from posttrain.settings.user_code import is_import_path, load_object
 
 
 class Options(Params):
@@ -49,8 +49,6 @@ class OneOf(Generic[E]):
     table: Mapping[str, E]
     default: str
     own: tuple[type, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """Earlier names, of entries and of options."""
 
     @property
     def chosen(self) -> Any:
@@ -103,8 +101,6 @@ class OneOf(Generic[E]):
     def _named(self, name: Any, setting: str) -> Entry:
         if name in list(self.table):
             return self.table[name]
-        if name in list(self.renamed):
-            raise ValueError(f"'{name}' was renamed to '{self.renamed[name]}'")
         if not self.own or not is_import_path(name):
             own = ", or MODULE:NAME for one of your own" if self.own else ""
             raise ValueError(f"unknown type {excerpt(name, 80)}. {did_you_mean(str(name), list(self.table))}{own}")
@@ -120,8 +116,6 @@ class OneOf(Generic[E]):
 
     def _why_unknown(self, key: str, data: Mapping[Any, Any], options: type[Options], info: ValidationInfo) -> str:
         name = data["type"]
-        if key in self.renamed:
-            return f"renamed to {self.renamed[key]}"
         others = [type_name for type_name, entry in self.table.items() if key in entry.options.model_fields]
         if others:
             line = f"{info.field_name}: {{type: {others[0]}, {key}: {SHORT.repr(data[key])}}}"

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from posttrain.tables.columns import COLUMNS, OPTIONAL, TURNS, VARIABLES, Kind, content_ids
-from posttrain.tables.failures import short_repr
-from posttrain.tables.turns import (
+from posttrain.data.columns import COLUMNS, OPTIONAL, TURNS, VARIABLES, Kind, content_ids
+from posttrain.data.shown import short_repr
+from posttrain.data.turns import (  # fmt: skip
     Row,
     RowError,
     Turns,
@@ -23,7 +23,7 @@ from posttrain.tables.turns import (
     turns,
     type_name,
     variables,
-)  # fmt: skip
+)
 
 Layout = tuple[str, ...]
 

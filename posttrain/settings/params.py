@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from posttrain.errors import ParamsError
-from posttrain.params.formats import PARAMS, UPGRADE, check_format, read_yaml
-from posttrain.params.other_names import OURS
-from posttrain.params.renames import SECTIONS
-from posttrain.params.seeds import SEED, with_seed
-from posttrain.params.stage_table import groups
-from posttrain.params.trl_names import TRL
+from posttrain.settings.other_names import OURS
+from posttrain.settings.trl_names import TRL
 from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
 EXPLAINED = "`posttrain params` explains every key"
-FORMAT = "format"
-"""The key of the file's format version; without it the file has the present one."""
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
-GROUPS: Final = groups()
 ONE, SEVERAL = "form-one", "form-several"
 """Tags of a key that takes one or a list; they are no part of a key's name."""
 SCIENTIFIC = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
@@ -50,8 +42,6 @@ class Params(BaseModel):
         validate_default=True,
         defer_build=True,
     )
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Keys of earlier versions, and what takes their place."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -74,84 +64,6 @@ class Params(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
-
-
-def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
-    """Return the sections of params.yaml as plain data, all of them known; its `seed` is in the runs that take it."""
-    data = read_yaml(path)
-    found = data.pop(FORMAT, PARAMS)
-    check_format(found, PARAMS, str(path), ParamsError)
-    if found < PARAMS:
-        raise ParamsError(what=f"{FORMAT} = {found}, of an earlier version", where=str(path), fix=UPGRADE)
-    _check_sections({name: section for name, section in data.items() if name != SEED}, str(path))
-    return with_seed(data, str(path))
-
-
-def _check_sections(data: Mapping[Any, Any], file: str) -> None:
-    """Refuse sections and groups that nothing reads, and empty ones that DVC cannot read."""
-    for name, section in data.items():
-        if name in SECTIONS:
-            fix = f"{SECTIONS[name]}. {UPGRADE}"
-            raise ParamsError(what=f"section '{name}' was removed", where=file, fix=fix)
-        if name not in GROUPS:
-            fix = did_you_mean(str(name), list(GROUPS))
-            raise ParamsError(what=f"unknown section {_shown(name)}", where=file, fix=fix)
-        if not isinstance(section, Mapping):
-            fix = f"Remove it, or write {name}: {{}}"
-            raise ParamsError(what=f"section '{name}' is {_kind(section)}", where=file, fix=fix)
-        _check_groups(name, section, file)
-
-
-def _check_groups(name: str, section: Mapping[Any, Any], file: str) -> None:
-    groups = GROUPS[name]
-    for group, runs in section.items():
-        if group not in groups:
-            hint = did_you_mean(str(group), groups)
-            fix = hint if hint.startswith("Did you mean") else _place(name, _key(group))
-            raise ParamsError(what=f"{name}.{_key(group)}: unknown key", where=file, fix=fix)
-        if not isinstance(runs, Mapping):
-            fix = f"Remove it, or write {group}: {{}}"
-            raise ParamsError(what=f"{name}.{group} is {_kind(runs)}", where=file, fix=fix)
-
-
-def _place(section: str, key: str) -> str:
-    """Return where a key belongs that stands directly under a section."""
-    groups = GROUPS[section]
-    if groups == ("runs",):
-        return f"Settings belong to a run: {section}.runs.NAME.{key}"
-    if "settings" in groups:
-        return f"It belongs to {section}.settings, or to {section}.policies"
-    return f"A run is {section}.GROUP.NAME; groups are {', '.join(groups)}"
-
-
-def _kind(value: object) -> str:
-    """Return what stands where a mapping has to be."""
-    return "empty" if value is None else f"{_shown(value)}, not a mapping of names to settings"
-
-
-def _key(name: object) -> str:
-    return name if isinstance(name, str) else _shown(name)
-
-
-def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
-    """Return the value under a dotted path, e.g. `online.runs.grpo`."""
-    value: Any = data
-    walked: list[str] = []
-    for key in section.split("."):
-        if not isinstance(value, Mapping) or key not in value:
-            known = [str(k) for k in value] if isinstance(value, Mapping) else []
-            where = ".".join(walked) or "the top level"
-            raise ParamsError(
-                what=f"{where} has no section '{key}'", where=file, fix=did_you_mean(key, known) or "Add the section"
-            )
-        value, walked = value[key], [*walked, key]
-    return value
-
-
-def load(model: type[M], section: str, *, path: str | os.PathLike[str] = PARAMS_FILE) -> M:
-    """Return the section of params.yaml as a typed model."""
-    value = at(read(path), section, str(path))
-    return check(model, {} if value is None else value, where=section, file=str(path))
 
 
 def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) -> M:
@@ -201,11 +113,6 @@ def _line(model: type[BaseModel], failure: Any, where: str, given: Any) -> str:
         return f"{'.'.join([where, *map(str, path[:end])])} = {_shown(_within(given, path[:end]))}: expected {words}"
     if failure["type"] == "extra_forbidden":
         owners = _models_at(model, [str(part) for part in path[:-1]])
-        renamed = [
-            owner.renamed[path[-1]] for owner in owners if issubclass(owner, Params) and path[-1] in owner.renamed
-        ]
-        if renamed:
-            return f"{dotted}: renamed to {renamed[0]}"
         if answer := _answer(model, owners, str(path[-1])):
             return f"{dotted}: unknown key. {answer}"
         if deeper := sorted({place for owner in owners for place in _deeper(owner, str(path[-1]))}):

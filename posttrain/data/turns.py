@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from posttrain.params.params import HALF
-from posttrain.tables.columns import CONTROL, ROLES, VARIABLES, canonical
-from posttrain.tables.failures import short_repr
+from posttrain.data.columns import CONTROL, ROLES, VARIABLES, canonical
+from posttrain.data.shown import short_repr
+from posttrain.settings.params import HALF
 from posttrain.text.templates import variables_fault
 
 Row = Mapping[str, Any]

@@ -16,8 +16,10 @@ from types import FrameType
 from typing import Any, Final
 
 from posttrain.errors import ParamsError, shortened
-from posttrain.params.params import did_you_mean
-from posttrain.workspace import CUSTOM
+from posttrain.settings.params import did_you_mean
+
+CUSTOM = Path("custom")
+"""The folder of the user's own modules."""
 
 PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _LOADED: set[str] = set()

@@ -9,8 +9,8 @@ from typing import Final
 
 import polars as pl
 
+from posttrain.data.columns import Kind, Split, content_ids
 from posttrain.errors import DataError
-from posttrain.tables.columns import Kind, Split, content_ids
 
 SPLIT_NAMES: Final[dict[str, Split]] = {
     **dict.fromkeys(("train", "training"), "train"),

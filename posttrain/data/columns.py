@@ -279,6 +279,6 @@ def from_rows(rows: Iterable[Mapping[str, Any]], kind: Kind) -> pl.DataFrame:
         raise TableError(
             what=f"the values do not fit the column types ({str(error).splitlines()[0]})",
             where=f"from_rows(rows, '{kind}')",
-            fix="Give each column the type of posttrain/tables/columns.py",
+            fix="Give each column the type of posttrain/data/columns.py",
         ) from error
     return with_ids(pl.DataFrame(columns), kind)

@@ -1,0 +1,1 @@
+"""Rows: kinds of tables, their columns, ids, splits, turns and layouts."""

@@ -1,0 +1,77 @@
+"""The packages that only a part of posttrain needs, and the line of pip that installs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from posttrain.errors import PackageError
+
+PIPELINE: Final = "pipeline"
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    PIPELINE: (
+        "datasets",
+        "dvc",
+        "fastapi",
+        "pandera",
+        "prefect",
+        "psutil",
+        "ruamel.yaml",
+        "sqlalchemy",
+        "starlette",
+        "uvicorn",
+    ),
+    "plots": ("vl_convert",),
+    "lora": ("peft", "accelerate"),
+    "languages": ("py3langid",),
+}
+"""Extra -> what its packages are imported as."""
+CORE: Final = ("torch", "transformers", "safetensors", "pydantic", "polars")
+
+
+def package_error(error: ModuleNotFoundError) -> PackageError | None:
+    """Return what to install where a package could not be imported; None for a module of anybody else."""
+    missing = (error.name or "").split(".")[0]
+    if missing in CORE:
+        return _not_installed()
+    for extra, packages in EXTRAS.items():
+        if missing in {package.split(".")[0] for package in packages}:
+            return _lacks(extra, missing)
+    return None
+
+
+def need(extra: str) -> None:
+    """Raise if a package of an extra is missing."""
+    if any(find_spec(package) is None for package in CORE):
+        raise _not_installed()
+    missing = [package for package in EXTRAS[extra] if not _is_installed(package)]
+    if missing:
+        raise _lacks(extra, missing[0])
+
+
+def need_or_exit(extra: str) -> None:
+    """End the process with one line if a package of an extra is missing: before a stage or a flow imports it."""
+    try:
+        need(extra)
+    except PackageError as error:
+        sys.exit(f"error: {error}")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that it lies in is missing
+        return False
+
+
+def _not_installed() -> PackageError:
+    what = "the packages of posttrain are not installed"
+    fix = "Run `source .venv/bin/activate` first (`make env` makes .venv)"
+    return PackageError(what=what, where=sys.executable, fix=fix)
+
+
+def _lacks(extra: str, package: str) -> PackageError:
+    what = f"{package} is not installed, which the extra `{extra}` brings"
+    return PackageError(what=what, where=sys.executable, fix=f'Run pip install "posttrain[{extra}]"')

@@ -1,0 +1,143 @@
+"""Writes files completely or not at all; sizes and free memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def is_outside(path: str | Path, root: str | Path = ".") -> bool:
+    """Return whether a path, with its links resolved, is outside the workspace or another folder."""
+    return not Path(path).resolve().is_relative_to(Path(root).resolve())
+
+
+def write_json(path: Path, data: object, *, shared: bool = False) -> None:
+    """Write plain data as a JSON file, completely or not at all."""
+    write_text(path, json.dumps(data, indent=2) + "\n", shared=shared)
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """A temporary path whose file or folder replaces `path` at the end; an error leaves `path` as it was.
+
+    `shared`: several processes or threads may write it at the same time.
+
+    Example: `with atomic_path(file) as temporary: temporary.write_bytes(data)`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One fixed name, so that the next attempt overwrites what a killed process left.
+    own = f"-{os.getpid()}-{threading.get_ident()}" if shared else ""
+    temporary = path.with_name(f".{path.name}.tmp{own}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        yield temporary
+        if temporary.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def remove_oldest(new: Path, most: int) -> None:
+    """Remove the least recently used files of a cache beyond `most` bytes, and their digests; `new` stays."""
+    used: list[tuple[float, int, Path]] = []
+    for file in new.parent.glob(f"*{new.suffix}"):
+        with contextlib.suppress(FileNotFoundError):  # another process may remove it at the same time
+            used.append((file.stat().st_mtime, file.stat().st_size, file))
+    for _, size, file in sorted(used, reverse=True):
+        most -= size
+        if most < 0 and file != new:
+            file.unlink(missing_ok=True)
+            file.with_suffix(".md5").unlink(missing_ok=True)
+
+
+def fsync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str, *, shared: bool = False) -> None:
+    """Write a text file, completely or not at all."""
+    with atomic_path(path, shared=shared) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_finite_json(path: Path) -> Any:
+    """Read a JSON file; numbers that are not finite are refused, as in the JSON standard."""
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text} is not finite")
+    return float(text)
+
+
+def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
+    """Return the numbers, rounded to significant digits; a line names those that are not finite, which JSON lacks."""
+    if odd := [name for name, value in values.items() if not math.isfinite(value)]:
+        print(f"not finite, so left out: {', '.join(odd)}", file=sys.stderr)
+    return {name: float(f"{value:.{digits}g}") for name, value in values.items() if name not in odd}
+
+
+def free_memory() -> float:
+    """Return the bytes of memory that are free, within the container's limit."""
+    import resource
+
+    free = _available()
+    with contextlib.suppress(OSError, ValueError, KeyError):  # "max" where there is no limit
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, float(limit - used + int(parts["inactive_file"])))  # of it, cache that can be freed
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
+    if most != resource.RLIM_INFINITY:
+        free = max(0.0, min(free, float(most - _address_space())))
+    return free
+
+
+def _available() -> float:
+    """Return the bytes that the system could give a process; all memory where it does not say."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return 1024.0 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
+    return float(os.sysconf("SC_PHYS_PAGES") * page)
+
+
+def _address_space() -> int:
+    """Return the bytes of addresses that this process uses; 0 where the system does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def format_size(size: float) -> str:
+    """Return a number of bytes as text, e.g. 1.5 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def format_age(seconds: float) -> str:
+    """Return a duration as text, in the largest unit with a value of two or more."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

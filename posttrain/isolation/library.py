@@ -1,0 +1,25 @@
+"""Commands that run a module of the library in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+LIBRARY = Path(__file__).resolve().parents[2]
+"""The folder of the packages posttrain, stages and flows: a checkout, or where they are installed."""
+
+
+def library_command(module: str, *words: str) -> list[str]:
+    """Return the command that runs a module of the library, also in a folder with a package of the same name."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def library_environment() -> dict[str, str]:
+    """Return the environment for `library_command`."""
+    return {**os.environ, "PYTHONPATH": python_path()}
+
+
+def python_path() -> str:
+    """PYTHONPATH for a process that runs a module of the library from any folder."""
+    return os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH")]))

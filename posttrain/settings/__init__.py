@@ -1,0 +1,1 @@
+"""Typed settings: checked values, choices out of tables, and the user's own code by import path."""

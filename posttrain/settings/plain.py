@@ -1,0 +1,52 @@
+"""Plain data of settings: merged, flattened, searched for texts; and format versions of what posttrain writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from posttrain.errors import PosttrainError
+
+TABLES: Final = 2
+MODELS: Final = 2
+CHECKPOINTS: Final = 3
+PARAMS: Final = 2
+UPGRADE: Final = "Version 0.1 wrote it, which is not read any more (docs/versions.md)"
+
+
+def check_format(found: object, known: int, where: str, error: type[PosttrainError]) -> None:
+    """Refuse what a newer posttrain wrote; older formats are for the reader to judge."""
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise error(what=f"format = {found!r:.40} is not a format version", where=where, fix=f"Use {known}")
+    if found > known:
+        what = f"made by a newer posttrain (format {found}; this one reads formats up to {known})"
+        raise error(what=what, where=where, fix="Update posttrain, or use the version that made it")
+
+
+def flattened(value: Any, prefix: str = "") -> dict[str, str]:
+    """Dotted key -> value as text, of nested settings."""
+    if isinstance(value, Mapping) and value:
+        parts = (flattened(inner, f"{prefix}.{key}" if prefix else str(key)) for key, inner in value.items())
+        return {key: text for part in parts for key, text in part.items()}
+    return {prefix: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping; everything that is no mapping is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text in nested settings, their keys among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for pair in value.items() for part in pair for text in texts_in(part))
+    elif isinstance(value, Sequence):
+        yield from (text for item in value for text in texts_in(item))
