@@ -266,7 +266,7 @@ audit: ## look the pinned versions up in PyPI's list of known vulnerabilities (n
 lock: ## renew constraints.txt with the newest versions that pyproject.toml allows
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --upgrade pip setuptools
-	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,lora,trl,ray,dask,real,docs]'
+	.venv-lock/bin/python -m pip install --no-build-isolation -e '.[dev,lora,pipeline,plots,trl,ray,dask,real,docs]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  .venv-lock/bin/python -m pip freeze --all --exclude-editable | sed -E 's/ @ .*//; s/\+[a-z0-9.]+$$//' | grep -vE '^(nvidia|cuda|triton)' | sort -f; } > constraints.new
 	mv constraints.new constraints.txt && rm -rf .venv-lock
