@@ -34,17 +34,15 @@ CORE: Final = ("torch", "transformers", "safetensors", "pydantic", "polars")
 def package_error(error: ModuleNotFoundError) -> PackageError | None:
     """Return what to install where a package could not be imported; None for a module of anybody else."""
     missing = (error.name or "").split(".")[0]
-    if missing in CORE:
-        return _not_installed()
-    for extra, packages in EXTRAS.items():
+    for extra, packages in {"": CORE, **EXTRAS}.items():
         if missing in {package.split(".")[0] for package in packages}:
-            return _lacks(extra, missing)
+            return _lacks(extra, missing) if _has_core() else _not_installed()
     return None
 
 
 def need(extra: str) -> None:
     """Raise if a package of an extra is missing."""
-    if any(find_spec(package) is None for package in CORE):
+    if not _has_core():
         raise _not_installed()
     missing = [package for package in EXTRAS[extra] if not _is_installed(package)]
     if missing:
@@ -57,6 +55,10 @@ def need_or_exit(extra: str) -> None:
         need(extra)
     except PackageError as error:
         sys.exit(f"error: {error}")
+
+
+def _has_core() -> bool:
+    return all(find_spec(package) is not None for package in CORE)
 
 
 def _is_installed(package: str) -> bool:
