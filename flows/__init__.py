@@ -3,3 +3,5 @@
 from posttrain.extras import PIPELINE, need_or_exit
 
 need_or_exit(PIPELINE)
+
+import posttrain.params  # noqa: E402, F401  tells the library which variables are secret

@@ -7,6 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import posttrain.params  # noqa: F401  tells the library which variables are secret
 from posttrain.commands import line
 from posttrain.errors import (
     FREE_MEMORY,

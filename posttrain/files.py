@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -68,6 +69,25 @@ def fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync(path: Path) -> None:
+    """Write a file, or a folder with all its files, and its name to the disk."""
+    if path.is_dir():
+        for here, _, files in os.walk(path):
+            for name in files:
+                fsync(Path(here, name))
+            fsync(Path(here))
+    elif path.exists():
+        fsync(path)
+    if path.exists():
+        fsync(path.absolute().parent)
+
+
+def file_digest(file: Path) -> str:
+    """Return the md5 of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def write_text(path: Path, text: str, *, shared: bool = False) -> None:

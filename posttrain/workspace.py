@@ -81,3 +81,9 @@ def remove_committed() -> None:
 def recorded_digest(file: Path) -> str:
     """Return the digest of a file as dvc.lock writes it."""
     return f"{_DIGEST}{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"
+
+
+def cache_path() -> Path | None:
+    """Return the folder for what can be computed again: DVC's own temporary one; None without DVC."""
+    folder = main_root() / ".dvc/tmp"
+    return folder if folder.is_dir() else None

@@ -16,15 +16,16 @@ from posttrain.models.scratch import ScratchParams, scratch_config
 from posttrain.params.params_file import load
 from posttrain.params.slots import table_slot
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.likelihood import save_likelihood
+from posttrain.runs.training import run_training
 from posttrain.tables.store import read_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import HeldoutRows, rows_of
-from posttrain.train.likelihood import save_likelihood
 from posttrain.train.limits import TextLimits
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, run_training
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import table_path

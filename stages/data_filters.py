@@ -13,12 +13,13 @@ from pydantic import Field, model_validator
 from posttrain.data.columns import TOOL_USE, Kind, canonical
 from posttrain.errors import DataError
 from posttrain.params.params_file import load
-from posttrain.params.slots import NONE, model_of, model_slot
+from posttrain.params.slots import model_of, model_slot
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
 from posttrain.rewards.scorable import check_scorable, row_fault, scorable_prompts
 from posttrain.rewards.unread_answers import answer_notes
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.settings.plain import NONE
 from posttrain.tables.filters import FilterRun, filtered
 from posttrain.tables.store import write_tables
 from posttrain.text.chat_template import row_variables

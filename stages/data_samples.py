@@ -24,9 +24,9 @@ from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.unread_answers import answer_notes
-from posttrain.sampling.cache import frozen_sampler
+from posttrain.runs.completion_cache import frozen_sampler
+from posttrain.runs.samples import SamplesRun, sampled_tables
 from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.sampling.step_labels import labelled_steps
 from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables

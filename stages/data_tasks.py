@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.unread_answers import answer_notes
+from posttrain.runs.task_tables import task_tables
 from posttrain.tables.prepare import prepare
-from posttrain.tasks.generate import task_tables
 
 
 def main(run: str) -> None:

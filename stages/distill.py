@@ -11,20 +11,20 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_config, load_policy, load_tokenizer
 from posttrain.models.files.text import context_of, load_text
 from posttrain.models.master_weights import frozen_on
-from posttrain.online.distill_runs import DISTILL, TaughtParams, TaughtRun
 from posttrain.online.run import Loaded, section_of
 from posttrain.online.served_teacher import ServedTeacher
-from posttrain.online.teacher_context import prompts_in_context
+from posttrain.params.named_runs import load_run
 from posttrain.params.slots import model_of, needed_model, table_of
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.learned import models_of
 from posttrain.rewards.scorable import scorable_prompts
+from posttrain.runs.distill import DISTILL, TaughtParams, TaughtRun
+from posttrain.runs.teacher_context import prompts_in_context
+from posttrain.runs.training import share_run
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
-from posttrain.train.loop import share_run
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.train.run_config import load_run
 from posttrain.workspace import PARAMS_FILE, table_path
 from stages.online import train_on_samples
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from posttrain.errors import ParamsError
 from posttrain.evaluate.completions import hide_quotes
-from posttrain.evaluate.sampled import evaluate
-from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.params.params_file import load
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.evaluate_samples import evaluate
+from posttrain.runs.evaluation import EvaluateParams, load_policies
 from posttrain.settings.params import did_you_mean
 from posttrain.workspace import PARAMS_FILE
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from posttrain.evaluate.ratings import RatingRun, figures, pairs_of, played
-from posttrain.evaluate.settings import load_policies
 from posttrain.files import write_json
 from posttrain.measure.record import note
 from posttrain.params.params_file import load
 from posttrain.processes.stage import run_named_stage
 from posttrain.report.ratings import rating_lines
+from posttrain.runs.evaluation import load_policies
+from posttrain.runs.ratings import RatingRun, figures, pairs_of, played
 from posttrain.tables.store import write_table
 from posttrain.workspace import metrics_path
 

@@ -17,8 +17,6 @@ from posttrain.evaluate.likelihood import (
     readable_questions,
     row_logps,
 )
-from posttrain.evaluate.sampled import evaluate, write_results
-from posttrain.evaluate.settings import EvaluateRun
 from posttrain.measure.record import note
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import is_scorer
@@ -29,6 +27,8 @@ from posttrain.params.params_file import load
 from posttrain.params.slots import model_of, needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.learned import RewardModel
+from posttrain.runs.evaluate_samples import evaluate, write_results
+from posttrain.runs.evaluation import EvaluateRun
 from posttrain.tables.store import read_table
 from posttrain.workspace import table_path
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 from posttrain.data.splits import training_prompts
 from posttrain.distributed import world
 from posttrain.errors import DataError
-from posttrain.evaluate.watch import run_watched
 from posttrain.files import rounded, write_json
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import context_of, load_text
 from posttrain.online.collect import PolicyGroups
-from posttrain.online.heldout import heldout_prompts, heldout_watch
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE, OnlineParams
+from posttrain.params.named_runs import load_run
 from posttrain.params.params_file import at, read
 from posttrain.params.slots import needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.scorable import refuse_unread, scorable_prompts, stored_unread
 from posttrain.rewards.usage import judge_totals
+from posttrain.runs.heldout import heldout_prompts, heldout_watch
+from posttrain.runs.training import run_watched, share_run
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
-from posttrain.tables.store import read_table
-from posttrain.train.loop import share_run
+from posttrain.tables.store import check_table, read_table
 from posttrain.train.model_set import ModelSet
-from posttrain.train.run_config import load_run
 from posttrain.workspace import metrics_path, model_path, rollouts_path, table_path
 
 
@@ -81,7 +80,7 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
 
     steps = len(metrics.rows)
     policy = models.gather_on_rank_zero().policy
-    log.finish(rollouts_path(name), metrics.rows)
+    log.finish(rollouts_path(name), metrics.rows, lambda rows, file: check_table(rows, "training_rollouts", file))
     note(weights_version=f"{name} step {watched.get('kept_step', steps)}")
     save_model(policy, model_path(name), inputs[0], params.save_dtype)
     last = {key: metrics.tail(key, 10) for key in params.summary if metrics.last([key])}

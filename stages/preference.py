@@ -11,20 +11,21 @@ from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.data.columns import Kind
 from posttrain.errors import ParamsError
 from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
-from posttrain.evaluate.watch import run_watched
 from posttrain.files import rounded, write_json
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
+from posttrain.params.named_runs import load_run
 from posttrain.params.slots import model_slot, needed_model, table_slot
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.training import run_watched, share_run
 from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
-from posttrain.train.run_config import Algorithms, load_run
+from posttrain.train.run_config import Algorithms
 from posttrain.train.tokenize_tables import comparisons, feedback
 from posttrain.workspace import PARAMS_FILE, metrics_path, model_path, table_path
 

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.evaluate.intervals import calibration_error
 from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
-from posttrain.evaluate.watch import run_watched
 from posttrain.files import rounded, write_json
 from posttrain.formulas.reward import demonstration_bias
 from posttrain.models.device import Runtime
@@ -19,14 +18,16 @@ from posttrain.models.files.save_dtype import round_weights
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
 from posttrain.params.params_file import load
-from posttrain.params.slots import NONE, model_slot, needed_model, table_of, table_slot
+from posttrain.params.slots import model_slot, needed_model, table_of, table_slot
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.training import run_watched, share_run
+from posttrain.settings.plain import NONE
 from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import RowLimit
 from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.train.tokenize_tables import feedback as judged_answers

@@ -8,21 +8,21 @@ from pydantic import Field, model_validator
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.data.columns import Kind
 from posttrain.evaluate.table_watch import WATCH, DemonstrationWatch, demonstration_watch, heldout_rows
-from posttrain.evaluate.watch import run_watched
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import load_text
 from posttrain.params.params_file import load
 from posttrain.params.slots import model_slot, needed_model, table_slot
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.likelihood import save_likelihood
+from posttrain.runs.training import run_watched, share_run
 from posttrain.tables.store import read_table
 from posttrain.text.chat import Trained
 from posttrain.train.batch_sources import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import Examples, RowLimit
 from posttrain.train.heldout import HeldoutRows, rows_of
-from posttrain.train.likelihood import save_likelihood
 from posttrain.train.limits import TextLimits
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw, share_run
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations, windows
 from posttrain.workspace import table_path

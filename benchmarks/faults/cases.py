@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from benchmarks.faults.tried import ALGORITHM_RUNS, place_of, rows
 from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.data.columns import COLUMNS, TURNS, Kind
-from posttrain.evaluate.settings import EvaluateParams
+from posttrain.runs.evaluation import EvaluateParams
 from posttrain.tasks.two_step.tables import TwoStepParams
 
 TYPED: dict[str, tuple[type[BaseModel], str]] = {

@@ -35,12 +35,13 @@ from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow
+from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, EngineName, SampledModel
 from posttrain.sampling.sampler import Sampler, SamplingParams
 from posttrain.text.stops import Stops
 from posttrain.train.batch_sources import BatchSource, Example, WrappedSource, collate
-from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.train.checkpoint import CheckpointData
 from posttrain.train.loop import TrainingParams, TrainingRun, train
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet

@@ -19,7 +19,7 @@ PAGE: Final = ROOT / "docs/reports/structure.md"
 PIPELINE: Final = frozenset(
     {
         "__main__", "checks", "commands", "compare", "lineage", "outside", "params", "pipeline", "processes", "report",
-        "serve", "tables", "template", "track", "workspace",
+        "runs", "serve", "tables", "template", "track", "workspace",
     }
 )  # fmt: skip
 """Rooms and modules of `posttrain/` that belong to the pipeline or to plugins; all others are the library."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from posttrain.api.arguments import digest, plain_arguments
-from posttrain.errors import PipelineError
 from posttrain.train import randomness
-from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.train.checkpoint import FolderCheckpoints, NoCheckpoints, plain_key
 from posttrain.train.loop import TrainingRun, checkpoint_settings, train
-from posttrain.train.provenance import differences, library_maker
+from posttrain.train.provenance import library_maker
 
-T = TypeVar("T")
 MODEL: Final = "model"
 """The folder of an output that `load_model` reads."""
 
@@ -28,7 +26,7 @@ def run_loop(run: TrainingRun, output: str | Path | None, given: Sequence[Any]) 
         if output is None:
             return train(run, NoCheckpoints(), None).rows
         folder = Path(output)
-        checkpoints = OutputCheckpoints(run, folder, given)
+        checkpoints = _checkpoints(run, folder, given)
         if run.step_log is not None:
             run.step_log.open(checkpoints.folder)
         return train(run, checkpoints, folder / "metrics.csv").rows
@@ -44,37 +42,9 @@ def save(model: Any, tokenizer: Any, output: str | Path | None) -> None:
         tokenizer.save_pretrained(Path(output, MODEL))
 
 
-class NoCheckpoints(Checkpoints):
-    """Saves nothing."""
-
-    def __init__(self) -> None:
-        """Open no folder."""
-
-    def save(self, saved: CheckpointData) -> None:
-        """Save nothing."""
-
-    def wait(self) -> None:
-        """Wait for nothing."""
-
-    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:  # noqa: ARG002
-        """Begin at the first step."""
-        return None
-
-
-class OutputCheckpoints(Checkpoints):
-    """Checkpoints in a folder of the user's: a call with the same arguments resumes a killed one."""
-
-    def __init__(self, run: TrainingRun, folder: Path, given: Sequence[Any]) -> None:
-        """`given`: arguments of the call."""
-        self.output = folder
-        weights = {name: digest(part) for name, part in run.models.policy.state_dict().items()}
-        arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
-        settings = {**checkpoint_settings(run.params), "arguments": arguments, "weights": weights}
-        super().__init__(run.name, settings, [], folder=folder / "checkpoints", maker=library_maker("posttrain.api"))
-
-    def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
-        if changed := differences(saved.plain["maker"], self._maker):
-            what = f"step {saved.step} was saved with other code or packages: {', '.join(changed[:5])}"
-            fix = "Use those again, or remove the folder to start from step 0"
-            raise PipelineError(what=what, where=str(folder.parent), fix=fix)
-        return []
+def _checkpoints(run: TrainingRun, folder: Path, given: Sequence[Any]) -> FolderCheckpoints:
+    """Return checkpoints in a folder of the user's: a call with the same arguments resumes a killed one."""
+    weights = {name: digest(part) for name, part in run.models.policy.state_dict().items()}
+    arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
+    settings = {**checkpoint_settings(run.params), "arguments": arguments, "weights": weights}
+    return FolderCheckpoints(folder / "checkpoints", plain_key(run.name, settings, {}), library_maker(), run.name)

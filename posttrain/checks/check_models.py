@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from posttrain.checks.meta_models import config_of, context_length, shape_of, size_of_run, template_of
 from posttrain.checks.params_schema import ALGORITHMS, MODELS, load_settings
 from posttrain.errors import ModelError, ParamsError, PosttrainError
-from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.files import read_finite_json
 from posttrain.models.adapters import ADDED, INSTALL, LoraOptions, linear_layers
 from posttrain.models.device import DeviceParams, device_name
@@ -29,8 +28,9 @@ from posttrain.online.runs import OnlineParams
 from posttrain.params.params_file import at, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs, section_of
 from posttrain.rewards.judge.connection import ConnectionParams
+from posttrain.runs.evaluation import EvaluateParams, load_policies
+from posttrain.runs.samples import SamplesRun
 from posttrain.sampling.engines import ENGINES, EngineName
-from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.templates import reads
 from posttrain.train.learning_rates import WARNED, default_rate, explained

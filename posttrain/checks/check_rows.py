@@ -16,7 +16,6 @@ from posttrain.checks.meta_models import template_of
 from posttrain.checks.params_schema import load_settings
 from posttrain.data.columns import Kind, Tables
 from posttrain.errors import ParamsError, PosttrainError, excerpt
-from posttrain.evaluate.settings import EvaluateParams
 from posttrain.params.params_file import load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs
 from posttrain.rewards.reward import WeightedReward
@@ -24,6 +23,7 @@ from posttrain.rewards.scorable import Unread, refuse_unread, stored_unread
 from posttrain.rewards.unread_answers import SHOWN, why_unread
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
+from posttrain.runs.evaluation import EvaluateParams
 from posttrain.settings.params import Params
 from posttrain.settings.plain import texts_in
 from posttrain.settings.user_code import is_import_path

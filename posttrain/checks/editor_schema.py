@@ -11,13 +11,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from posttrain.checks.params_schema import ALGORITHMS, MODELS
-from posttrain.evaluate.settings import EvaluateParams
 from posttrain.params.params_file import FORMAT, GROUPS
 from posttrain.params.seeds import SEED, SEED_MEANING
 from posttrain.params.slots import MODEL, slots
 from posttrain.params.stage_table import STAGES
 from posttrain.rewards.catalog import REWARDS, Metrics, Rewards
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
+from posttrain.runs.evaluation import EvaluateParams
 from posttrain.settings.choices import OneOf
 from posttrain.settings.params import SCIENTIFIC
 from posttrain.settings.user_code import PATH

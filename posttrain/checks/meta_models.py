@@ -21,9 +21,9 @@ from posttrain.models.files.text import context_of
 from posttrain.models.files.tokenizer import written_template
 from posttrain.models.scratch import scratch_config
 from posttrain.params.params_file import at, read
-from posttrain.params.slots import NONE
 from posttrain.params.stage_table import STAGES, Settings, model_runs, section_of, stage_of
 from posttrain.pipeline.digests import read_lock
+from posttrain.settings.plain import NONE
 from posttrain.text.bpe import CHAT_TEMPLATE
 from posttrain.train.learning_rates import explained, parameters_of
 from posttrain.workspace import PARAMS_FILE, model_path

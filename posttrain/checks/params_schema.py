@@ -15,16 +15,14 @@ from pydantic_core import PydanticUndefined
 
 from posttrain.checks.run_graph import RunOutputs, notes
 from posttrain.errors import ParamsError, PosttrainError, excerpt
-from posttrain.evaluate.ratings import RatingRun, pairs_of
-from posttrain.evaluate.settings import EvaluateParams, load_policies
 from posttrain.files import is_outside
 from posttrain.lineage.user_text import push_notes
 from posttrain.models.files.adapter_files import is_adapter
 from posttrain.models.files.tokenizer import TemplateParams, template_fault, written_template
-from posttrain.online.offline import OfflineRun, need_tokens
+from posttrain.params.named_runs import typed_run
 from posttrain.params.params_file import GROUPS, at, load, read
 from posttrain.params.seeds import SEED, SEED_MEANING
-from posttrain.params.slots import NONE, PART
+from posttrain.params.slots import PART
 from posttrain.params.stage_table import STAGES, Settings, group_of, policies
 from posttrain.pipeline.check_inputs import REMOVE, unreadable
 from posttrain.pipeline.code_manifest import Library
@@ -34,17 +32,21 @@ from posttrain.processes.notes import process_notes
 from posttrain.processes.own_command import OwnCommand
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
+from posttrain.runs.evaluation import EvaluateParams, load_policies
+from posttrain.runs.offline import OfflineRun, need_tokens
+from posttrain.runs.ratings import RatingRun, pairs_of
+from posttrain.runs.task_tables import task_run
 from posttrain.settings.choices import OneOf, choices_of
 from posttrain.settings.params import EXPLAINED, check, did_you_mean
+from posttrain.settings.plain import NONE
 from posttrain.settings.user_code import CUSTOM
 from posttrain.settings.user_code import PATH as IMPORT_PATH
 from posttrain.tables.find_files import matches
 from posttrain.tables.options import FileTable
 from posttrain.tables.sources import FilesRun, sources_by_key
-from posttrain.tasks.generate import task_run
 from posttrain.tasks.task import TASKS, load_task
 from posttrain.text.templates import reads
-from posttrain.train.run_config import Algorithm, typed_run
+from posttrain.train.run_config import Algorithm
 from posttrain.workspace import PARAMS_FILE
 from stages.base_folders import FolderRun
 from stages.base_hub import HubRun as HubModel

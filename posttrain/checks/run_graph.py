@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PosttrainError
-from posttrain.params.slots import NONE, slots
+from posttrain.params.slots import slots
 from posttrain.params.stage_table import STAGES, Settings, evaluated, group_of, models_of_set
 from posttrain.pipeline.orphaned_outputs import Leftovers
 from posttrain.rewards.catalog import learned
-from posttrain.sampling.sample_preferences import DEFAULT_TABLES, SAMPLED
+from posttrain.runs.samples import DEFAULT_TABLES, SAMPLED
 from posttrain.settings.params import did_you_mean
+from posttrain.settings.plain import NONE
 from posttrain.tables.sources import USER_KINDS
 from posttrain.tasks.task import load_task
 from posttrain.workspace import model_path, table_path

@@ -57,7 +57,7 @@ def run(arguments: Namespace) -> str:
 
             return timings_table()
         case "tokens":
-            from posttrain.train.token_counts import token_counts
+            from posttrain.runs.token_counts import token_counts
 
             plot = target(arguments.plot, "show tokens --plot", ".json") if arguments.plot else None
             return token_counts(arguments.table, arguments.model, plot)

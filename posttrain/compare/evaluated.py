@@ -14,11 +14,11 @@ from posttrain.compare.experiments import MANIFEST, TIMES
 from posttrain.compare.paired import Score, is_readable, prompt_parts, prompt_scores
 from posttrain.compare.statistics import Floats
 from posttrain.errors import DataError
+from posttrain.files import file_digest
 from posttrain.measure.record import read_record
 from posttrain.measure.timings import of_this_run
 from posttrain.params.stage_table import evaluated, section_of, stage_of
 from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.digests import file_digest
 from posttrain.settings.params import did_you_mean
 from posttrain.settings.plain import flattened
 from posttrain.tables.curve import Column, read_curve

@@ -17,7 +17,6 @@ import torch
 from posttrain.errors import DataError, PipelineError
 from posttrain.evaluate.in_context import encode_in_context
 from posttrain.evaluate.likelihood import MICRO_TOKENS
-from posttrain.evaluate.settings import EvaluateParams, EvaluateRun
 from posttrain.measure.text_table import text_table
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_tokenizer
@@ -29,6 +28,7 @@ from posttrain.params.params_file import load, read
 from posttrain.params.slots import needed_model
 from posttrain.params.stage_table import evaluated, policies
 from posttrain.rollout import TokenRow
+from posttrain.runs.evaluation import EvaluateParams, EvaluateRun
 from posttrain.sampling.sampler import prompts_of
 from posttrain.settings.params import did_you_mean
 from posttrain.tables.store import read_results, read_table

@@ -10,7 +10,7 @@ import polars as pl
 
 from posttrain.data.columns import ROLLOUT_TEXT, digest
 from posttrain.errors import PosttrainError
-from posttrain.evaluate.settings import Completions
+from posttrain.evaluate.context import Completions
 
 SAMPLED_PROMPTS = 20
 """With `sampled` the text of so many prompts is stored: those with the lowest ids, which are hashes."""

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from posttrain.errors import DataError, excerpt
+from posttrain.evaluate.context import ContextTurn
 from posttrain.evaluate.likelihood import row_logps
-from posttrain.evaluate.settings import ContextTurn
 from posttrain.models.device import Runtime
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.sampling.sampler import encode_prompts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
@@ -18,8 +17,6 @@ from posttrain.files import rounded
 from posttrain.models.master_weights import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
 from posttrain.settings.params import Params
-from posttrain.train.loop import TrainingRun, run_training
-from posttrain.train.metrics import MetricsLog
 
 
 class WatchRule(Params):
@@ -186,12 +183,3 @@ def _measured(figures: Mapping[str, float]) -> Iterator[str]:
         if f"{key}_low" in figures:
             name, note = key.removeprefix("heldout_reward_"), failures_note(figures, key)
             yield f"{name} {figures[key]:.3f} [{figures[f'{key}_low']:.3f}, {figures[f'{key}_high']:.3f}]{note}"
-
-
-def run_watched(run: TrainingRun, watch: HeldoutWatch | None) -> tuple[MetricsLog, dict[str, float]]:
-    """Train, and make the policy the one that is kept; the metrics of each step, and what was measured of the kept."""
-    if watch is None:
-        return run_training(run), {}
-    log = run_training(replace(run, watch=watch))
-    log.rows.pop()  # the evaluation after the last step
-    return log, watch.finish()

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
 LIBRARY = Path(__file__).resolve().parents[2]
 """The folder of the packages posttrain, stages and flows: a checkout, or where they are installed."""
+PASSED: Final = (
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+)  # fmt: skip
+"""Variables that every command gets; the others it gets only if its run names them."""
 
 
 def library_command(module: str, *words: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from posttrain.files import file_digest
 from posttrain.lineage.figures import Figures
 from posttrain.lineage.lineage import Lineage
 from posttrain.lineage.query import parse_query
@@ -14,7 +15,6 @@ from posttrain.lineage.runs import affected, model_made
 from posttrain.lineage.search import in_files, table_rows
 from posttrain.lineage.tree import Node, quoted
 from posttrain.params.params_file import read
-from posttrain.pipeline.digests import file_digest
 from posttrain.pipeline.orphaned_outputs import leftovers
 from posttrain.workspace import checkpoint_path, model_path
 

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from posttrain.files import file_digest
 from posttrain.lineage.query import Query, parse_query, place_of, texts_of
 from posttrain.lineage.runs import affected, model_made
 from posttrain.lineage.search import NotSearchedError, in_bytes, in_files, table_rows, workspace_files
 from posttrain.lineage.user_text import cache_folder, remotes
-from posttrain.pipeline.digests import file_digest, listed, recorded
+from posttrain.pipeline.digests import listed, recorded
 from posttrain.pipeline.git import git_or_none
 from posttrain.workspace import checkpoint_path, model_path
 

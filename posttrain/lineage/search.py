@@ -15,8 +15,8 @@ from typing import Any, Final
 import polars as pl
 import pyarrow.parquet as pq
 
+from posttrain.data.parquet import DECODE_ERRORS
 from posttrain.lineage.query import UTF_8, Query
-from posttrain.tables.store import DECODE_ERRORS
 
 MOST: Final = 100
 """Places that are looked for in a file that is no table."""

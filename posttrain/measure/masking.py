@@ -6,14 +6,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from posttrain.errors import ParamsError
-from posttrain.params.yaml_files import read_yaml
-from posttrain.settings.plain import texts_in
-from posttrain.workspace import PARAMS_FILE
+from posttrain.settings.host import HOST
 
 SECRET: Final = re.compile(
     r"(^|_)(API_?)?(KEY|TOKEN|SECRET(_KEY|_ACCESS_KEY)?|CREDENTIALS?|PASS|PASSPHRASE|PAT|AUTH|AUTH_STRING|COOKIE"
@@ -35,7 +31,7 @@ class _Known(NamedTuple):
 
 
 def masked(text: str) -> str:
-    """Return the text without the values of variables that params.yaml names, or whose names are those of secrets."""
+    """Return the text without the values of variables that the settings name, or whose names are those of secrets."""
     return known.pattern.sub(HIDDEN, text) if (known := _secrets()) else text
 
 
@@ -48,8 +44,8 @@ def _secrets() -> _Known | None:
 
 
 def secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose values are secrets: by name, named in params.yaml, or a URL with a login."""
-    named = set(names_in_params())
+    """Return the variables whose values are secrets: by name, named in the settings, or a URL with a login."""
+    named = set(HOST.secret_names())
     return {name: value for name, value in environment.items() if is_secret(name, value) or name in named}
 
 
@@ -73,14 +69,6 @@ def _password(value: str) -> str | None:
         return urlsplit(value.strip()).password
     except ValueError:
         return None
-
-
-def names_in_params() -> Iterator[str]:
-    """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
-    try:
-        yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
-    except (ParamsError, ModuleNotFoundError):  # reported by what needs the file; the library alone reads no YAML
-        return
 
 
 class HeldBack:

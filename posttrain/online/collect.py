@@ -15,7 +15,6 @@ from posttrain.formulas.ragged import row_keys
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_log import RolloutLog
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum, scored_by_first
 from posttrain.rewards.turns import placed_terms, rewards_by_token
@@ -122,22 +121,6 @@ class PolicyGroups:
             self._sampler, self._text, prompts, self._sampling, self._seed,
             samples=samples, name=name, mixture=mixture,
         )  # fmt: skip
-
-
-class StoredGroups:
-    """Gives the scored rollouts of a finished run in place of new ones."""
-
-    scored, background = True, False
-
-    def __init__(self, stored: StoredRollouts) -> None:
-        self._stored = stored
-
-    def sync(self, step: int) -> None:
-        """There are no weights to sample with."""
-
-    def sample(self, draw: Draw) -> list[Rollout]:
-        """Return a group of each prompt, one after the other."""
-        return self._stored.drawn(draw.first, draw.prompts)
 
 
 class Collected(NamedTuple):

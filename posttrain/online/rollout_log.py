@@ -7,9 +7,8 @@ last checkpoint are in memory: a killed run samples them again. A checkpoint nam
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,13 +30,13 @@ from posttrain.data.columns import (
     digest,
     with_ids,
 )
+from posttrain.data.parquet import DECODE_ERRORS, decode, write_parquet
 from posttrain.errors import CheckpointError
 from posttrain.files import atomic_path, format_size, write_json
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
-from posttrain.tables.store import DECODE_ERRORS, check_table, decode, write_parquet
 from posttrain.train.token_cache import list_array
 
 Stored = Literal["full", "sampled", "none"]
@@ -80,6 +79,15 @@ class Sampling:
     """The most tokens of a row."""
     keeps: bool = False
     """Whether rollouts have the tokens that each of theirs was drawn from."""
+
+
+Check = Callable[[pl.DataFrame, Path], pl.DataFrame]
+"""Returns the rows of a table that will be written to a path, or raises."""
+
+
+def unchecked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:  # noqa: ARG001
+    """Return the rows as they are."""
+    return frame
 
 
 def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
@@ -213,8 +221,11 @@ class RolloutLog:
                 raise ValueError(f"{file} is missing or damaged")
 
     @phase("write")
-    def finish(self, target: Path, steps: Sequence[dict[str, float]]) -> None:
-        """Write the table's parts and the summary of the run, whole or not at all; `steps`: the metrics of each."""
+    def finish(self, target: Path, steps: Sequence[dict[str, float]], check: Check = unchecked) -> None:
+        """Write the table's parts and the summary of the run, whole or not at all.
+
+        `steps`: the metrics of each step; `check`: what checks each part before it is written.
+        """
         self._write()
         used = self._used()
         with atomic_path(target) as folder:
@@ -225,7 +236,7 @@ class RolloutLog:
                 )
                 frame = with_ids(frame, "training_rollouts")
                 name = f"part-{nth:05d}.parquet"
-                write_parquet(_checked(frame, target / name), folder / name)
+                write_parquet(check(frame, target / name), folder / name)
             if not self._sizes:
                 write_parquet(pl.DataFrame(schema=COLUMNS["training_rollouts"]), folder / "part-00000.parquet")
             exact = [{key: row[key] for key in ("loss", "grad_norm") if key in row} for row in steps]
@@ -310,8 +321,3 @@ def _series(name: str, values: list[Any]) -> pl.Series:
 
 def _text(frame: pl.DataFrame) -> list[str]:
     return [name for name in (*TRAINING_TEXT, *KEPT) if name in frame.columns]
-
-
-def _checked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
-    """Return the frame, checked by pandera where it is installed: the library alone writes its own rows unchecked."""
-    return check_table(frame, "training_rollouts", file) if find_spec("pandera") else frame

@@ -30,7 +30,7 @@ from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.trpo import Trpo, trpo_refusal
-from posttrain.params.slots import NONE, model_of, model_slot, table_of, table_slot
+from posttrain.params.slots import model_of, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import (
     USUAL,
     Metrics,
@@ -45,6 +45,7 @@ from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedSampling, SamplingParams
+from posttrain.settings.plain import NONE
 from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource

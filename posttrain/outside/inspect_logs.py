@@ -17,10 +17,11 @@ from posttrain.files import read_finite_json
 from posttrain.outside import inspect_child
 from posttrain.outside.tool import Tool
 from posttrain.params.params_file import read
-from posttrain.params.slots import NONE, table_of
+from posttrain.params.slots import table_of
 from posttrain.params.stage_table import Settings, curve_runs, group_of, policies
 from posttrain.rollout import FAILED
 from posttrain.settings.params import did_you_mean
+from posttrain.settings.plain import NONE
 from posttrain.tables.store import read_table
 from posttrain.workspace import PARAMS_FILE, rollouts_path
 

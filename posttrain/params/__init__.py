@@ -1,0 +1,23 @@
+"""params.yaml: read, typed, and told to the library, which knows no file of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from posttrain.errors import ParamsError
+from posttrain.params.yaml_files import read_yaml
+from posttrain.settings.host import HOST
+from posttrain.settings.plain import texts_in
+from posttrain.workspace import PARAMS_FILE, cache_path, main_root
+
+
+def names_in_params() -> Iterator[str]:
+    """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
+    try:
+        yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
+    except ParamsError:  # reported by what needs the file
+        return
+
+
+HOST.settings_file, HOST.secret_names, HOST.cache, HOST.root = PARAMS_FILE, names_in_params, cache_path, main_root

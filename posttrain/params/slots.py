@@ -9,10 +9,9 @@ from pydantic import BaseModel, Field
 
 from posttrain.errors import ParamsError
 from posttrain.files import is_outside
+from posttrain.settings.plain import NONE
 from posttrain.workspace import PARAMS_FILE, model_path, table_path
 
-NONE = "none"
-"""What an optional slot says when it is not used: DVC needs every slot to be written out."""
 PART = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 MODEL = rf"({PART}(/{PART})*)"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.errors import PipelineError
-from posttrain.files import write_json, write_text
+from posttrain.files import file_digest, write_json, write_text
 from posttrain.measure.record import read_record, record_path
 from posttrain.pipeline.code_manifest import CODE, Code, code_path, read_code
-from posttrain.pipeline.digests import file_digest, read_lock
+from posttrain.pipeline.digests import read_lock
 from posttrain.pipeline.lock_check import undo_interrupted_accept
 from posttrain.pipeline.reasons import accepted_code, code_changes
 from posttrain.pipeline.run_records import RunRecords

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.files import atomic_path
+from posttrain.files import atomic_path, sync
 from posttrain.pipeline.digests import Digests, dvc_lock, folder_bytes, read_lock
-from posttrain.pipeline.fsync import cache_folder, cached, object_path, sync
+from posttrain.pipeline.fsync import cache_folder, cached, object_path
 from posttrain.pipeline.graph import Pipeline
 
 READ_ONLY = 0o444

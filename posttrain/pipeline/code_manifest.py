@@ -242,24 +242,6 @@ def read_code(path: Path) -> Code | None:
     return found
 
 
-def differences(old: Code, new: Code) -> list[str]:
-    """Return what differs between two codes of a run, in words."""
-    words = []
-    for file in sorted(old["files"].keys() | new["files"].keys()):
-        was, is_now = old["files"].get(file), new["files"].get(file)
-        if was != is_now:
-            words.append(
-                f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}"
-            )
-    for kind in ("packages", "settings"):
-        before, after = old.get(kind, {}), new.get(kind, {})
-        for name in sorted(before.keys() | after.keys()):
-            was, is_now = before.get(name, "not used"), after.get(name, "not used")
-            if was != is_now:
-                words.append(f"{name} {was} -> {is_now}")
-    return words
-
-
 def check_loaded(listed: Collection[str]) -> None:
     """Raise if this process has loaded a file of the library or the user that is not listed."""
     for name, module in list(sys.modules.items()):

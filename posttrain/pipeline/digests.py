@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.files import write_json
+from posttrain.files import file_digest, write_json
 from posttrain.pipeline.lock_shape import lock_stages
 
 LOCK: Final = "dvc.lock"
@@ -130,12 +130,6 @@ def mark(file: Path) -> Mark:
     """Return what changes when a file is written or replaced."""
     found = file.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def file_digest(file: Path) -> str:
-    """Return the md5 of a file's bytes."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def folder_bytes(listed: list[dict[str, str]]) -> bytes:

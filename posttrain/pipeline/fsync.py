@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from posttrain.files import atomic_path, fsync
+from posttrain.files import atomic_path, fsync, sync
 from posttrain.pipeline.digests import LOCK, SETTLED_NS, boot, listed, recorded
 
 SYNCED: Final = Path(".dvc/tmp/synced")
 """The boot id; its time is when the last sync began."""
-
-
-def sync(path: Path) -> None:
-    """Write a file, or a folder with all its files, and its name to the disk."""
-    if path.is_dir():
-        for here, _, files in os.walk(path):
-            for name in files:
-                fsync(Path(here, name))
-            fsync(Path(here))
-    elif path.exists():
-        fsync(path)
-    if path.exists():
-        fsync(path.absolute().parent)
 
 
 def sync_cache(root: Path = Path()) -> None:

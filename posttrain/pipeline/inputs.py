@@ -15,17 +15,18 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from posttrain.errors import VERIFY, PipelineError, PosttrainError, shortened
+from posttrain.files import sync
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.phases import CLOCK
 from posttrain.params.seeds import SEED
 from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.code_manifest import CODE, Code, Library, check_loaded, code_path, differences, read_code
+from posttrain.pipeline.code_manifest import CODE, Code, Library, check_loaded, code_path, read_code
 from posttrain.pipeline.digests import Digests, Mark, mark, recorded
-from posttrain.pipeline.fsync import sync
 from posttrain.pipeline.graph import changed
 from posttrain.pipeline.package_pin import check_installed
 from posttrain.pipeline.run_records import is_record
 from posttrain.settings.user_code import CUSTOM
+from posttrain.train.provenance import code_differences
 from posttrain.workspace import PARAMS_FILE
 
 GRAPH: Final = "dvc.yaml"
@@ -131,7 +132,7 @@ class _Running:
         path = code_path(self._stage)
         written = read_code(path)
         if written != self.found:
-            wrong = differences(written, self.found) if written else ["the file is damaged"]
+            wrong = code_differences(written, self.found) if written else ["the file is damaged"]
             what = f"params.yaml or code changed after the stage `code` ran: {', '.join(wrong[:MOST])}"
             seen = not written or written["files"] != self.found["files"]  # of packages DVC sees only constraints.txt
             fix = "Run `dvc repro`, which runs `code` first" if seen else "Run `dvc repro -s -f code`, then `dvc repro`"
@@ -168,7 +169,7 @@ class _Running:
         library = Library()
         found = library.code(self._stage, {**self._settings, **_seed()})
         self._marks = library.outlines.marks
-        return differences(self.found, found)
+        return code_differences(self.found, found)
 
 
 class _AfterReading:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError
-from posttrain.files import write_json, write_text
+from posttrain.files import file_digest, write_json, write_text
 from posttrain.measure.record import read_record
-from posttrain.pipeline.digests import LOCK, Digests, dvc_lock, file_digest, read_lock, recorded
+from posttrain.pipeline.digests import LOCK, Digests, dvc_lock, read_lock, recorded
 from posttrain.pipeline.fsync import cache_folder, object_path, sync_cache
 from posttrain.pipeline.run_records import contradictions, is_record
 

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from posttrain.measure.record import read_record, record_path
 from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, differences, read_code
+from posttrain.pipeline.code_manifest import CODE, Code, Library, code_path, read_code
 from posttrain.pipeline.digests import Digests, read_settled
 from posttrain.pipeline.graph import NOT_SET, Pipeline, changed, value_at
 from posttrain.pipeline.run_records import RunRecords, is_record
 from posttrain.settings.plain import flattened
+from posttrain.train.provenance import code_differences
 from posttrain.workspace import PARAMS_FILE
 
 NEVER_RAN: Final = "never ran"
@@ -214,7 +215,7 @@ def accepted_code(record: Mapping[str, Any]) -> Code | None:
 def code_changes(name: str, new: Code | None) -> list[str]:
     """Return the changes of a stage's code since its result was made or accepted, as text."""
     old = accepted_code(read_record(record_path(name)))
-    return (differences(old, new) if old and new else []) or ["its code changed"]
+    return (code_differences(old, new) if old and new else []) or ["its code changed"]
 
 
 def _listed(words: list[str]) -> str:

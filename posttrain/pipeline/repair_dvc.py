@@ -20,7 +20,7 @@ from posttrain.errors import PipelineError
 from posttrain.files import write_text
 from posttrain.pipeline.dvc_index import remove_damaged
 from posttrain.pipeline.git import git_or_none
-from posttrain.pipeline.user_cache import cache_folder
+from posttrain.settings.user_cache import cache_folder
 from posttrain.workspace import main_root
 
 LOCK = Path("dvc.lock")

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.errors import PipelineError, PosttrainError, shortened
+from posttrain.files import file_digest, sync
 from posttrain.pipeline import repair_dvc
 from posttrain.pipeline.cache_gaps import fill, restore
-from posttrain.pipeline.digests import KEPT, LOCK, Digests, boot, dvc_lock, file_digest
+from posttrain.pipeline.digests import KEPT, LOCK, Digests, boot, dvc_lock
 from posttrain.pipeline.dvc_index import readable_index
-from posttrain.pipeline.fsync import cache_folder, cached, sync
+from posttrain.pipeline.fsync import cache_folder, cached
 from posttrain.pipeline.lock_check import forget_mismatched, undo_interrupted_accept
 from posttrain.pipeline.mixed_entries import remove_contradicted
 

@@ -9,7 +9,8 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.params.stage_table import STAGES
 from posttrain.pipeline import inputs
-from posttrain.processes.schedulers import LAUNCH, on_this_host
+from posttrain.processes.schedulers import LAUNCH
+from posttrain.sampling.vllm.hosts import on_this_host
 
 
 def process_notes(typed: Mapping[str, Any]) -> list[str]:

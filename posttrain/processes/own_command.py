@@ -18,14 +18,10 @@ from pydantic import Field
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.files import is_outside
 from posttrain.isolation.command import run_command
+from posttrain.isolation.library import PASSED
 from posttrain.settings.params import Params
 from posttrain.workspace import PARAMS_FILE
 
-PASSED: Final = (
-    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-)  # fmt: skip
-"""Variables that every command gets; the others it gets only if its run names them."""
 LAST_LINES: Final = 5
 """Lines of the output that an error has."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
-from itertools import cycle
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
 from posttrain.errors import ParamsError, PipelineError
 from posttrain.params.stage_table import STAGES, group_of
@@ -22,23 +21,9 @@ MEETING: Final = "POSTTRAIN_RENDEZVOUS"
 """The file where they meet if the stage's own process starts them."""
 LAUNCH: Final = "POSTTRAIN_LAUNCH"
 """The command by which a stage starts its processes elsewhere; {processes} is how many."""
-HOSTS: Final = "POSTTRAIN_VLLM_HOSTS"
-"""The hosts, as ssh names them, that servers of vLLM run on in turn; `localhost` is this one, without ssh."""
 GLOO: Final = "GLOO_SOCKET_IFNAME"
 """The variable that names the network interface by which torch's gloo talks."""
 FIRST_NODE: Final = re.compile(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)")
-T = TypeVar("T")
-
-
-def server_hosts(servers: int) -> list[str | None]:
-    """Return the host of each of several servers of vLLM; None for this one."""
-    hosts = os.environ.get(HOSTS, "").replace(",", " ").split() or ["localhost"]
-    return [None if host == "localhost" else host for host, _ in zip(cycle(hosts), range(servers), strict=False)]
-
-
-def on_this_host(servers: Sequence[T]) -> list[T]:
-    """Return those of several servers of vLLM that run on this host."""
-    return [server for server, host in zip(servers, server_hosts(len(servers)), strict=True) if host is None]
 
 
 def is_ranked() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from posttrain.data.parquet import write_parquet
 from posttrain.files import write_json, write_text
 from posttrain.measure.phases import phase
 from posttrain.params.params_file import read
@@ -60,7 +61,6 @@ from posttrain.report.watched_metrics import about, health
 from posttrain.report.wrong import Asked, wrong_rows
 from posttrain.settings.plain import texts_in
 from posttrain.tables.leaks import leaks_of, tables_under
-from posttrain.tables.store import write_parquet
 from posttrain.workspace import metrics_path
 
 DATA = Path("data")

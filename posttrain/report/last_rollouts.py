@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.data.parquet import DECODE_ERRORS, decode
 from posttrain.errors import ParamsError
 from posttrain.params.params_file import at
 from posttrain.report.markup import Markup, element
 from posttrain.rollout import stored_value
-from posttrain.tables.store import DECODE_ERRORS, decode
 from posttrain.workspace import table_path
 
 PROMPTS: Final = 3

@@ -12,12 +12,11 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.slots import NONE
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, WeightedReward, weights
 from posttrain.settings.listing import Listing
 from posttrain.settings.params import check, did_you_mean
+from posttrain.settings.plain import NONE
 from posttrain.settings.user_code import is_import_path, load_object
-from posttrain.workspace import PARAMS_FILE
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
@@ -89,7 +88,7 @@ def term(name: Any, value: Any) -> WeightedReward:
         if near := get_close_matches(str(key), sorted(shared), n=1):
             raise ValueError(f"{name}.{key}: unknown key. Did you mean '{near[0]}'?")
     try:
-        options = check(reward.options, own, where=str(name), file=PARAMS_FILE)
+        options = check(reward.options, own, where=str(name))
     except ParamsError as error:
         raise ValueError(error.what) from error  # the error around it names the file and the fix
     if not reward.in_workers(options) and (unused := sorted(WORKER_KEYS & value.keys() & shared)):

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from posttrain.data.parquet import read_note
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt, shortened
 from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
 from posttrain.rollout import FAILED, Prompt, Rollout
 from posttrain.settings.user_code import place_in_workspace
-from posttrain.tables.store import read_note
 from posttrain.tasks.task import load_task
 
 MOST_UNREAD = 0.3

@@ -26,8 +26,8 @@ from posttrain.measure.stall import print_stacks_on_signal
 from posttrain.measure.terminal import make_streams_safe
 from posttrain.rewards.reward import Each, as_score, guarded, raised, score_one
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.settings.host import HOST
 from posttrain.settings.params import check
-from posttrain.workspace import PARAMS_FILE
 
 PR_SET_PDEATHSIG = 1
 Answer = Callable[[Any], dict[str, Any]]
@@ -42,6 +42,8 @@ def main() -> None:
     requests, answers = _private_pipes()
     make_streams_safe()
     setup = json.loads(requests.readline())
+    names = list(setup["secret_names"])
+    HOST.settings_file, HOST.secret_names = setup["settings_file"], lambda: names
     try:
         answer = _steps(setup["task"]) if "task" in setup else _scores(setup)
     except PosttrainError as error:
@@ -85,7 +87,7 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
 
     name, where = setup["name"], setup["where"]
     reward = reward_named(name, where)
-    options = check(reward.options, setup["options"], where=name, file=PARAMS_FILE)
+    options = check(reward.options, setup["options"], where=name)
     each = reward.each
     if each is not None and inspect.iscoroutinefunction(each):
         limits = setup["timeout"], setup["concurrency"]

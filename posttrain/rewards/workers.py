@@ -11,13 +11,13 @@ from typing import Any
 from posttrain import errors
 from posttrain.errors import RewardError
 from posttrain.isolation.child import Child, DiedError, TooSlowError
-from posttrain.isolation.library import library_command, library_environment
+from posttrain.isolation.library import PASSED, library_command, library_environment
 from posttrain.isolation.pool import Pool
-from posttrain.measure.masking import names_in_params, secret_variables
-from posttrain.processes.own_command import PASSED
+from posttrain.measure.masking import secret_variables
 from posttrain.rewards import worker
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Rollout, Score, Status
+from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.settings.plain import texts_in
 from posttrain.settings.user_code import is_import_path
@@ -41,7 +41,7 @@ def worker_pool(setup: Mapping[str, Any], size: int, env: Collection[str] | None
 def worker_environment(env: Collection[str] | None) -> dict[str, str]:
     """Return this process's variables without the secrets that are not named."""
     known = library_environment()
-    secret = secret_variables(known).keys() - {*PASSED, *(names_in_params() if env is None else env)}
+    secret = secret_variables(known).keys() - {*PASSED, *(HOST.secret_names() if env is None else env)}
     return {name: value for name, value in known.items() if name not in secret}
 
 
@@ -49,7 +49,8 @@ def _started(setup: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
     """Start a process and wait until it has imported the user's module."""
     child = Child(library_command(worker.__name__), environment)
     try:
-        answer = child.ask(setup, START_SECONDS)
+        told = {"settings_file": HOST.settings_file, "secret_names": sorted(set(HOST.secret_names()))}
+        answer = child.ask({**setup, **told}, START_SECONDS)
     except (DiedError, TooSlowError) as error:
         child.kill()
         what = f"its worker process did not start ({error})"

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 from pydantic import Field
 
 from posttrain.models.device import Runtime
-from posttrain.processes.schedulers import HOSTS, server_hosts
 from posttrain.sampling.sampler import Capability, Sampler, SamplingParams
+from posttrain.sampling.vllm.hosts import HOSTS, server_hosts
 from posttrain.settings.listing import Listing
 from posttrain.text.chat import ChatText
 

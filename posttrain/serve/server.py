@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from posttrain.errors import ParamsError, PosttrainError
-from posttrain.pipeline.user_cache import cache_folder
 from posttrain.serve.connections import Busy, Connection
 from posttrain.serve.loopback import HOST, listening
 from posttrain.serve.policy import Answers, Job, Policy
@@ -35,6 +34,7 @@ from posttrain.serve.requests import (
     reply,
     scores,
 )
+from posttrain.settings.user_cache import cache_folder
 
 SECRET = "POSTTRAIN_SERVE_KEY"
 """The environment variable with the secret, if the user chooses it."""

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.fields import FieldInfo
 
 from posttrain.errors import ParamsError
+from posttrain.settings.host import HOST
 from posttrain.settings.other_names import OURS
 from posttrain.settings.trl_names import TRL
-from posttrain.workspace import PARAMS_FILE as PARAMS_FILE  # noqa: PLC0414  had without pydantic there
 
 EXPLAINED = "`posttrain params` explains every key"
 LARGEST = 1e12
@@ -66,13 +66,18 @@ class Params(BaseModel):
 M = TypeVar("M", bound=BaseModel)
 
 
-def check(model: type[M], value: Any, *, where: str, file: str = PARAMS_FILE) -> M:
-    """Plain data as a typed model, or one error that lists every failure with its fix."""
+def check(model: type[M], value: Any, *, where: str, file: str | None = None) -> M:
+    """Plain data as a typed model, or one error that lists every failure with its fix.
+
+    `file`: where the settings are, by default where all settings are.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
         lines = [_line(model, failure, where, value) for failure in error.errors(include_url=False)]
-        raise ParamsError(what="; ".join(dict.fromkeys(lines)), where=file, fix=EXPLAINED) from error
+        raise ParamsError(
+            what="; ".join(dict.fromkeys(lines)), where=file or HOST.settings_file, fix=EXPLAINED
+        ) from error
 
 
 PLAIN: Final = {

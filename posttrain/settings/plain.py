@@ -12,6 +12,8 @@ TABLES: Final = 2
 MODELS: Final = 2
 CHECKPOINTS: Final = 3
 PARAMS: Final = 2
+NONE: Final = "none"
+"""What an optional name of an input says when it is not used."""
 UPGRADE: Final = "Version 0.1 wrote it, which is not read any more (docs/versions.md)"
 
 

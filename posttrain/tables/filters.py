@@ -12,13 +12,14 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from posttrain.data.columns import SPLITS, Kind
+from posttrain.data.parquet import write_parquet
 from posttrain.errors import DataError, ParamsError
 from posttrain.measure.phases import phase
 from posttrain.params.slots import table_of, table_slot
 from posttrain.settings.params import Params
 from posttrain.tables.near_duplicates import near_duplicates
 from posttrain.tables.ngrams import Array, chunks, grams, row_texts, texts_without_system, user_texts
-from posttrain.tables.store import read_table, rejected_path, write_parquet
+from posttrain.tables.store import read_table, rejected_path
 from posttrain.tables.user_splits import rows_text
 from posttrain.workspace import PARAMS_FILE, table_path
 

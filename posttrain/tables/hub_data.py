@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from posttrain.data.hub_errors import hub_error, unreachable
 from posttrain.data.shown import printable
 from posttrain.errors import DataError
 from posttrain.measure.progress import Progress
 from posttrain.measure.record import LICENCE, note
 from posttrain.tables.find_files import Parts
-from posttrain.tables.hub_errors import hub_error, unreachable
 from posttrain.tables.options import HubTable
 from posttrain.tables.readers import Columns, Numbered, Part, arrow_rows
 from posttrain.tables.user_splits import Log

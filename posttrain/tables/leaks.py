@@ -10,8 +10,8 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.data.columns import Kind
+from posttrain.data.parquet import DECODE_ERRORS
 from posttrain.errors import excerpt
-from posttrain.tables.store import DECODE_ERRORS
 from posttrain.workspace import table_path
 
 KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")

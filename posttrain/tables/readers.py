@@ -18,12 +18,12 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from posttrain.data.parquet import DECODE_ERRORS, check_decoded_size, check_size, ran_out_of_memory
 from posttrain.data.shown import printable, short_repr
 from posttrain.errors import FREE_MEMORY, DataError
 from posttrain.files import free_memory
 from posttrain.tables.arrow_sizes import AFTER_MAGIC, MAGIC, shared_size, unpacked_sizes
 from posttrain.tables.failures import first_line
-from posttrain.tables.store import DECODE_ERRORS, check_decoded_size, check_size, ran_out_of_memory
 
 Row = dict[str, Any]
 Numbered = tuple[int, Row | str]

@@ -5,27 +5,21 @@ A damaged file raises an error; it never makes polars panic.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final
+from typing import Final
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from posttrain.data.columns import COLUMNS, Kind
-from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError, lacks_resources, shortened
-from posttrain.files import atomic_path, free_memory
+from posttrain.data.parquet import DECODE_ERRORS, Place, decode, ran_out_of_memory, table_format, write_parquet
+from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError, shortened
+from posttrain.files import atomic_path
 from posttrain.measure.phases import phase
-from posttrain.pipeline.fsync import sync
 from posttrain.settings.plain import TABLES, UPGRADE, check_format
 from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
-from posttrain.tables.parquet_pages import page_sizes
 
 _MAGIC: Final = b"PAR1"
 _OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
@@ -159,169 +153,3 @@ def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failu
         fix = f"Fix or drop these rows; the list of them could not be written ({error.what})"
     listed = "\n  ".join([*lines, *more])
     return TableError(what=f"{count} break the rules of a '{kind}' table:\n  {listed}", where=str(file), fix=fix)
-
-
-Place = str | os.PathLike[str]
-
-ALLOCATION: Final = re.compile(r"alloc of size (\d+) failed")
-
-DECODE_ERRORS: Final = (
-    pa.ArrowException,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
-    OSError,
-    ValueError,
-    MemoryError,
-)
-"""Everything that `decode` raises for a damaged file."""
-
-FORMAT: Final = b"posttrain.format"
-"""The key of the format version in a table's metadata."""
-NOTE: Final = b"posttrain.note"
-"""The key of what was counted when a table was made."""
-_ROW_GROUP: Final = 65_536
-_BATCH: Final = 4096
-_WIDTH: Final = 8
-"""Bytes of every decoded value, whatever its type, in addition to a text's own bytes."""
-_LARGEST_PAGE: Final = 512 * 2**20
-"""Bytes of a page, which takes up to 8 times as much memory: writers begin another after a megabyte or 1024 rows."""
-_SHARED: Final = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}
-"""Encodings that store a text once and use it for many rows."""
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether a healthy file can have raised this: a damaged one asks for more than the machine has."""
-    wanted, memory = ALLOCATION.search(str(error)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return lacks_resources(error) and not (wanted and int(wanted[1]) > memory)
-
-
-def decode(file: Path) -> pl.DataFrame:
-    """Return the file's table, its pages verified where they have checksums; damage raises one of `DECODE_ERRORS`."""
-    # pyarrow, because polars prints a panic of its own on some damaged files and does not verify checksums
-    with _opened(file) as stream, pq.ParquetFile(stream, page_checksum_verification=True) as parquet:
-        arrow = parquet.read().replace_schema_metadata(None)
-    arrow.validate(full=True)
-    for field in arrow.schema:
-        _decode_names(field)
-    return pl.DataFrame(pl.from_arrow(arrow))
-
-
-def table_format(file: Path) -> int:
-    """Return the format version in a table's metadata, by default 1. Damage raises one of `DECODE_ERRORS`."""
-    with _opened(file) as stream:
-        return int((pq.read_schema(stream).metadata or {}).get(FORMAT, b"1"))
-
-
-def _opened(file: Path) -> pa.OSFile:
-    """Open a file for pyarrow, which takes a name that is not UTF-8 only as bytes."""
-    return pa.OSFile(os.fsencode(file))
-
-
-def check_decoded_size(stream: BinaryIO, columns: Collection[str], limit: int | None = None) -> None:
-    """Refuse a file whose columns would decode to more than `limit` bytes, by default a third of the free memory.
-
-    A page of it may not be too large either. A few megabytes can decode to many gigabytes: a text that is stored once
-    and used by every row. The pages give an exact size for all but such texts; where they may be too large they are
-    measured, without decoding them.
-    """
-    allowed = int(free_memory() / 3) if limit is None else limit
-    size, unsure = 0, []
-    with pq.ParquetFile(stream) as parquet:
-        footer = parquet.metadata
-        for group in range(footer.num_row_groups):
-            for nth in range(footer.num_columns):
-                chunk = footer.row_group(group).column(nth)
-                if chunk.path_in_schema.split(".")[0] in columns:
-                    stored = _unpacked_size(stream, chunk, min(_LARGEST_PAGE, allowed * 3 // 8))
-                    stored = max(stored, chunk.total_uncompressed_size)
-                    size += max(stored, chunk.num_values * _WIDTH)
-                    most = chunk.num_values * stored
-                    if _SHARED & set(chunk.encodings) and most > allowed // footer.num_row_groups // footer.num_columns:
-                        unsure.append((group, chunk.path_in_schema, stored))
-    check_size(size, allowed)
-    for group, path, stored in unsure:
-        texts = 0
-        for length in _text_lengths(stream, group, path):
-            texts += length
-            check_size(size + texts - stored, allowed)
-        size += max(0, texts - stored)
-
-
-def _unpacked_size(stream: BinaryIO, chunk: Any, most: int) -> int:
-    """Return the bytes of a column chunk's pages when they are unpacked; refuses a page that is too large."""
-    start, size = chunk.data_page_offset, 0
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-        start = chunk.dictionary_page_offset
-    for page in page_sizes(stream, start, chunk.total_compressed_size):
-        if page > most:
-            what = f"column {chunk.path_in_schema} has a page of {page / 1e9:.2f} GB, as for a cell that is too large"
-            raise ValueError(f"{what}; a page may have {most / 1e9:.2f} GB. Write smaller cells or pages")
-        size += page
-    return size
-
-
-def check_size(size: int, allowed: int) -> None:
-    """Refuse a file that is larger in memory than is allowed."""
-    if size > allowed:
-        raise ValueError(
-            f"it decodes to {size / 1e9:.1f} GB or more, and at most {allowed / 1e9:.1f} GB fit in the free memory"
-        )
-
-
-def _text_lengths(stream: BinaryIO, group: int, path: str) -> Iterator[int]:
-    """Yield the bytes of a column's texts, batch by batch, read as a dictionary and its indices."""
-    with pq.ParquetFile(stream, read_dictionary=[path]) as parquet:
-        for batch in parquet.iter_batches(_BATCH, row_groups=[group], columns=[path]):
-            leaf = batch.column(0)
-            while not pa.types.is_dictionary(leaf.type) and leaf.type.num_fields:
-                leaf = leaf.flatten()[0] if pa.types.is_struct(leaf.type) else leaf.flatten()
-            if pa.types.is_dictionary(leaf.type):
-                yield pc.sum(pc.take(pc.binary_length(leaf.dictionary), leaf.indices)).as_py() or 0
-            else:
-                yield leaf.nbytes
-
-
-@phase("write")
-def write_parquet(frame: pl.DataFrame, path: Place, note: str = "") -> None:
-    """The frame as parquet, atomically and with the same bytes for the same content; `note`: JSON about the table."""
-    file = Path(path)
-    try:
-        with atomic_path(file) as temporary:
-            with temporary.open("wb") as stream:
-                schema = _arrow(frame.clear(), note).schema
-                with pq.ParquetWriter(
-                    stream, schema, compression="zstd", compression_level=3, write_page_checksum=True
-                ) as writer:
-                    for part in frame.iter_slices(_ROW_GROUP) if frame.height else [frame]:
-                        writer.write_table(_arrow(part, note))
-            sync(temporary)
-        sync(file)
-    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
-        raise TableError(
-            what=f"the table cannot be written ({error})",
-            where=str(file),
-            fix="Free some disk space or fix the folder's permissions",
-        ) from error
-
-
-def _arrow(frame: pl.DataFrame, note: str) -> pa.Table:
-    table = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
-    return table.replace_schema_metadata({FORMAT: str(TABLES), **({NOTE: note} if note else {})})
-
-
-def read_note(file: Path) -> dict[str, Any]:
-    """Return the note in a table's metadata; empty where it has none, or where there is no table that can be read."""
-    try:
-        with _opened(file) as stream:
-            note = (pq.read_schema(stream).metadata or {}).get(NOTE)
-    except DECODE_ERRORS:
-        return {}
-    found: dict[str, Any] = json.loads(note) if note else {}
-    return found
-
-
-def _decode_names(field: pa.Field) -> None:
-    """Raise for a name that is not UTF-8, where polars would panic (as for such metadata, which is left out above)."""
-    _ = field.name
-    for nth in range(field.type.num_fields):
-        _decode_names(field.type.field(nth))

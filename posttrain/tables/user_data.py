@@ -16,6 +16,7 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.data.columns import COLUMNS, OPTIONAL, SPLITS, Kind, Split, with_ids
+from posttrain.data.parquet import write_parquet
 from posttrain.errors import DataError, TableError
 from posttrain.tables.conversion import ORIGIN, ConvertedRows, RefusedRow, read_parts
 from posttrain.tables.failures import LISTED, Failure, failure_lines, rejected_rows, row_failures
@@ -24,7 +25,7 @@ from posttrain.tables.hub_data import hub_parts
 from posttrain.tables.mixing import mix_by_weight
 from posttrain.tables.options import FileTable, HubTable, ReadOptions, Source, most_dropped, numbered_sources
 from posttrain.tables.readers import place_of
-from posttrain.tables.store import rejected_path, write_parquet
+from posttrain.tables.store import rejected_path
 from posttrain.tables.user_splits import (
     AGREED,
     Notes,

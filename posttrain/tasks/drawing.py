@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 from posttrain.data.columns import Kind, Split
 from posttrain.data.splits import split_of
 from posttrain.errors import ParamsError
-from posttrain.workspace import PARAMS_FILE
+from posttrain.settings.host import HOST
 
 HELDOUT_SHARE, TEST_SHARE = 0.1, 0.2
 """Shares of all problems; a problem's split is a hash of its own, whatever the seed."""
@@ -51,4 +51,4 @@ def draw_problems(draw: Callable[[random.Random], P], seed: int, kind: Kind, spl
 
 def too_few(what: str) -> ParamsError:
     """Return the error of a generator that has no more rows to draw."""
-    return ParamsError(what=what, where=PARAMS_FILE, fix="Raise largest, or ask for fewer rows")
+    return ParamsError(what=what, where=HOST.settings_file, fix="Raise largest, or ask for fewer rows")

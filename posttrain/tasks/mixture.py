@@ -12,11 +12,11 @@ from pydantic import ConfigDict, Field, field_validator
 from posttrain.data.columns import Kind, Split
 from posttrain.errors import ParamsError
 from posttrain.measure.record import note
+from posttrain.runs.task_tables import errors_at, generated, generator_of
+from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.tasks.counts import COUNTED, Counts
-from posttrain.tasks.generate import errors_at, generated, generator_of
 from posttrain.tasks.task import Generator, Task
-from posttrain.workspace import PARAMS_FILE
 
 
 class Part(Params):
@@ -89,14 +89,14 @@ def _mixed(
 ) -> pl.DataFrame:
     if not shares:
         fix = f"Add {split} to the splits of a part"
-        raise ParamsError(what=f"no part has rows in the split {split}", where=PARAMS_FILE, fix=fix)
+        raise ParamsError(what=f"no part has rows in the split {split}", where=HOST.settings_file, fix=fix)
     frames = []
     for name, rows in shares.items():
         frame = tables[name][kind].filter(split=split).head(rows) if kind in tables[name] else None
         if frame is None or frame.height < rows:
             available = 0 if frame is None else frame.height
             what = f"parts.{name} has {available} rows of `{kind}` in the split {split}, and its share is {rows}"
-            raise ParamsError(what=what, where=PARAMS_FILE, fix="Generate more rows of it, or lower the total")
+            raise ParamsError(what=what, where=HOST.settings_file, fix="Generate more rows of it, or lower the total")
         frames.append(frame)
     found = pl.concat(frames).unique("id", keep="first", maintain_order=True)
     order = list(range(found.height))

@@ -27,7 +27,7 @@ def one_turn(rollout: Rollout) -> None:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes the tables of a task from parameters; `id` and the columns of `OMITTED` (generate.py) may be left out."""
+    """Makes the tables of a task from parameters; `id` and the columns of `OMITTED` may be left out."""
 
     params: type[Params]
     kinds: tuple[Kind, ...]

@@ -5,19 +5,17 @@ Each records the code, packages and CPU instructions that made it. Resuming with
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,17 +24,14 @@ from torch import Tensor
 
 from posttrain.distributed import world
 from posttrain.errors import CheckpointError, PipelineError
-from posttrain.files import format_age, format_size, fsync, write_json
-from posttrain.locks import HELD, hold, is_locked, remove_unlocked
+from posttrain.files import format_size, fsync, write_json
+from posttrain.locks import HELD, hold
 from posttrain.measure.phases import phase
 from posttrain.measure.record import note
 from posttrain.models.files.weights import TensorFile
 from posttrain.models.sharding import is_divided, own_part, place_of, writes
-from posttrain.pipeline.digests import Digests
-from posttrain.pipeline.inputs import confirm
 from posttrain.settings.plain import CHECKPOINTS, check_format
-from posttrain.train.provenance import Maker, differences, is_maker, read_maker, stage_maker
-from posttrain.workspace import DONE, checkpoint_path, recorded_digest
+from posttrain.train.provenance import Maker, differences, is_maker
 
 KEPT = 2
 TENSORS, STATE, SUMS = "tensors.safetensors", "state.json", "sums.json"
@@ -44,8 +39,6 @@ PART = re.compile(r"tensors-\d{5}-of-\d{5}\.safetensors")
 """The rows that one process of several wrote."""
 RUN = "run.json"
 """The parameters and inputs of the run that a folder of checkpoints belongs to."""
-ASKED, ACCEPTED = "asked.json", "accepted.json"
-"""What would have resumed a checkpoint of another maker, and what a person has let resume it."""
 
 DELETE = "Delete it"
 
@@ -108,11 +101,9 @@ class _Parts(Mapping[str, Tensor]):
         return len(self._names)
 
 
-@phase("load")
-def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> dict[str, Any]:
-    """Return what identifies a run's checkpoints: the stage, its parameters and the digests of its inputs."""
-    digests = Digests()
-    key = {"stage": stage, "settings": settings, "inputs": {path.as_posix(): digests.of(str(path)) for path in inputs}}
+def plain_key(name: str, settings: Mapping[str, Any], inputs: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what identifies a run's checkpoints: its name, its settings and the digests of its inputs."""
+    key = {"stage": name, "settings": settings, "inputs": inputs}
     plain: dict[str, Any] = json.loads(json.dumps(key, sort_keys=True, default=str))
     return plain
 
@@ -142,7 +133,7 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
         edits = plain["edits"]
         if not is_maker(plain["maker"]) or type(edits) is not list or {*map(type, edits)} - {str}:
             raise CheckpointError(what="it does not say what made it", where=str(folder), fix=DELETE)
-        if (plain["mark"], _name(plain["step"])) != (mark, folder.name):
+        if (plain["mark"], step_name(plain["step"])) != (mark, folder.name):
             what = f"it is step {plain['step']} of another run ({plain['mark']})"
             raise CheckpointError(what=what, where=str(folder), fix=DELETE)
         tensors: Mapping[str, Tensor] = load_file(str(folder / TENSORS))
@@ -153,58 +144,63 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
     return CheckpointData(int(plain.pop("step")), tensors, plain)
 
 
-def nearest_checkpoint(
-    stage: str, settings: Mapping[str, Any], inputs: Sequence[Path], step: int
-) -> CheckpointData | None:
-    """Return the newest good checkpoint up to a step; nothing is locked or written."""
-    mark = fingerprint(run_key(stage, settings, inputs))
-    folders = sorted((checkpoint_path(stage) / mark).glob("step-*"), reverse=True)
-    for folder in (path for path in folders if path.name <= _name(step)):
-        with contextlib.suppress(CheckpointError):
-            return read_checkpoint(folder, mark)
-    return None
+class CheckpointStore(Protocol):
+    """Where a run saves its checkpoints and finds them again."""
+
+    @property
+    def folder(self) -> Path:
+        """A folder for what else a run writes while it trains, as its rollouts."""
+        ...
+
+    def save(self, saved: CheckpointData) -> None:
+        """Save one checkpoint; the tensors may change when this returns."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is complete."""
+        ...
+
+    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
+        """Return the result of `restore` on the newest checkpoint that fits; None without one."""
+        ...
 
 
-class Checkpoints:
-    """The checkpoints of one run, in `checkpoints/STAGE/FINGERPRINT/step-N` under the main workspace.
+class NoCheckpoints:
+    """Saves nothing."""
 
-    They stay when the run is finished, until DVC has recorded its outputs: a stage that starts later removes them.
-    Those of unfinished runs with other parameters or inputs stay until a person removes them.
-    """
+    folder = Path()
 
-    def __init__(
-        self,
-        stage: str,
-        settings: Mapping[str, Any],
-        inputs: Sequence[Path],
-        *,
-        folder: Path | None = None,
-        maker: Maker | None = None,
-    ) -> None:
-        """`folder`, `maker`: by default those of the stage."""
-        key = world.from_first(lambda: run_key(stage, settings, inputs))
-        self._name, self._stage, self._mark = stage, folder or checkpoint_path(stage), fingerprint(key)
-        self._folder = self._stage / self._mark
+    def save(self, saved: CheckpointData) -> None:
+        """Save nothing."""
+
+    def wait(self) -> None:
+        """Wait for nothing."""
+
+    def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:  # noqa: ARG002
+        """Begin at the first step."""
+        return None
+
+
+class FolderCheckpoints:
+    """The checkpoints of one run, in `FOLDER/FINGERPRINT/step-N`; a run with the same key resumes them."""
+
+    def __init__(self, folder: Path, key: Mapping[str, Any], maker: Maker, name: str) -> None:
+        """`key`: what identifies the run; `maker`: the code and packages that save; `name`: the run in messages."""
+        self._name, self._above, self._mark = name, folder, fingerprint(key)
+        self._folder = folder / self._mark
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
-        self._maker, self._edits = maker or stage_maker(stage), list[str]()
+        self._maker, self._edits = maker, list[str]()
         if world.is_rank_zero():
             self._open(key)
         world.wait_for_all()
 
     def _open(self, key: Mapping[str, Any]) -> None:
         """Make the folder, hold it, and remove what a killed process left."""
-        stage = self._name
-        hold(self._folder / HELD, f"a run of {stage} with the same inputs")
+        hold(self._folder / HELD, f"a run of {self._name} with the same inputs")
         for left in self._folder.glob(".step-*"):  # of a process that was killed while it saved
             shutil.rmtree(left, ignore_errors=True)
         write_json(self._folder / RUN, {"format": CHECKPOINTS, **key})
-        if others := self._other_unfinished_runs():
-            size = format_size(
-                sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
-            )
-            what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
-            print(f"{stage}: {what}; `posttrain checkpoints` lists them")
 
     @property
     def folder(self) -> Path:
@@ -213,16 +209,15 @@ class Checkpoints:
 
     @phase("write")
     def save(self, saved: CheckpointData) -> None:
-        """Write one checkpoint, if the inputs are unchanged; it appears under its name only when it is complete.
+        """Write one checkpoint; it appears under its name only when it is complete.
 
         The tensors are written when this returns and may change. Checksums, fsync and the name follow in a thread while
         training continues; their failure is raised by the next call of `save` or `wait`.
         """
         self.wait()
         if world.is_rank_zero():
-            confirm()
-            self._remove_finished()
-        target = self._folder / _name(saved.step)
+            self._before_save()
+        target = self._folder / step_name(saved.step)
         fresh = self._folder / f".{target.name}"
         try:
             fresh.mkdir(parents=True, exist_ok=True)
@@ -271,7 +266,7 @@ class Checkpoints:
         """Return the result of `restore` on the newest good checkpoint; others are named on stderr and skipped.
 
         `restore` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
-        another maker ends the stage, unless a person has accepted the present one.
+        another maker ends the run, unless the store permits it.
         """
         self.wait()
         for folder in reversed(self._all()):
@@ -282,19 +277,12 @@ class Checkpoints:
             except CheckpointError as error:
                 print(f"checkpoint skipped: {error}", file=sys.stderr)
                 continue
-            if world.is_rank_zero():
-                (self._folder / ASKED).unlink(missing_ok=True)
+            self._resumed()
             self._edits = edits
             if edits:
                 note(resumed_after_edits="; ".join(edits))
             return restored
         return None
-
-    def finish(self, plot: Path) -> None:
-        """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
-        self.wait()
-        if self._folder.is_dir() and world.is_rank_zero():
-            (self._folder / DONE).write_text(recorded_digest(plot), encoding="utf-8")
 
     def check_space(self, size: int) -> None:
         """Refuse to begin a run whose checkpoints the disk will not hold."""
@@ -303,9 +291,8 @@ class Checkpoints:
         if needed > free:
             amounts = f"{format_size(size)} each need {format_size(needed)}"
             what = f"checkpoints of {amounts} of disk, and {format_size(free)} are free"
-            fix = "Free some disk space (`posttrain checkpoints` lists what lies there), or make "
-            fix += "checkpoints/ a link to a larger one"
-            raise CheckpointError(what=what, where=str(self._stage), fix=fix)
+            fix = f"Free some disk space{self._listed}, or make the folder a link to a larger disk"
+            raise CheckpointError(what=what, where=str(self._above), fix=fix)
 
     def _newest(self) -> str:
         kept = self._all()
@@ -314,40 +301,22 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         return sorted(self._folder.glob("step-*"))
 
-    def _other_runs(self) -> list[Path]:
-        return [folder for folder in self._stage.iterdir() if folder != self._folder and (folder / HELD).is_file()]
+    _listed = ""
+    """What a message about disk space adds: how to list what takes it."""
 
-    def _other_unfinished_runs(self) -> list[Path]:
-        return [
-            run
-            for run in self._other_runs()
-            if any(run.glob("step-*")) and not (run / DONE).is_file() and not is_locked(run / HELD)
-        ]
+    def _before_save(self) -> None:
+        """Check that a checkpoint may be saved now."""
 
-    def _remove_finished(self) -> None:
-        """Remove the folders of the stage's other runs that are finished or never saved a checkpoint."""
-        for folder in self._other_runs():
-            if (folder / DONE).is_file() or not any(folder.glob("step-*")):
-                remove_unlocked(folder)
+    def _resumed(self) -> None:
+        """Note that a checkpoint was resumed."""
 
     def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
-        """Return what was edited since the run began, now included; raise if nobody has accepted it."""
-        made, edits = saved.plain["maker"], list(saved.plain["edits"])
-        changed = differences(made, self._maker)
-        if not changed:
-            return edits
-        accepted = read_maker(self._folder / ACCEPTED)
-        if accepted is None or differences(accepted, self._maker):
-            if world.is_rank_zero():
-                write_json(self._folder / ASKED, self._maker)
-            stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
-            age = format_age(time.time() - folder.stat().st_mtime)
-            named = ", ".join([*changed[:10], *(["and more"] if len(changed) > 10 else [])])
-            what = f"step {saved.step}, saved {age} ago, was made with other code or packages: {named}"
-            command = "posttrain checkpoints"
-            fix = f"Resume it anyway with `{command} resume {stage}`, or start from step 0 with `{command} restart"
-            raise PipelineError(what=what, where=str(self._folder), fix=f"{fix} {stage}`")
-        return [*edits, f"step {saved.step}: {', '.join(changed)}"]
+        """Return what was edited since the run began, now included; raise if the checkpoint may not be resumed."""
+        if changed := differences(saved.plain["maker"], self._maker):
+            what = f"step {saved.step} was saved with other code or packages: {', '.join(changed[:5])}"
+            fix = "Use those again, or remove the folder to start from step 0"
+            raise PipelineError(what=what, where=str(folder.parent), fix=fix)
+        return []
 
 
 def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -374,7 +343,8 @@ def _is_right(file: Path, sums: Mapping[str, str]) -> bool:
         return False
 
 
-def _name(step: int) -> str:
+def step_name(step: int) -> str:
+    """Return the name of a checkpoint's folder."""
     return f"step-{step:08d}"
 
 

@@ -25,15 +25,13 @@ from posttrain.models.files.save_dtype import SaveDtype
 from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.compiled import compiled
 from posttrain.models.master_weights import round_masters
-from posttrain.models.memory import byte_count
 from posttrain.models.sharding import fill
 from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, prefixed
 from posttrain.train.callback import NO_WATCH, StepLog, Watch
-from posttrain.train.checkpoint import CheckpointData, Checkpoints
-from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
+from posttrain.train.checkpoint import CheckpointData, CheckpointStore
 from posttrain.train.learning_rates import RateKind, default_rate, explained, parameters_of
 from posttrain.train.limits import LimitParams, check_limits
 from posttrain.train.metrics import MetricsLog
@@ -41,7 +39,6 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import StepClosure
-from posttrain.workspace import plot_path
 
 
 class TrainingParams(Params):
@@ -140,16 +137,6 @@ class TrainingParams(Params):
         return attach_of(self.adapter, start, self.seed)
 
 
-def share_run(name: str, params: TrainingParams) -> None:
-    """Start the other processes of the run, if it has any, and meet them."""
-    from posttrain.processes.launch import start
-
-    start(name, params.processes, params.device.device)
-    if params.processes > 1:
-        _note_processes(str(params.processes))
-        print(f"{name}: {params.processes} processes share the run", flush=True)
-
-
 def refuse_dropout(params: TrainingParams) -> None:
     """Refuse an adapter with dropout where log-probs of the sampling policy are compared with those in training."""
     if getattr(params.adapter, "dropout", 0.0) > 0:
@@ -211,24 +198,7 @@ class TrainingRun:
     """Called with the number of each step and its metrics."""
 
 
-def run_training(run: TrainingRun) -> MetricsLog:
-    """Train, or resume from the run's newest checkpoint; checkpoints stay until DVC has recorded the results."""
-    settings = {**checkpoint_settings(run.params), RUNS_ON: run.models.runtime.device.type}
-    checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
-    copies = run.params.optimizer.copies
-    check_memory(run.models, run.step_tokens, run.params.activations, run.params.limits.memory, run.name, copies)
-    checkpoints.check_space(checkpoint_bytes(run.models, copies) + byte_count(run.watch.state_dict().values()))
-    if run.step_log is not None:
-        run.step_log.open(checkpoints.folder)
-    randomness.seed(run.params.seed)
-    note(seed=run.params.seed)
-    with explained_out_of_memory(run.models, run.step_tokens, run.params.activations, run.name):
-        log = train(run, checkpoints, plot)
-    checkpoints.finish(plot)
-    return log
-
-
-def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end: int | None = None) -> MetricsLog:
+def train(run: TrainingRun, checkpoints: CheckpointStore, log_path: Path | None, end: int | None = None) -> MetricsLog:
     """Return the training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
@@ -242,7 +212,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end
         checkpoints.wait()
 
 
-def _train(run: TrainingRun, checkpoints: Checkpoints, log_path: Path | None, end: int | None) -> MetricsLog:
+def _train(run: TrainingRun, checkpoints: CheckpointStore, log_path: Path | None, end: int | None) -> MetricsLog:
     objective, models, source = run.objective, run.models, run.source
     routers = routers_of(models.policy, run.params.router, run.name)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
@@ -318,12 +288,12 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
     for model in run.models.trained.values():
         round_masters(model.parameters())
     restore_timings(saved.plain.get("time"))
-    _note_processes(str(saved.plain.get("processes") or 1))
+    note_processes(str(saved.plain.get("processes") or 1))
     print(f"{run.name}: resumes from the checkpoint at step {saved.step} of {run.source.steps}")
     return saved.step, state, rows
 
 
-def _note_processes(before: str) -> None:
+def note_processes(before: str) -> None:
     """Note how many processes share the run, after those that did before, e.g. `2, then 1`."""
     now = str(world.count())
     text = now if before == now else before if before.endswith(f", then {now}") else f"{before}, then {now}"

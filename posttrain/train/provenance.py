@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
+from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import cpu_isa, noted, read_record, versions
-from posttrain.params.stage_table import stage_of
-from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline import code_manifest
-from posttrain.pipeline.code_digest import Outlines
-from posttrain.workspace import PARAMS_FILE
 
 Maker = dict[str, dict[str, str]]
 """`files` and `packages` as in code/STAGE/RUN.json, and `cpu`: its instructions, and what the run's GPU is."""
 GPU: Final = ("gpu", "driver", "cuda")
 """What a process that computes on a GPU notes of it."""
-_OUTLINES: Final = Outlines()
 
 
-def stage_maker(name: str) -> Maker:
-    """Return the maker of a checkpoint that the run would save now; `name`: e.g. `online@grpo`."""
-    settings = read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {}
-    stage = stage_of(settings, name.replace("@", "/")).replace("/", "@", 1)
-    library = code_manifest.Library(_OUTLINES)
-    used = library.code(stage, settings)
-    library.outlines.keep()
-    return {**used, "cpu": _hardware()}
+def library_maker() -> Maker:
+    """Return the maker of a checkpoint that a call of the library saves, without a stage."""
+    return {"files": _library_files(), "packages": versions(), "cpu": hardware()}
 
 
-def library_maker(module: str) -> Maker:
-    """Return the maker of a checkpoint that a module of the library saves, without a stage."""
-    return {"files": code_manifest.Library(_OUTLINES).closure(module), "packages": versions(), "cpu": _hardware()}
+@cache
+def _library_files() -> dict[str, str]:
+    """Path -> digest of the files of the library, without the pipeline and the plugins."""
+    files = sorted(LIBRARY.glob("posttrain/**/*.py"))
+    named = {file.relative_to(LIBRARY).as_posix(): file for file in files}
+    return {
+        name: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+        for name, file in named.items()
+        if not name.startswith(("posttrain/pipeline/", "posttrain/plugins/"))
+    }
 
 
-def _hardware() -> dict[str, str]:
+def hardware() -> dict[str, str]:
+    """Return the CPU's instructions, and the GPU that this process computes on."""
     return {"cpu_isa": cpu_isa()} | {fact: str(noted(fact)) for fact in GPU if noted(fact)}
 
 
@@ -62,6 +63,24 @@ def differences(old: Maker, new: Maker) -> list[str]:
     was, now = old["cpu"], new["cpu"]
     known = [fact for fact in ("cpu_isa", *GPU) if fact in was and fact in now]
     return [
-        *code_manifest.differences(old, new),
+        *code_differences(old, new),
         *(f"{fact} {was[fact]} -> {now[fact]}" for fact in known if was[fact] != now[fact]),
     ]
+
+
+def code_differences(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return what differs between two codes of a run, in words."""
+    words = []
+    for file in sorted(old["files"].keys() | new["files"].keys()):
+        was, is_now = old["files"].get(file), new["files"].get(file)
+        if was != is_now:
+            words.append(
+                f"{file} {'changed' if was and is_now else 'is used now' if is_now else 'is not used any more'}"
+            )
+    for kind in ("packages", "settings"):
+        before, after = old.get(kind, {}), new.get(kind, {})
+        for name in sorted(before.keys() | after.keys()):
+            was, is_now = before.get(name, "not used"), after.get(name, "not used")
+            if was != is_now:
+                words.append(f"{name} {was} -> {is_now}")
+    return words

@@ -25,11 +25,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from posttrain.files import remove_oldest, write_text
-from posttrain.pipeline.digests import file_digest
+from posttrain.files import file_digest, remove_oldest, write_text
 from posttrain.rollout import TokenRow
+from posttrain.settings.host import HOST
 from posttrain.text.chat import ChatText
-from posttrain.workspace import main_root
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[list[dict[str, Any]]], Sequence[Sequence[TokenRow]]]
@@ -97,8 +96,8 @@ class MappedRows:
 def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -> MappedRows:
     """Return the tokenized rows of a table, from the cache if it has them; `how` names the encoding."""
     first = encode(frame.head(1).to_dicts())
-    folder = main_root() / ".dvc/tmp"
-    if not folder.is_dir():  # not a DVC workspace: nothing is cached, and the mapped file needs no name
+    folder = HOST.cache()
+    if folder is None:  # nothing is cached, and the mapped file needs no name
         with tempfile.TemporaryDirectory() as scratch:
             return MappedRows(_write(Path(scratch, "rows.arrow"), frame, encode))
     digest = hashlib.sha256(json.dumps(["".join(frame["id"]), _text_digest(text), how]).encode()).hexdigest()

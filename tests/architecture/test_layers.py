@@ -12,19 +12,25 @@ LAYERS = (
     {"posttrain.checks", "posttrain.track"},
     {"posttrain.lineage", "stages"},
     {"posttrain.report"},
-    {"posttrain.api", "posttrain.compare", "posttrain.outside"},
+    {"posttrain.compare", "posttrain.outside", "posttrain.serve"},
+    {"posttrain.runs"},
+    {"posttrain.processes", "posttrain.tables", "posttrain.template"},
+    {"posttrain.pipeline"},
+    {"posttrain.params"},
+    {"posttrain.workspace"},
+    # the library
+    {"posttrain.api"},
     {"posttrain.online"},
-    {"posttrain.evaluate", "posttrain.serve"},
-    {"posttrain.sampling", "posttrain.template"},
+    {"posttrain.evaluate"},
+    {"posttrain.sampling"},
     {"posttrain.losses", "posttrain.rewards", "posttrain.train"},
     {"posttrain.laws", "posttrain.models", "posttrain.tasks"},
-    {"posttrain.algorithms", "posttrain.processes", "posttrain.tables"},
+    {"posttrain.algorithms"},
     {"posttrain.data", "posttrain.distributed"},
-    {"posttrain.pipeline", "posttrain.text"},
+    {"posttrain.text"},
     {"posttrain.measure"},
-    {"posttrain.params"},
     {"posttrain.settings"},
-    {"posttrain.sandbox", "posttrain.workspace"},
+    {"posttrain.sandbox"},
     {"posttrain.extras", "posttrain.files", "posttrain.locks"},
     {
         "posttrain",
@@ -35,6 +41,8 @@ LAYERS = (
         "posttrain.rollout",
     },
 )
+UPWARD = {"posttrain.tasks.mixture": {"posttrain.runs.task_tables"}}
+"""A task of the pipeline that still lies in the library."""
 THIRD_PARTY = {
     "posttrain.formulas": {"torch"},
     "posttrain.algorithms": {"torch", "pydantic"},
@@ -70,7 +78,7 @@ def test_imports_point_one_way() -> None:
         f"{module} imports {other}"
         for module in modules()
         for other in sorted(own_imports(module))
-        if part(module) != part(other) and layer(module) >= layer(other)
+        if part(module) != part(other) and layer(module) >= layer(other) and other not in UPWARD.get(module, ())
     ]
     assert not wrong, "\n".join(["an import points up or sideways:", *wrong])
 

@@ -19,7 +19,7 @@ from posttrain.checks import meta_models
 from posttrain.checks.check_models import check_models
 from posttrain.checks.meta_models import context_length
 from posttrain.errors import EngineError, ModelError, ParamsError
-from posttrain.processes.schedulers import HOSTS
+from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON, engine_command
 from posttrain.sampling.vllm.server import VERSIONS
 from posttrain.sampling.vllm.ssh import SSH

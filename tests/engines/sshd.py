@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.processes.schedulers import HOSTS
+from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON
 from posttrain.sampling.vllm.ssh import SSH
 from tests.engines.support import SERVER

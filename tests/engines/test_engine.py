@@ -11,11 +11,11 @@ import torch
 from posttrain.errors import EngineError
 from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.models.files.store import load_tokenizer
+from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
 from posttrain.text.chat import ChatText
-from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import Recorded, engine, grpo, models_of, use_server

@@ -20,7 +20,9 @@ from posttrain.online.collect import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, training_run
 from posttrain.online.runs import ONLINE
+from posttrain.params.named_runs import typed_run
 from posttrain.rollout import Prompt, TokenRow
+from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import RoutedSampling, Sampler, SamplingParams, generate_rollouts
@@ -28,11 +30,9 @@ from posttrain.sampling.vllm.answers import read_experts, router_layers
 from posttrain.settings.plain import merge
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import TrainingRun, train
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import with_experts
-from posttrain.train.run_config import typed_run
 from posttrain.train.step import make_batch
 from tests.engines.support import low_tokens, models_of, use_server
 from tests.engines.test_engine import flat

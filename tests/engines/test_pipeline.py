@@ -17,7 +17,7 @@ import polars as pl
 import psutil
 import pytest
 
-from posttrain.pipeline.digests import file_digest
+from posttrain.files import file_digest
 from posttrain.sampling.vllm.process import PYTHON
 from posttrain.settings.plain import merge
 from tests.engines.support import SERVER

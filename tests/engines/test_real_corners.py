@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from posttrain.models.files.store import load_tokenizer
+from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, Request, SamplingParams
 from posttrain.text.chat import ChatText
-from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from tests.engines.support import Recorded, grpo, models_of
 from tests.engines.test_adapters import adapted, update

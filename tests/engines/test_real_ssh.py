@@ -8,14 +8,14 @@ import psutil
 import pytest
 
 from posttrain.models.files.store import load_tokenizer
-from posttrain.processes.schedulers import HOSTS
+from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
+from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON
 from posttrain.sampling.vllm.ssh import SSH, RemoteProcess
 from posttrain.text.chat import ChatText
-from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from tests.engines.sshd import needs_sshd, opened
 from tests.engines.support import Recorded, grpo, models_of

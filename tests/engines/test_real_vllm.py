@@ -27,8 +27,6 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
 from posttrain.data.columns import from_rows, with_ids
 from posttrain.errors import EngineError
-from posttrain.evaluate.sampled import evaluate
-from posttrain.evaluate.settings import EvaluateParams
 from posttrain.measure.counts import COUNTS
 from posttrain.models.files.store import load_policy, load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import packed_states, score_tokens
@@ -37,6 +35,9 @@ from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.served_teacher import ServedTeacher, TeacherServer
 from posttrain.rewards.likelihood import Likelihood, LikelihoodOptions
 from posttrain.rollout import Prompt, TokenRow
+from posttrain.runs.evaluate_samples import evaluate
+from posttrain.runs.evaluation import EvaluateParams
+from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.agreement import sampler_gap
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
@@ -48,7 +49,6 @@ from posttrain.tables.store import write_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
-from posttrain.train.checkpoint import Checkpoints
 from posttrain.train.loop import train
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import Recorded, grpo, models_of

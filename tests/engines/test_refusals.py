@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from posttrain.errors import ParamsError
-from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE, PolicyRun
-from posttrain.processes.schedulers import HOSTS
+from posttrain.runs.distill import DISTILL
 from posttrain.sampling.vllm.engine import bytes_next_to_training, own_options
+from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.settings.params import check
 from posttrain.settings.plain import merge
 from posttrain.train.loop import checkpoint_settings

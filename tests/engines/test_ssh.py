@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from posttrain.errors import EngineError
-from posttrain.processes.schedulers import HOSTS
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
+from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
 from posttrain.sampling.vllm.ssh import SSH, RemoteProcess
 from tests.engines.sshd import Sshd, needs_sshd, opened, use_hosts

@@ -15,7 +15,7 @@ from posttrain.compare.evaluated import read_evaluated
 from posttrain.data.columns import ROLLOUT_TEXT, from_rows
 from posttrain.errors import DataError
 from posttrain.evaluate.completions import SAMPLED_PROMPTS, select_text
-from posttrain.evaluate.settings import Completions
+from posttrain.evaluate.context import Completions
 from posttrain.lineage.query import Query
 from posttrain.lineage.search import in_file
 from posttrain.report.build import build_report

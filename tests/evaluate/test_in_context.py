@@ -13,13 +13,14 @@ import torch
 from torch.testing import assert_close
 
 from posttrain.errors import DataError, ParamsError
+from posttrain.evaluate.context import ContextTurn
 from posttrain.evaluate.in_context import BY_CONTEXT, encode_in_context, score_by_context, without_context
 from posttrain.evaluate.intervals import best_of_k
-from posttrain.evaluate.settings import ContextTurn, EvaluateRun
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.rollout import Message, Prompt, Rollout, TokenRow
+from posttrain.runs.evaluation import EvaluateRun
 from posttrain.sampling.sampler import encode_prompts
 from posttrain.settings.params import check
 from posttrain.text.chat import ChatText

@@ -28,8 +28,8 @@ from posttrain.evaluate.likelihood import (
     readable_questions,
     row_logps,
 )
-from posttrain.evaluate.settings import EvaluateRun
 from posttrain.models.files.store import load_policy, load_tokenizer
+from posttrain.runs.evaluation import EvaluateRun
 from posttrain.settings.params import check
 from posttrain.tables.store import check_table
 from posttrain.text.chat import ChatText

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.processes import Server
-from posttrain.files import write_json
-from posttrain.pipeline.digests import KEPT, Digests, file_digest, recorded
+from posttrain.files import file_digest, write_json
+from posttrain.pipeline.digests import KEPT, Digests, recorded
 from posttrain.pipeline.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
 from posttrain.pipeline.lock_check import NOTES, forget_mismatched
 from tests.workspace import dvc, run

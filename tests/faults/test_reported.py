@@ -12,10 +12,10 @@ import polars as pl
 import psutil
 import pytest
 
+from posttrain.data.parquet import ran_out_of_memory, write_parquet
 from posttrain.measure import masking
 from posttrain.pipeline.repair_dvc import USER_SITE_CACHE, repair_lock
 from posttrain.rewards.reward import raised
-from posttrain.tables.store import ran_out_of_memory, write_parquet
 from tests.marks import slow_except
 from tests.workspace import ROOT, environment
 

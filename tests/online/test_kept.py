@@ -22,9 +22,9 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
 from posttrain.models.forward.logp import loss_tiles, plain_token_logp, token_logp
-from posttrain.online.offline import LoggedSource, logged_rollouts
-from posttrain.online.stored_rollouts import StoredRollouts
 from posttrain.rollout import Kept, Prompt, Rollout, TokenRow
+from posttrain.runs.offline import LoggedSource, logged_rollouts
+from posttrain.runs.stored_rollouts import StoredRollouts
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Completion, KeptSampling, Request, SamplingParams, generate_rollouts
 from posttrain.tables.store import read_table

@@ -11,8 +11,8 @@ from posttrain.algorithms.objective import part_columns
 from posttrain.errors import ParamsError
 from posttrain.online.rounds import groups_with_signal, reward_metrics
 from posttrain.online.runs import ONLINE
+from posttrain.params.named_runs import typed_run
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow, token_rows
-from posttrain.train.run_config import typed_run
 from posttrain.train.step import Batch, make_batch
 
 

@@ -13,8 +13,9 @@ from posttrain.params.params_file import at
 from posttrain.params.params_file import read as read_settings
 from posttrain.params.seeds import shared_seed
 from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.code_manifest import differences, write_code
 from posttrain.pipeline.code_manifest import read_code as read
+from posttrain.pipeline.code_manifest import write_code
+from posttrain.train.provenance import code_differences
 from posttrain.workspace import PARAMS_FILE
 
 PARAMS = """
@@ -58,7 +59,7 @@ def test_another_seed_changes_the_code_file_of_each_run_that_takes_it(
     changed = write_code()
     assert sorted(map(str, changed)) == ["code/base_scratch/tiny.json", "code/sft/main.json"]
     after = read(changed[0])
-    assert after is not None and differences(before[changed[0]], after) == ["seed 0 -> 1"]
+    assert after is not None and code_differences(before[changed[0]], after) == ["seed 0 -> 1"]
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "true", "many", 2**32, "[1]"])

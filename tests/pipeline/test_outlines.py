@@ -12,17 +12,18 @@ import pytest
 
 from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.errors import PipelineError
-from posttrain.online.distill_runs import DISTILL
 from posttrain.online.runs import ONLINE
 from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline import code_manifest
 from posttrain.pipeline.accept import changes
 from posttrain.pipeline.code_digest import normalised, outlined
-from posttrain.pipeline.code_manifest import Library, differences
+from posttrain.pipeline.code_manifest import Library
 from posttrain.pipeline.inputs import watch_code
 from posttrain.pipeline.reasons import accepted_code
+from posttrain.runs.distill import DISTILL
 from posttrain.settings import listing
 from posttrain.settings.listing import listed_modules, row_modules
+from posttrain.train.provenance import code_differences
 from posttrain.workspace import PARAMS_FILE
 from stages.preference import PREFERENCE
 from tests.architecture.sources import ROOT, modules
@@ -155,7 +156,7 @@ def test_what_a_row_uses_is_in_the_code_of_a_run_that_names_it(
         run_of(kind, {"algorithm": algorithm}),
         run_of(kind, {"algorithm": algorithm, "also": sorted(chosen)}),
     )
-    assert alone == named, differences({"files": alone, "packages": {}}, {"files": named, "packages": {}})
+    assert alone == named, code_differences({"files": alone, "packages": {}}, {"files": named, "packages": {}})
 
 
 def test_a_run_has_the_surrogate_that_it_names_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +204,7 @@ def test_an_accepted_change_of_the_shared_seed_is_part_of_the_code(
     )
     record = {"code": old, "accepted": [{"reason": "the same", "changed": changes(old, new)}]}
     found = accepted_code(record)
-    assert found is not None and differences(found, new) == []
+    assert found is not None and code_differences(found, new) == []
 
 
 def test_a_link_of_an_editor_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.code import CodeOptions, program_of
 from posttrain.rewards.reward import Context
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.runs.task_tables import generated
 from posttrain.sandbox.verdicts import Verdict
 from posttrain.settings.params import check
-from posttrain.tasks.generate import generated
 from posttrain.tasks.task import load_task
 from posttrain.workspace import PARAMS_FILE
 

@@ -28,8 +28,8 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
 from posttrain.rewards.turns import placed_terms, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
+from posttrain.runs.samples import SamplesRun, sampled_tables
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
 from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_steps
 from posttrain.settings.params import check

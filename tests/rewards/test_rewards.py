@@ -13,7 +13,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from posttrain.errors import DataError, ParamsError, RewardError
-from posttrain.evaluate.settings import EvaluateParams
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.rewards.catalog import REWARDS, Rewards
@@ -22,7 +21,8 @@ from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, Status
-from posttrain.sampling.sample_preferences import _prefers
+from posttrain.runs.evaluation import EvaluateParams
+from posttrain.runs.samples import _prefers
 from posttrain.settings.params import Params, check
 from tests.models.tiny import function_reward, rollout_of
 

@@ -16,9 +16,9 @@ from benchmarks.faults.processes import Server
 from posttrain.files import remove_oldest
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_tokenizer
-from posttrain.sampling import cache
+from posttrain.runs import completion_cache as cache
+from posttrain.runs.completion_cache import CachedSampler
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.cache import CachedSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder

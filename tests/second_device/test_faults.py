@@ -29,13 +29,14 @@ from posttrain.models.master_weights import frozen_on, master_of
 from posttrain.models.nf4 import dequantise, level_pairs, quantise_model
 from posttrain.models.scratch import ScratchParams, scratch_config
 from posttrain.rollout import token_rows
+from posttrain.runs.stage_maker import stage_maker
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet, on_device
 from posttrain.train.optimizer import AdamW, OptimizerParams, WeightMean
-from posttrain.train.provenance import differences, stage_maker
+from posttrain.train.provenance import differences
 from posttrain.train.step import StepClosure, _of_all, make_batch
 from tests.models.families import EVERY, SHAPE
 from tests.models.tiny import random_rows, sample, tiny_folder, tiny_model

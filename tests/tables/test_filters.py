@@ -17,7 +17,7 @@ import pytest
 from posttrain.data.columns import TURNS, Kind, from_rows, with_ids
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.import_model import fetch_model
-from posttrain.sampling.sample_preferences import SamplesRun, sampled_tables
+from posttrain.runs.samples import SamplesRun, sampled_tables
 from posttrain.settings.params import check
 from posttrain.tables.filters import COMMON, FilterRun, filtered
 from posttrain.tables.near_duplicates import SHINGLE, near_duplicates

@@ -18,8 +18,9 @@ import pytest
 
 import posttrain
 from posttrain.data.columns import Kind, with_ids
+from posttrain.data.parquet import write_parquet
 from posttrain.errors import TableError
-from posttrain.tables.store import read_table, rejected_path, write_parquet, write_table
+from posttrain.tables.store import read_table, rejected_path, write_table
 from tests.tables.samples import table_of
 
 ROOT = Path(posttrain.__file__).parents[1]

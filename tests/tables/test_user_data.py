@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from posttrain.data.columns import COLUMNS, Kind, content_id
+from posttrain.data.parquet import check_decoded_size
 from posttrain.errors import DataError, ParamsError, PosttrainError, TableError
 from posttrain.lineage.query import parse_query
 from posttrain.settings.params import check
 from posttrain.tables.hub_data import dataset_parts
 from posttrain.tables.options import FileTable, HubTable
 from posttrain.tables.readers import Columns
-from posttrain.tables.store import check_decoded_size, check_disjoint, check_table
+from posttrain.tables.store import check_disjoint, check_table
 from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 

@@ -17,8 +17,8 @@ from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
+from posttrain.runs.task_tables import generated
 from posttrain.settings.params import Params, check
-from posttrain.tasks.generate import generated
 from posttrain.tasks.instructions.checks import CHECKS, fault, followed
 from posttrain.tasks.instructions.problems import EXCLUSIVE, KINDS, demonstration, draw_problem
 from posttrain.tasks.instructions.task import InstructionsParams

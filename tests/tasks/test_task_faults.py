@@ -15,7 +15,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.params.yaml_files import read_yaml
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
-from posttrain.tasks.generate import task_tables
+from posttrain.runs.task_tables import task_tables
 from posttrain.tasks.task import load_task
 from tests.models.tiny import rollout_of
 

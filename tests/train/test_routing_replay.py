@@ -19,11 +19,11 @@ from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import run_in_rows, score_tokens
 from posttrain.models.forward.routers import find_routers
 from posttrain.online.runs import ONLINE
+from posttrain.params.named_runs import typed_run
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import ReplayParams, Routers, routers_of, with_experts
-from posttrain.train.run_config import typed_run
 from posttrain.train.step import Batch, StepClosure
 from tests.models.families import EVERY, SHAPE
 from tests.models.tiny import TEXTS, tiny_model

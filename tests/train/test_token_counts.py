@@ -11,10 +11,10 @@ from posttrain.commands import line
 from posttrain.data.columns import KINDS, SPLITS, from_rows
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
+from posttrain.runs.token_counts import BAR, token_counts
 from posttrain.tables.store import write_tables
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
-from posttrain.train.token_counts import BAR, token_counts
 from tests.models.tiny import TEXTS
 from tests.tables.samples import assistant, table_of, user
 

@@ -32,7 +32,6 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer, new_model, save_model, scorer_of
 from posttrain.models.forward.forward import value_tokens
 from posttrain.models.master_weights import master_of
-from posttrain.online.distill_runs import DISTILL, MixedSource
 from posttrain.online.ptx import PtxSource
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
@@ -40,8 +39,11 @@ from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
+from posttrain.params.named_runs import typed_run
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.runs.distill import DISTILL, MixedSource
+from posttrain.runs.stage_checkpoints import Checkpoints, run_key
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
 from posttrain.settings.params import check
@@ -52,14 +54,13 @@ from posttrain.text.chat_template import with_system_prompt
 from posttrain.text.packing import pack
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example
-from posttrain.train.checkpoint import CheckpointData, Checkpoints, fingerprint, run_key
+from posttrain.train.checkpoint import CheckpointData, fingerprint
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, TrainingRun, checkpoint_settings
 from posttrain.train.loop import train as train_with
 from posttrain.train.metrics import MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
-from posttrain.train.run_config import typed_run
 from posttrain.train.step import Batch, StepClosure
 from posttrain.train.tokenize_tables import rankings
 from stages import base_scratch

@@ -9,12 +9,13 @@ import torch
 from posttrain.scale import SCALE
 from safetensors.torch import save_file
 
+from posttrain.data.parquet import decode
 from posttrain.files import write_json
 from posttrain.measure.phases import phase
 from posttrain.params.yaml_files import read_yaml
 from posttrain.processes.stage import run_named_stage
-from posttrain.tables.store import decode
-from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.runs.stage_checkpoints import Checkpoints
+from posttrain.train.checkpoint import CheckpointData
 from posttrain.workspace import metrics_path, model_path
 
 EVERY = 5

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
+from posttrain.data.parquet import write_parquet
 from posttrain.params.yaml_files import read_yaml
 from posttrain.processes.stage import run_stage
-from posttrain.tables.store import write_parquet
 
 
 def main() -> None:

@@ -22,10 +22,12 @@ from posttrain.params.params_file import read
 from posttrain.params.stage_table import STAGES, group_of
 from posttrain.pipeline.digests import Digests
 from posttrain.pipeline.graph import changed
+from posttrain.runs.stage_checkpoints import ACCEPTED, ASKED
+from posttrain.runs.stage_maker import stage_maker
 from posttrain.settings.plain import CHECKPOINTS
-from posttrain.train.checkpoint import ACCEPTED, ASKED, RUN, STATE
+from posttrain.train.checkpoint import RUN, STATE
 from posttrain.train.loop import RUNS_ON, checkpoint_settings
-from posttrain.train.provenance import differences, read_maker, stage_maker
+from posttrain.train.provenance import differences, read_maker
 from posttrain.workspace import DONE, checkpoint_path
 
 LIST = "`posttrain checkpoints` lists them"

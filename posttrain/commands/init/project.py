@@ -21,11 +21,12 @@ from posttrain.extras import PIPELINE, need
 from posttrain.files import write_json, write_text
 from posttrain.isolation.library import LIBRARY
 from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.code_manifest import FOLDER, Library, code_path, differences, read_code, run_names
+from posttrain.pipeline.code_manifest import FOLDER, Library, code_path, read_code, run_names
 from posttrain.pipeline.package_pin import PINNED, describe_package, installed, pinned
 from posttrain.pipeline.repair_dvc import repair_lock
 from posttrain.report import plots_page
 from posttrain.settings.params import did_you_mean
+from posttrain.train.provenance import code_differences
 from posttrain.workspace import PARAMS_FILE
 
 TEMPLATE: Final = LIBRARY / "posttrain" / "template"
@@ -132,7 +133,7 @@ def _stale() -> Iterator[str]:
         return
     for stage in run_names(settings):
         old = read_code(code_path(stage))
-        if old and (changed := differences(old, library.code(stage, settings))):
+        if old and (changed := code_differences(old, library.code(stage, settings))):
             more = f" and {len(changed) - MOST} more" if len(changed) > MOST else ""
             yield f"  {stage} has to run again: {', '.join(changed[:MOST])}{more}"
 

@@ -14,27 +14,26 @@ from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjectiv
 from posttrain.checks.meta_models import config_of, shape_of
 from posttrain.checks.params_schema import settings_of
 from posttrain.evaluate.likelihood import MICRO_TOKENS
-from posttrain.evaluate.settings import EvaluateParams, EvaluateRun
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.files.loading import is_scorer
 from posttrain.models.files.text import context_of
 from posttrain.models.forward.logp import TILE_BYTES, TILE_TOKENS
 from posttrain.models.master_weights import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes, layer_bytes, vocabulary
-from posttrain.online.distill_runs import TaughtParams
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.runs import OnlineParams
 from posttrain.params.params_file import at
-from posttrain.params.slots import NONE
 from posttrain.params.stage_table import Settings, models_of_set
+from posttrain.runs.distill import TaughtParams
+from posttrain.runs.evaluation import EvaluateParams, EvaluateRun
+from posttrain.runs.samples import SamplesRun
 from posttrain.sampling.engines import ENGINES
-from posttrain.sampling.sample_preferences import SamplesRun
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.engine import bytes_next_to_training, engine_bytes
 from posttrain.settings.params import check
-from posttrain.settings.plain import merge
+from posttrain.settings.plain import NONE, merge
 from posttrain.train.checkpoint import KEPT
 from posttrain.train.estimate import TILES, checkpoint_bytes, training_parts
 from posttrain.train.loop import TrainingParams

@@ -15,6 +15,7 @@ from posttrain.commands.push.adapter import hub_base, uploaded
 from posttrain.commands.push.card import card
 from posttrain.commands.push.gguf_file import Type, write_gguf
 from posttrain.commands.target import target
+from posttrain.data.hub_errors import unreachable
 from posttrain.errors import ModelError, ParamsError, PipelineError, shortened
 from posttrain.lineage.kept_inputs import require_kept
 from posttrain.lineage.lineage import Lineage
@@ -25,7 +26,6 @@ from posttrain.models.files.store import LICENCES, MANIFEST
 from posttrain.params.params_file import read
 from posttrain.params.stage_table import evaluated
 from posttrain.pipeline.code_manifest import CODE
-from posttrain.tables.hub_errors import unreachable
 from posttrain.tables.store import read_table
 from posttrain.workspace import PARAMS_FILE, table_path
 

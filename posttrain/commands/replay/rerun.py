@@ -14,20 +14,20 @@ from posttrain.errors import VERIFY, ParamsError, PipelineError
 from posttrain.files import format_age
 from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
-from posttrain.online.collect import StoredGroups
-from posttrain.online.distill_runs import DISTILL
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
 from posttrain.online.runs import ONLINE
-from posttrain.online.stored_rollouts import StoredRollouts
+from posttrain.params.named_runs import load_run
 from posttrain.params.params_file import read
 from posttrain.params.stage_table import group_of
 from posttrain.pipeline.digests import Digests, recorded
 from posttrain.pipeline.run_records import RunRecords
+from posttrain.runs.distill import DISTILL
+from posttrain.runs.stage_checkpoints import Checkpoints, nearest_checkpoint
+from posttrain.runs.stored_rollouts import StoredGroups, StoredRollouts
 from posttrain.settings.params import did_you_mean
 from posttrain.train import randomness
-from posttrain.train.checkpoint import CheckpointData, Checkpoints, nearest_checkpoint
+from posttrain.train.checkpoint import CheckpointData
 from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
-from posttrain.train.run_config import load_run
 from posttrain.workspace import PARAMS_FILE, rollouts_path
 from stages import distill, online
 

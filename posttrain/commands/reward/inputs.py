@@ -112,7 +112,7 @@ def _settings(run: str) -> Any:
         )
         raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
     from posttrain.checks.params_schema import load_settings  # knows every stage: not imported where no run is named
-    from posttrain.evaluate.settings import EvaluateParams
+    from posttrain.runs.evaluation import EvaluateParams
 
     at(read(), run)
     return load(EvaluateParams, run) if run == EVALUATION else load_settings(group, name)

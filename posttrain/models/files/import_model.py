@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posttrain.data.hub_errors import hub_error
 from posttrain.errors import ModelError
 from posttrain.models.files.adapter_files import ADAPTER_CONFIG, is_adapter
 from posttrain.models.files.loading import WHOLE_TEXT, is_scorer
 from posttrain.models.files.save_dtype import SaveDtype
 from posttrain.models.files.store import GENERATION, LICENCES, MANIFEST, load_model, load_stop_tokens, save_model
 from posttrain.models.files.tokenizer import check_template, complete_tokenizer
-from posttrain.tables.hub_errors import hub_error
 
 CARD = "README.md"
 FILES = [

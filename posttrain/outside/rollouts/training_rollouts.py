@@ -13,13 +13,14 @@ from typing import Any, Final
 import polars as pl
 
 from posttrain.data.columns import COLUMNS, canonical, digest, with_ids
+from posttrain.data.parquet import write_parquet
 from posttrain.errors import DataError, ParamsError
 from posttrain.files import atomic_path, write_json
 from posttrain.online.rollout_log import FORMAT, SUMMARY
 from posttrain.outside.rollouts.sampled import Sampled
 from posttrain.rollout import FAILED, Score
 from posttrain.settings.params import did_you_mean
-from posttrain.tables.store import check_table, read_table, write_parquet
+from posttrain.tables.store import check_table, read_table
 
 _PART: Final = 20_000
 """Rows of a part, about: a draw is in one part."""

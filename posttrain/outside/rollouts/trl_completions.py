@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.data.parquet import DECODE_ERRORS, decode
 from posttrain.errors import DataError
 from posttrain.outside.rollouts.sampled import Sampled, text_of, turns_of, unreadable
 from posttrain.rollout import Score
-from posttrain.tables.store import DECODE_ERRORS, decode
 
 FILES: Final = "completions_*.parquet"
 _COLUMNS: Final = ("step", "prompt", "completion", "advantage")

@@ -12,7 +12,6 @@ import httpx
 from pydantic import Field, model_validator
 
 from posttrain.measure.counts import count
-from posttrain.pipeline.user_cache import cache_folder
 from posttrain.rewards.judge.connection import NoReply, awaited
 from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, connection
 from posttrain.rewards.judge.pairs import Duel, duels_of, won
@@ -37,6 +36,7 @@ from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.usage import USED, Usage
 from posttrain.rollout import Prompt, Rollout, Score
+from posttrain.settings.user_cache import cache_folder
 
 
 class JudgeOptions(EndpointParams):

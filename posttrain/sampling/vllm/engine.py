@@ -16,12 +16,12 @@ from posttrain.models.adapters import weight_counts
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.device import Runtime, free_bytes
 from posttrain.models.sharding import whole
-from posttrain.processes.schedulers import HOSTS, on_this_host, server_hosts
 from posttrain.sampling.distributed import RankZeroSampler
 from posttrain.sampling.engines import Engine, EngineArgs, SampledModel, Servers
 from posttrain.sampling.sampler import VLLM_CAN, RoutedSampling, Sampler, SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
+from posttrain.sampling.vllm.hosts import HOSTS, on_this_host, server_hosts
 from posttrain.sampling.vllm.process import EngineProcess, engine_command
 from posttrain.sampling.vllm.ssh import RemoteProcess, ssh_command
 

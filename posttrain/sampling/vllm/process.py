@@ -26,7 +26,7 @@ from posttrain.locks import held_folder
 from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.sampling.vllm import server
 from posttrain.sampling.vllm.server import VERSIONS
-from posttrain.workspace import main_root
+from posttrain.settings.host import HOST
 
 PYTHON: Final = "POSTTRAIN_VLLM"
 """The environment variable with the Python of the environment with vLLM, or a whole command that starts a server."""
@@ -60,7 +60,7 @@ def given_command() -> list[str]:
     """Return the Python of the environment with vLLM, alone, or the words of a whole command."""
     value = os.environ.get(PYTHON, "")
     given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
-    return given or [str(main_root() / USUAL)]
+    return given or [str(HOST.root() / USUAL)]
 
 
 def private_folder() -> Path:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from posttrain.errors import EngineError
 from posttrain.isolation.environment import PROBE_S, probe, version_fault
-from posttrain.processes.schedulers import HOSTS
 from posttrain.sampling.vllm import far_end, server
+from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import GRACE_S, PACKAGES, PYTHON, EngineProcess, given_command, kill_group
 from posttrain.sampling.vllm.server import VERSIONS
 

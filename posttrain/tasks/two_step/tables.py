@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from posttrain.data.columns import Kind, Split, from_rows
 from posttrain.data.splits import split_of
 from posttrain.errors import ParamsError
+from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.tasks.two_step.problems import (
     SMALLEST_OPERAND,
@@ -33,7 +34,6 @@ from posttrain.tasks.two_step.text import (
     terse_document,
     worked_document,
 )
-from posttrain.workspace import PARAMS_FILE
 
 _TRIES: Final = 200
 """Consecutive draws that may repeat an earlier document before the generator gives up."""
@@ -211,4 +211,4 @@ class _Task:
 
 def _too_many(what: str, knob: str) -> ParamsError:
     fix = f"Lower {knob}, or raise operand_max or result_max"
-    return ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+    return ParamsError(what=what, where=HOST.settings_file, fix=fix)

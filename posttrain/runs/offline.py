@@ -21,9 +21,10 @@ from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.data.columns import KEPT
 from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
-from posttrain.online.stored_rollouts import StoredRollouts, records
-from posttrain.params.slots import NONE, model_slot, rollouts_slot
+from posttrain.params.slots import model_slot, rollouts_slot
 from posttrain.rollout import TokenRow
+from posttrain.runs.stored_rollouts import StoredRollouts, records
+from posttrain.settings.plain import NONE
 from posttrain.train.batch_sources import BatchSource, epoch_places
 from posttrain.train.loop import TrainingParams, refuse_dropout
 from posttrain.train.run_config import Algorithms

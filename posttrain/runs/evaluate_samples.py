@@ -15,7 +15,6 @@ from posttrain.errors import excerpt
 from posttrain.evaluate.completions import hide_stderr, select_text
 from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
 from posttrain.evaluate.metrics import UNREAD, evaluation_metrics, kl_to_reference, rollouts_table, summary
-from posttrain.evaluate.settings import EvaluateParams
 from posttrain.files import rounded, write_json
 from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
@@ -29,7 +28,8 @@ from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts, why_not_scorable
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
-from posttrain.sampling.cache import frozen_sampler
+from posttrain.runs.completion_cache import frozen_sampler
+from posttrain.runs.evaluation import EvaluateParams
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.tables.store import read_table, write_table

@@ -12,10 +12,10 @@ import polars as pl
 from posttrain.data.columns import COLUMNS, OPTIONAL, SPLITS, Kind, with_ids
 from posttrain.errors import DataError, ParamsError, PosttrainError, excerpt, shortened
 from posttrain.params.params_file import at, read
+from posttrain.runs.own_tables import OwnTables, as_files, own_options, watched_files, with_problem
 from posttrain.settings.params import Params, check, did_you_mean, placed
 from posttrain.settings.user_code import is_import_path
 from posttrain.tables.failures import failure_lines, row_failures, structure_failures
-from posttrain.tasks.own_tables import OwnTables, as_files, own_options, watched_files, with_problem
 from posttrain.tasks.task import TASKS, Generator, load_task
 from posttrain.workspace import PARAMS_FILE
 

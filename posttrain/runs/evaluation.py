@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from posttrain.data.columns import Split
 from posttrain.errors import ParamsError
+from posttrain.evaluate.context import Completions, ContextTurn, check_turns
 from posttrain.evaluate.intervals import SEED
 from posttrain.models.device import DeviceParams
 from posttrain.params.params_file import at, read
-from posttrain.params.slots import MODEL, NONE, PART, model_slot, table_slot
+from posttrain.params.slots import MODEL, PART, model_slot, table_slot
 from posttrain.rewards.catalog import (
     MEASURED,
     SCORE,
@@ -28,27 +28,9 @@ from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.settings.params import Params
+from posttrain.settings.plain import NONE
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 from posttrain.workspace import PARAMS_FILE
-
-Completions = Literal["none", "sampled", "full"]
-
-
-class ContextTurn(Params):
-    """One turn before the prompt."""
-
-    role: Literal["system", "user", "assistant"] = Field(description="whose turn it is")
-    content: str = Field(min_length=1, description="its text")
-
-
-def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
-    """Refuse turns that no prompt can follow: a system turn first, then a user's and an assistant's in turn."""
-    examples = [turn.role for turn in context if turn.role != "system"]
-    first = ["system"] * (len(context) - len(examples))
-    if len(first) > 1 or [turn.role for turn in context] != first + ["user", "assistant"] * (len(examples) // 2):
-        roles = ", ".join(turn.role for turn in context)
-        raise ValueError(f"no prompt can follow {roles}. Give a system turn or none, then user and assistant in turn")
-    return context
 
 
 class EvaluateParams(Params):

@@ -12,11 +12,13 @@ import polars as pl
 import torch
 
 from posttrain.data.columns import KEPT
+from posttrain.data.parquet import DECODE_ERRORS
 from posttrain.errors import VERIFY, DataError
+from posttrain.online.collect import Draw
 from posttrain.online.rollout_log import FORMAT, SUMMARY
 from posttrain.rollout import Kept, Prompt, Rollout, Score, TokenRow, stored_value
 from posttrain.settings.plain import check_format
-from posttrain.tables.store import DECODE_ERRORS, read_table
+from posttrain.tables.store import read_table
 
 
 class StoredRollouts:
@@ -113,3 +115,19 @@ def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
         turn_rewards=row["turn_rewards"],
         info=json.loads(row["info"]),
     )
+
+
+class StoredGroups:
+    """Gives the scored rollouts of a finished run in place of new ones."""
+
+    scored, background = True, False
+
+    def __init__(self, stored: StoredRollouts) -> None:
+        self._stored = stored
+
+    def sync(self, step: int) -> None:
+        """There are no weights to sample with."""
+
+    def sample(self, draw: Draw) -> list[Rollout]:
+        """Return a group of each prompt, one after the other."""
+        return self._stored.drawn(draw.first, draw.prompts)

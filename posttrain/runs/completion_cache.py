@@ -19,17 +19,17 @@ from typing import Any, Final, Protocol, cast
 import polars as pl
 import torch
 
-from posttrain.files import remove_oldest, write_text
+from posttrain.data.parquet import DECODE_ERRORS, decode, write_parquet
+from posttrain.files import file_digest, remove_oldest, write_text
 from posttrain.measure.record import cpu_isa, versions
 from posttrain.models.device import DeviceParams
 from posttrain.pipeline.code_manifest import Library
-from posttrain.pipeline.digests import Digests, file_digest
+from posttrain.pipeline.digests import Digests
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledModel, Servers
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
-from posttrain.tables.store import DECODE_ERRORS, decode, write_parquet
 from posttrain.workspace import main_root
 
 CACHE_BYTES: Final = 2_000_000_000

@@ -1,0 +1,29 @@
+"""Turns before each prompt of an evaluation, and how much text its results keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from posttrain.settings.params import Params
+
+Completions = Literal["none", "sampled", "full"]
+
+
+class ContextTurn(Params):
+    """One turn before the prompt."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="whose turn it is")
+    content: str = Field(min_length=1, description="its text")
+
+
+def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
+    """Refuse turns that no prompt can follow: a system turn first, then a user's and an assistant's in turn."""
+    examples = [turn.role for turn in context if turn.role != "system"]
+    first = ["system"] * (len(context) - len(examples))
+    if len(first) > 1 or [turn.role for turn in context] != first + ["user", "assistant"] * (len(examples) // 2):
+        roles = ", ".join(turn.role for turn in context)
+        raise ValueError(f"no prompt can follow {roles}. Give a system turn or none, then user and assistant in turn")
+    return context

@@ -1,0 +1,23 @@
+"""The hosts that servers of vLLM run on: this one, or others over ssh."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Final, TypeVar
+
+HOSTS: Final = "POSTTRAIN_VLLM_HOSTS"
+"""The hosts, as ssh names them, that servers of vLLM run on in turn; `localhost` is this one, without ssh."""
+T = TypeVar("T")
+
+
+def server_hosts(servers: int) -> list[str | None]:
+    """Return the host of each of several servers of vLLM; None for this one."""
+    hosts = os.environ.get(HOSTS, "").replace(",", " ").split() or ["localhost"]
+    return [None if host == "localhost" else host for host, _ in zip(cycle(hosts), range(servers), strict=False)]
+
+
+def on_this_host(servers: Sequence[T]) -> list[T]:
+    """Return those of several servers of vLLM that run on this host."""
+    return [server for server, host in zip(servers, server_hosts(len(servers)), strict=True) if host is None]
