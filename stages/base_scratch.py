@@ -88,8 +88,8 @@ def _train(name: str, params: ScratchRun, scratch: Path) -> None:
     source = StepSource(examples, params.batch, params.steps, params.seed)
     update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch)
-    training = TrainingRun(name, params, [corpus], objective, source, models, update, step_tokens)
-    save_likelihood(training, run_training(training), examples, heldout, scratch)
+    training = TrainingRun(name, params, objective, source, models, update, step_tokens)
+    save_likelihood(training, run_training(training, [corpus]), examples, heldout, scratch)
 
 
 if __name__ == "__main__":

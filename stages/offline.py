@@ -44,8 +44,8 @@ def main(run: str) -> None:
 
     source = LoggedSource(logged, params.groups, params.epochs, params.seed)
     update = adamw(models.trained, params, source.steps, models.policy)
-    inputs, tokens = [start, folder], params.groups * logged.largest
-    log = run_training(TrainingRun(name, params, inputs, objective, source, models, update, tokens, SHOWN))
+    tokens = params.groups * logged.largest
+    log = run_training(TrainingRun(name, params, objective, source, models, update, tokens, SHOWN), [start, folder])
 
     save_model(models.gather_on_rank_zero().policy, model_path(name), start, params.save_dtype)
     results: dict[str, float] = {key: log.tail(key, 10) for key in SHOWN if key in log.rows[-1]}

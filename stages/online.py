@@ -11,7 +11,6 @@ from posttrain.models.files.store import save_model
 from posttrain.models.files.text import context_of, load_text
 from posttrain.online.collect import PolicyGroups
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
-from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.params.named_runs import load_run
 from posttrain.params.params_file import at, read
 from posttrain.params.slots import needed_model
@@ -20,6 +19,7 @@ from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.scorable import refuse_unread, scorable_prompts, stored_unread
 from posttrain.rewards.usage import judge_totals
 from posttrain.runs.heldout import heldout_prompts, heldout_watch
+from posttrain.runs.online import ONLINE, OnlineParams, inputs_of, reward_model_of
 from posttrain.runs.training import run_watched, share_run
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row
@@ -57,7 +57,7 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
     section, rollout, (text, prompts, models, inputs) = section_of(name), params.rollout, run
     lengths = [prompt.ids for prompt in prompts]
     check_capacity(text.context, lengths, rollout.prompts * rollout.group_size, rollout.sampling, f"{section}.rollout")
-    rewards, monitor = rewards_of(name, params, run), params.monitor(section)
+    rewards, monitor = rewards_of(name, params, run, reward_model_of(name, params)), params.monitor(section)
     world.from_first(lambda: check_canaries(rewards, prompts[: params.canaries], section))
     log = params.rollout_log(name, text, max(map(len, lengths)))
 
@@ -75,7 +75,7 @@ def train_on_samples(name: str, params: OnlineParams, run: Loaded) -> None:
         world.from_first(lambda: rewards.load(prompts))
         training = training_run(name, params, run, groups, rewards, monitor, log if world.is_rank_zero() else None)
         watch = heldout_watch(params, models, text, heldout, rewards, training.source.steps, section, sampler)
-        metrics, watched = run_watched(training, watch)
+        metrics, watched = run_watched(training, inputs_of(name, params, run), watch)
     monitor.close()
 
     steps = len(metrics.rows)

@@ -80,9 +80,9 @@ def main(run: str) -> None:
     update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch) * (2 if objective.mismatched else 1)
     shown = ("loss", "accuracy")
-    training = TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens, shown)
+    training = TrainingRun(name, params, objective, source, models, update, step_tokens, shown)
     seen = tokenize(text, watched, params, str(table)) if params.watch else []
-    log, measured = run_watched(training, table_watch(training, objective, params.watch, seen))
+    log, measured = run_watched(training, [start, table], table_watch(training, objective, params.watch, seen))
 
     save_model(models.gather_on_rank_zero().policy, model_path(name), start, params.save_dtype)
     results: dict[str, float] = {key: log.tail(key, 10) for key in shown if key in log.rows[-1]}

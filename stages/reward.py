@@ -90,9 +90,9 @@ def main(run: str) -> None:
     inputs = [start, pairs, *(table for table in (judged, chat) if table)]
     update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch)
-    training = TrainingRun(name, params, inputs, objective, source, models, update, step_tokens, ("loss", "accuracy"))
+    training = TrainingRun(name, params, objective, source, models, update, step_tokens, ("loss", "accuracy"))
     seen = comparisons(text, watched, params, str(pairs)) if params.watch else []
-    log, kept = run_watched(training, table_watch(training, objective, params.watch, seen))
+    log, kept = run_watched(training, inputs, table_watch(training, objective, params.watch, seen))
 
     models = models.gather_on_rank_zero()
     vars(models.policy.config).pop(WHOLE_TEXT, None)  # from here on it reads answers up to their end

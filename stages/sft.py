@@ -78,10 +78,10 @@ def main(run: str) -> None:
     source = EpochSource(examples, params.batch, params.epochs, params.seed)
     update = adamw(models.trained, params, source.steps, models.policy)
     step_tokens = most_tokens(examples.tokens, params.batch)
-    training = TrainingRun(name, params, [start, table], objective, source, models, update, step_tokens)
+    training = TrainingRun(name, params, objective, source, models, update, step_tokens)
     seen = tokenized(rows) if params.watch else []
     watch = demonstration_watch(training, objective, params.watch, seen, rows, text)
-    log, watched = run_watched(training, watch)
+    log, watched = run_watched(training, [start, table], watch)
     save_likelihood(training, log, examples, heldout, start, watched)
 
 

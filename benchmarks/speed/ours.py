@@ -129,7 +129,7 @@ def fit(
     params = OptimizerParams(lr=LEARNING_RATE, schedule="constant", warmup=0.0, betas=list(BETAS), clip=CLIP)
     update = AdamW({"policy": (models.policy, LEARNING_RATE)}, params, source.steps)
     with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun("benchmark", training, [], objective, Metered(source, meter), models, update, 0)
+        run = TrainingRun("benchmark", training, objective, Metered(source, meter), models, update, 0)
         log = train(run, NoCheckpoints(), Path(folder) / "log.csv")
         meter.end()
     return log

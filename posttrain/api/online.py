@@ -23,11 +23,11 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import scorer_of
 from posttrain.models.master_weights import computing, placed
 from posttrain.online.collect import PolicyGroups
+from posttrain.online.config import CONFIGS, OnlineConfig
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, rewards_of, training_run
-from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.catalog import term
+from posttrain.rewards.catalog import learned, term
 from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.worker import concurrently, finished
@@ -138,7 +138,7 @@ class _Patience(NoWatch):
         return self._monitor.ended
 
 
-def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineParams) -> list[Any]:
+def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineConfig) -> list[Any]:
     """Return what decides the tokens and the rewards of a run."""
     rewards = {name: term.reward for name, term in params.terms.items()}
     return [repr(prompts), text.tokenizer.get_chat_template(), text.stops.tokens, rewards]
@@ -150,16 +150,21 @@ def _critic(model: Any, runtime: Runtime) -> Any:
         return placed(scorer_of(copy.deepcopy(model), type(model).__name__), runtime)
 
 
-def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int) -> OnlineParams:
+def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int) -> OnlineConfig:
     """Return the settings of the run, as those of a run of params.yaml are read."""
     given = dict(settings or {})
     inner = [f"{key}.{name}" for key, part in given.items() if isinstance(part, Mapping) for name in part]
     if fixed := next((key for key in [*given, *inner] if key in FIXED), None):
         raise ParamsError(what="this setting belongs to a pipeline", where=f"settings.{fixed}", fix=FIXED[fixed])
-    found = entry(ONLINE, algorithm, "algorithm")
-    own: dict[str, Any] = {"algorithm": algorithm, "start": "base/model", "data": "own/prompts", "reward_model": "none"}
-    own |= {"corpus": "none", "reward": _terms(reward), "seed": seed, **given}
-    params: OnlineParams = check(found.model, found.row.merged(own), where="settings", file="arguments")
+    found = entry(CONFIGS, algorithm, "algorithm")
+    own: dict[str, Any] = {"algorithm": algorithm, "reward": _terms(reward), "seed": seed, **given}
+    params: OnlineConfig = check(found.model, found.row.merged(own), where="settings", file="arguments")
+    if named := learned(params.terms):
+        what = f"the reward '{next(iter(named))}' is the score of a reward model, which a call does not take"
+        raise ParamsError(what=what, where="reward", fix="Write a function of rollouts that calls your reward model")
+    if getattr(params, "ptx", 0):
+        what, fix = "ptx learns pretraining text, which a call does not take", "Use a pipeline (docs/algorithms.md)"
+        raise ParamsError(what=what, where="settings.ptx", fix=fix)
     return params
 
 

@@ -94,7 +94,7 @@ def train_model(
         models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)
         source = _source(objective, examples, models, batch_size, epochs, seed)
         update = adamw(models.trained, params, source.steps, given, _rate_kind(objective))
-        run = TrainingRun("train_model", params, [], objective, source, models, update, 0, on_step=on_step)
+        run = TrainingRun("train_model", params, objective, source, models, update, 0, on_step=on_step)
         if measured:
             batch = _source_type(objective)(measured, len(measured), 1, seed).batch(0)
             run = replace(run, watch=HeldoutLoss(run, batch, evaluate_every))

@@ -24,11 +24,11 @@ from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.config_limits import config_faults
 from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
-from posttrain.online.runs import OnlineParams
 from posttrain.params.params_file import at, load, read
 from posttrain.params.stage_table import STAGES, Settings, group_of, model_runs, section_of
 from posttrain.rewards.judge.connection import ConnectionParams
 from posttrain.runs.evaluation import EvaluateParams, load_policies
+from posttrain.runs.online import OnlineParams
 from posttrain.runs.samples import SamplesRun
 from posttrain.sampling.engines import ENGINES, EngineName
 from posttrain.sampling.sampler import SamplingParams

@@ -57,8 +57,7 @@ def sampled_demonstrations(
         )
         for row in rows.iter_rows(named=True)
     ]
-    table = str(run.inputs[1])
-    prompts = scorable_prompts(params.reward or {}, encode_prompts(text, shown), table)
+    prompts = scorable_prompts(params.reward or {}, encode_prompts(text, shown), where)
     sampling = SamplingParams(max_tokens=params.max_tokens)
     check_capacity(text.context, [prompt.ids for prompt in prompts], len(prompts) * params.samples, sampling, where)
     terms = with_metrics(params.reward or {}, params.metrics or {})

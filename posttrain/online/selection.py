@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from posttrain.online.runs import OnlineParams
+from posttrain.online.config import OnlineConfig
 from posttrain.train.batch_sources import BatchSource, WrappedSource
 from posttrain.train.step import Batch
 
@@ -18,10 +16,8 @@ Select = Callable[[Batch, int], Batch]
 """(whole groups, optimizer step) -> the rows to train on."""
 
 
-class SampledRun(OnlineParams):
-    """A run on samples that reads no corpus; dvc.yaml needs the slot all the same."""
-
-    corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) read a corpus")
+class SampledRun(OnlineConfig):
+    """Settings of a training on a selection of own samples."""
 
 
 class FilteredSource(WrappedSource):

@@ -70,7 +70,7 @@ STAGES: Final = (
     Stage("reward", "reward.runs", "model", "stages.reward:RewardRun", seeded=True),
     Stage("reward_sets", "reward.sets", "model", "stages.reward_sets:SetRun"),
     Stage("preference", "preference.runs", "model", "stages.preference:PREFERENCE", seeded=True),
-    Stage("online", "online.runs", "model", "posttrain.online.runs:ONLINE", seeded=True),
+    Stage("online", "online.runs", "model", "posttrain.runs.online:ONLINE", seeded=True),
     Stage("distill", "distill.runs", "model", "posttrain.runs.distill:DISTILL", seeded=True),
     Stage("offline", "offline.runs", "model", "posttrain.runs.offline:OFFLINE", seeded=True),
     Stage("external", "external.runs", "model", "stages.external:ExternalRun", seeded=True),

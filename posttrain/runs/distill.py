@@ -21,10 +21,10 @@ from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy_config import POLICY_ROWS, TrpoOptions
 from posttrain.errors import ParamsError
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.online.runs import OnlineParams, PolicyRun
 from posttrain.online.served_teacher import TeacherServer
 from posttrain.params.slots import model_slot, table_of, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards
+from posttrain.runs.online import OnlineParams, PolicyRun
 from posttrain.settings.params import ONE, SEVERAL
 from posttrain.settings.plain import NONE
 from posttrain.tables.store import read_table

@@ -28,7 +28,7 @@ from posttrain.train.model_set import ModelSet
 from posttrain.workspace import table_path
 
 if TYPE_CHECKING:
-    from posttrain.online.runs import OnlineParams
+    from posttrain.runs.online import OnlineParams
 
 
 def heldout_prompts(params: OnlineParams, text: ChatText, section: str) -> list[Prompt]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from posttrain.evaluate.watch import HeldoutWatch
 from posttrain.measure.record import note
@@ -24,10 +26,13 @@ def share_run(name: str, params: TrainingParams) -> None:
         print(f"{name}: {params.processes} processes share the run", flush=True)
 
 
-def run_training(run: TrainingRun) -> MetricsLog:
-    """Train, or resume from the run's newest checkpoint; checkpoints stay until DVC has recorded the results."""
+def run_training(run: TrainingRun, inputs: Sequence[Path]) -> MetricsLog:
+    """Train, or resume from the run's newest checkpoint; checkpoints stay until DVC has recorded the results.
+
+    `inputs`: the files and folders that it reads: with the settings they name its checkpoints.
+    """
     settings = {**checkpoint_settings(run.params), RUNS_ON: run.models.runtime.device.type}
-    checkpoints, plot = Checkpoints(run.name, settings, run.inputs), plot_path(run.name)
+    checkpoints, plot = Checkpoints(run.name, settings, inputs), plot_path(run.name)
     copies = run.params.optimizer.copies
     check_memory(run.models, run.step_tokens, run.params.activations, run.params.limits.memory, run.name, copies)
     checkpoints.check_space(checkpoint_bytes(run.models, copies) + byte_count(run.watch.state_dict().values()))
@@ -41,10 +46,12 @@ def run_training(run: TrainingRun) -> MetricsLog:
     return log
 
 
-def run_watched(run: TrainingRun, watch: HeldoutWatch | None) -> tuple[MetricsLog, dict[str, float]]:
+def run_watched(
+    run: TrainingRun, inputs: Sequence[Path], watch: HeldoutWatch | None
+) -> tuple[MetricsLog, dict[str, float]]:
     """Train, and make the policy the one that is kept; the metrics of each step, and what was measured of the kept."""
     if watch is None:
-        return run_training(run), {}
-    log = run_training(replace(run, watch=watch))
+        return run_training(run, inputs), {}
+    log = run_training(replace(run, watch=watch), inputs)
     log.rows.pop()  # the evaluation after the last step
     return log, watch.finish()

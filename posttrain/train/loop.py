@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeGuard
@@ -182,8 +182,6 @@ class TrainingRun:
     name: str
     """The run's name, e.g. `online@grpo`."""
     params: TrainingParams
-    inputs: Sequence[Path]
-    """The files and folders that it reads: with the settings they name its checkpoints."""
     objective: Objective
     source: BatchSource
     models: ModelSet

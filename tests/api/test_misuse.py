@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import posttrain
 from posttrain.errors import DataError, ParamsError
-from posttrain.online.runs import ONLINE
+from posttrain.runs.online import ONLINE
 from posttrain.settings.params import check
 from posttrain.train.optimizer import OptimizerParams
 from tests.models.tiny import tiny_folder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.learning_trials import Subject, subjects
-from posttrain.online.runs import ONLINE
+from posttrain.runs.online import ONLINE
 from posttrain.settings.params import check
 from posttrain.settings.plain import merge
 from posttrain.train.loop import TrainingRun
@@ -28,7 +28,7 @@ def trained(subject: Subject, folder: Path, place: Path, lr: float) -> tuple[str
     models = ModelSet.load(DEVICE, folder, objective.needs, ALL_WEIGHTS)
     source = groups(folder, models, objective.needs, params.rollout)
     update = AdamW({"policy": (models.policy, lr)}, OPTIMIZER, source.steps)
-    run = TrainingRun(subject.label, ALL_WEIGHTS, [], objective, source, models, update, 0)
+    run = TrainingRun(subject.label, ALL_WEIGHTS, objective, source, models, update, 0)
     place.mkdir()
     log = train(run, place)
     return digest(run), [float(row["clip_fraction"]) for row in log.rows]

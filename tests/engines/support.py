@@ -13,8 +13,8 @@ import pytest
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.runs import ONLINE
 from posttrain.rollout import Prompt, Rollout
+from posttrain.runs.online import ONLINE
 from posttrain.sampling.sampler import Sampler
 from posttrain.sampling.vllm.client import EngineSampler, Patience
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
@@ -96,4 +96,4 @@ def grpo(folder: Path, models: ModelSet, sampler: Sampler, **rollout: Any) -> Tr
         check(RolloutParams, rollout, where="rollout"), text, name="online@grpo",
     )  # fmt: skip
     update = adamw(models.trained, params, source.steps)
-    return TrainingRun("online@grpo", params, [], objective, source, models, update, 0)
+    return TrainingRun("online@grpo", params, objective, source, models, update, 0)

@@ -14,13 +14,14 @@ from posttrain.data.columns import from_rows, with_ids
 from posttrain.errors import DataError, ParamsError, RewardError, TrainingError
 from posttrain.evaluate.watch import HeldoutWatch, Measured
 from posttrain.models.files.store import load_model, load_tokenizer
+from posttrain.online.config import WatchParams
 from posttrain.online.heldout import HeldoutRewards
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
-from posttrain.online.runs import ONLINE, WatchParams
 from posttrain.rewards.reward import Reward, WeightedReward
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.runs.heldout import heldout_prompts, heldout_watch
+from posttrain.runs.online import ONLINE
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.settings.params import check

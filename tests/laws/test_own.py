@@ -16,7 +16,7 @@ from posttrain.errors import ParamsError
 from posttrain.laws.laws import LAWS
 from posttrain.laws.own import check_module, subjects, worst
 from posttrain.laws.padded import PADDED_LAWS
-from posttrain.online.runs import ONLINE
+from posttrain.runs.online import ONLINE
 from posttrain.settings.params import check
 from stages.preference import PREFERENCE
 from tests.workspace import ROOT, environment

@@ -340,7 +340,7 @@ def test_trpo_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ParamsError, match=r"update trpo solves for its step in float32\. Use fp32 or auto"):
         trpo("bf16")
     monkeypatch.setattr("posttrain.train.loop.Runtime", lambda params: params.precision)
-    monkeypatch.setattr("posttrain.online.runs.Runtime", lambda params: params.precision)
+    monkeypatch.setattr("posttrain.online.config.Runtime", lambda params: params.precision)
     assert trpo("auto").runtime() == "fp32"
     assert settings_of("grpo").runtime() == "auto"
 

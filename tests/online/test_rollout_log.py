@@ -89,7 +89,7 @@ def run_of(
     optimizer = OptimizerParams(lr=3e-3)
     update: Any = Cut(AdamW({"policy": (models.policy, optimizer.lr)}, optimizer, source.steps), cut)
     return TrainingRun(
-        "online@a", TrainingParams(checkpoint_every=2), [], objective, source, models, update, 0, step_log=log
+        "online@a", TrainingParams(checkpoint_every=2), objective, source, models, update, 0, step_log=log
     ), log
 
 

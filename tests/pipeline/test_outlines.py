@@ -12,7 +12,6 @@ import pytest
 
 from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.errors import PipelineError
-from posttrain.online.runs import ONLINE
 from posttrain.params.yaml_files import read_yaml
 from posttrain.pipeline import code_manifest
 from posttrain.pipeline.accept import changes
@@ -21,6 +20,7 @@ from posttrain.pipeline.code_manifest import Library
 from posttrain.pipeline.inputs import watch_code
 from posttrain.pipeline.reasons import accepted_code
 from posttrain.runs.distill import DISTILL
+from posttrain.runs.online import ONLINE
 from posttrain.settings import listing
 from posttrain.settings.listing import listed_modules, row_modules
 from posttrain.train.provenance import code_differences

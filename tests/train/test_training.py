@@ -35,7 +35,6 @@ from posttrain.models.master_weights import master_of
 from posttrain.online.ptx import PtxSource
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
-from posttrain.online.runs import ONLINE, OnlineParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
@@ -43,6 +42,7 @@ from posttrain.params.named_runs import typed_run
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.runs.distill import DISTILL, MixedSource
+from posttrain.runs.online import ONLINE, OnlineParams
 from posttrain.runs.stage_checkpoints import Checkpoints, run_key
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
@@ -272,7 +272,7 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
     update = AdamW(modules, OPTIMIZER.model_copy(update=OPTIMIZERS.get(name)), source.steps)
     if name == "trpo":
         update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
-    return TrainingRun(label, TrainingParams(checkpoint_every=1), [], objective, source, models, update, 0)
+    return TrainingRun(label, TrainingParams(checkpoint_every=1), objective, source, models, update, 0)
 
 
 def train(run: TrainingRun, place: Path) -> MetricsLog:

@@ -22,11 +22,11 @@ from posttrain.models.master_weights import compute_in_bf16
 from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes, layer_bytes, vocabulary
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.rollout_params import RolloutParams
-from posttrain.online.runs import OnlineParams
 from posttrain.params.params_file import at
 from posttrain.params.stage_table import Settings, models_of_set
 from posttrain.runs.distill import TaughtParams
 from posttrain.runs.evaluation import EvaluateParams, EvaluateRun
+from posttrain.runs.online import OnlineParams
 from posttrain.runs.samples import SamplesRun
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import SamplingParams

@@ -15,18 +15,18 @@ from posttrain.files import format_age
 from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
-from posttrain.online.runs import ONLINE
 from posttrain.params.named_runs import load_run
 from posttrain.params.params_file import read
 from posttrain.params.stage_table import group_of
 from posttrain.pipeline.digests import Digests, recorded
 from posttrain.pipeline.run_records import RunRecords
 from posttrain.runs.distill import DISTILL
-from posttrain.runs.stage_checkpoints import Checkpoints, nearest_checkpoint
+from posttrain.runs.online import ONLINE, inputs_of, reward_model_of
+from posttrain.runs.stage_checkpoints import nearest_checkpoint
 from posttrain.runs.stored_rollouts import StoredGroups, StoredRollouts
 from posttrain.settings.params import did_you_mean
 from posttrain.train import randomness
-from posttrain.train.checkpoint import CheckpointData
+from posttrain.train.checkpoint import CheckpointData, NoCheckpoints
 from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
 from posttrain.workspace import PARAMS_FILE, rollouts_path
 from stages import distill, online
@@ -54,10 +54,13 @@ def replay(run: str, step: int | None) -> str:
     (algorithms, load), stage = FAMILIES[family], f"{family}@{name}"
     params: Any = load_run(section_of(stage), algorithms)
     loaded: Loaded = load(stage, params)
-    rewards, monitor = rewards_of(stage, params, loaded), params.monitor(section_of(stage))
+    rewards, monitor = (
+        rewards_of(stage, params, loaded, reward_model_of(stage, params)),
+        params.monitor(section_of(stage)),
+    )
     training = training_run(stage, params, loaded, StoredGroups(stored), rewards, monitor)
     settings = {**checkpoint_settings(params), RUNS_ON: loaded.models.runtime.device.type}
-    saved = nearest_checkpoint(training.name, settings, training.inputs, end - 1)
+    saved = nearest_checkpoint(training.name, settings, inputs_of(stage, params, loaded), end - 1)
     first = 0 if saved is None else saved.step
     print(_cost(training.name, stored, first, end), flush=True)
 
@@ -68,16 +71,10 @@ def replay(run: str, step: int | None) -> str:
 
 
 @dataclass
-class _Nearest(Checkpoints):
+class _Nearest(NoCheckpoints):
     """Resumes from one checkpoint, and saves none."""
 
     saved: CheckpointData | None
-
-    def save(self, saved: CheckpointData) -> None:  # noqa: ARG002
-        return
-
-    def wait(self) -> None:
-        return
 
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
         return None if self.saved is None else restore(self.saved)

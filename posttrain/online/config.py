@@ -1,10 +1,9 @@
-"""The settings of `online.runs`, and the objective, source and training that follow from them."""
+"""The settings of training on own samples, and the objective, source and update rule that follow from them."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -24,19 +23,17 @@ from posttrain.algorithms.policy_config import (
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.evaluate.watch import WatchRule
 from posttrain.models.device import Runtime
-from posttrain.online.ptx import PtxSource, TextParams
+from posttrain.online.ptx import TextParams
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.trpo import Trpo, trpo_refusal
-from posttrain.params.slots import model_of, model_slot, table_of, table_slot
 from posttrain.rewards.catalog import (
     USUAL,
     Metrics,
     Rewards,
     need_a_weight,
-    need_reward_model,
     refuse_metrics,
     term,
     with_metrics,
@@ -45,8 +42,6 @@ from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedSampling, SamplingParams
-from posttrain.settings.plain import NONE
-from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
@@ -54,7 +49,6 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import Update
 from posttrain.train.routing import ReplayParams, routing_refusal
 from posttrain.train.run_config import Algorithms
-from posttrain.train.tokenize_tables import windows
 
 TRUE: Any = {"correct": 1.0}
 """The true reward of `watch` where params.yaml says nothing."""
@@ -81,8 +75,8 @@ class WatchParams(WatchRule):
         return with_metrics(self.reward, self.metrics)
 
 
-class OnlineParams(TrainingParams):
-    """The settings of every run that samples."""
+class OnlineConfig(TrainingParams):
+    """Settings of every training on own samples."""
 
     rate_kind = "online"
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
@@ -91,9 +85,6 @@ class OnlineParams(TrainingParams):
     """Metrics whose last values go into the metrics file."""
 
     algorithm: str = Field(description="a row of docs/reference/algorithms.md")
-    start: str = model_slot("the model it starts from")
-    data: str = table_slot("prompts", description="the prompts it samples for")
-    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         USUAL, description="weight of each reward by name, or {weight, its options}"
     )
@@ -117,12 +108,12 @@ class OnlineParams(TrainingParams):
     watch: WatchParams | None = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
 
     @model_validator(mode="after")
-    def _samples_and_trains_the_same_policy(self) -> OnlineParams:
+    def _samples_and_trains_the_same_policy(self) -> OnlineConfig:
         refuse_dropout(self)
         return self
 
     @model_validator(mode="after")
-    def _engine_can_sample_it(self) -> OnlineParams:
+    def _engine_can_sample_it(self) -> OnlineConfig:
         needs: dict[str, Capability] = {**self.router.asks}
         needs |= {"samples of a mixture of two models": "mixture"} if self.mixture_share else {}
         ENGINES[self.rollout.engine].refuse(self.rollout.engine, needs)
@@ -132,15 +123,14 @@ class OnlineParams(TrainingParams):
         return self
 
     @model_validator(mode="after")
-    def _renews_what_it_has(self) -> OnlineParams:
+    def _renews_what_it_has(self) -> OnlineConfig:
         if self.renew_reference is not None and "ref_logp" not in self.needs:
             raise ValueError("renew_reference is set, and the run has no reference. Set kl, or remove it")
         return self
 
     @model_validator(mode="after")
-    def _reward_model_where_it_counts(self) -> OnlineParams:
+    def _watches_comparable_rewards(self) -> OnlineConfig:
         watched = {} if self.watch is None else self.watch.terms
-        need_reward_model({**watched, **self.reward}, self.reward_model)
         if odd := [name for name, term in watched.items() if term.normalise]:
             raise ValueError(f"watch.reward.{odd[0]} has normalise: steps would not be comparable. Remove it")
         return self
@@ -214,10 +204,6 @@ class OnlineParams(TrainingParams):
         kind = KeptSampling if kept else RoutedSampling if self.router.asks else SamplingParams
         return kind(**given.model_dump())
 
-    def tables(self) -> list[Path]:
-        """Tables that the run reads in addition to its prompts."""
-        return []
-
     @property
     def compares_groups(self) -> bool:
         """Whether a group of equal rewards has no gradient."""
@@ -241,18 +227,14 @@ class OnlineParams(TrainingParams):
         return longest_prompt + self.rollout.sampling.max_tokens
 
 
-class PolicyRun(OnlineParams, PolicyConfig):
-    """A policy objective on the policy's own samples."""
+class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
+    """Settings of a policy objective on the policy's own samples."""
 
-    corpus: str = table_slot("corpus", description="pretraining text, for ptx", optional=True)
-    critic: Literal["start", "reward_model"] = Field(
-        "start", description="what the critic starts from: `start` with a new head, or the reward model with its own"
-    )
     text: TextParams = Field(default_factory=TextParams)
     router: ReplayParams = Field(default_factory=ReplayParams)
 
     @model_validator(mode="after")
-    def _fits_the_rollout(self) -> PolicyRun:
+    def _fits_the_rollout(self) -> OnlinePolicyConfig:
         size, epochs, replay = self.rollout.group_size, self.rollout.epochs, self.rollout.replay.groups
         reasons = {
             f"rollout.group_size = {size}": group_refusal(self, size),
@@ -271,20 +253,10 @@ class PolicyRun(OnlineParams, PolicyConfig):
             raise ValueError(f"router.replay = {str(self.router.replay).lower()}: {reason}. Change one of them")
         if isinstance(self.update, TrpoOptions) and (reason := trpo_refusal(self)):
             raise ValueError(reason)
-        if self.critic == "reward_model" and (self.reward_model == NONE or not self.advantage_entry.valued):
-            raise ValueError(
-                "critic = reward_model: name one in reward_model, and an advantage with a critic, e.g. ppo"
-            )
-        if self.critic == "reward_model" and self.adapter.type != "none":
-            raise ValueError("critic = reward_model: with an adapter the critic shares the policy's weights. Use start")
         if self.overlong is not None and OVERLONG in self.reward:
             raise ValueError("overlong is punished twice: by the setting and by the reward of that name. Remove one")
         if self.text != TextParams() and not self.ptx:
             raise ValueError("text is read only where ptx is above 0, and ptx is 0 here. Remove text, or set ptx")
-        if bool(self.ptx) != (self.corpus != NONE):
-            raise ValueError(
-                f"ptx = {self.ptx}, corpus = {self.corpus}: ptx learns a corpus. Set both, or corpus: none"
-            )
         if self.ptx and self.rollout.sampling.temperature != 1:
             raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
         return self
@@ -293,11 +265,6 @@ class PolicyRun(OnlineParams, PolicyConfig):
     def has_critic(self) -> bool:
         """Whether the advantage needs values."""
         return self.advantage_entry.valued
-
-    @property
-    def critic_start(self) -> Path | None:
-        """The reward model, where the critic starts from it."""
-        return None if self.critic == "start" else model_of(self.reward_model, "reward_model")
 
     def objective(self) -> Objective:
         """Return the row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
@@ -324,19 +291,6 @@ class PolicyRun(OnlineParams, PolicyConfig):
         if self.overlong is None:
             return self.reward
         return {**self.reward, OVERLONG: term(OVERLONG, {"fraction": self.overlong})}
-
-    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:
-        """Return the samples, with pretraining text added where ptx asks for it."""
-        corpus = table_of(self.corpus)
-        if corpus is None:
-            return samples
-        documents = read_table(corpus, "corpus").filter(split="train")
-        return PtxSource(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
-
-    def tables(self) -> list[Path]:
-        """Return the corpus, for ptx."""
-        corpus = table_of(self.corpus)
-        return [] if corpus is None else [corpus]
 
     @property
     def compares_groups(self) -> bool:
@@ -366,10 +320,11 @@ class PolicyRun(OnlineParams, PolicyConfig):
         return super().step_tokens(longest_prompt) + text
 
 
-ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda row: row.run))
+CONFIGS = Algorithms((POLICY_ROWS, lambda _: OnlinePolicyConfig), (SAMPLED_ROWS, lambda row: row.run))
+"""Algorithm -> its settings."""
 
 
-def reward_refusal(run: PolicyRun) -> str | None:
+def reward_refusal(run: OnlinePolicyConfig) -> str | None:
     """Return why the rewards do not fit the way in which the run compares them; None if they do."""
     gates = [name for name, term in run.terms.items() if term.gate]
     if gates and run.advantage_entry.by_part:
