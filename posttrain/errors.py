@@ -6,7 +6,6 @@ import errno
 import re
 from typing import Any, Final
 
-VERIFY: Final = "Run `posttrain repair verify`, which finds and removes what is damaged, then `dvc repro`"
 """How to fix an output that is damaged: to delete it would not do, as DVC may take it from a damaged cache again."""
 
 

@@ -6,11 +6,13 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
+from typing import Final
 
 from posttrain.files import is_outside
 from posttrain.locks import hold, remove_unlocked
 
 PARAMS_FILE = "params.yaml"
+VERIFY: Final = "Run `posttrain repair verify`, which finds and removes what is damaged, then `dvc repro`"
 ROOT_VARIABLE = "POSTTRAIN_ROOT"
 """How a sweep names the main workspace to its experiments: `dvc exp run` sets DVC_ROOT to their clone."""
 DONE = "done"

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from posttrain.errors import ParamsError
 from posttrain.files import write_json
 from posttrain.models.files.import_model import fetch_model
-from posttrain.models.files.save_dtype import SaveDtype
-from posttrain.models.files.tokenizer import TemplateParams
 from posttrain.params.params_file import load
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.base import FolderRun
 from posttrain.workspace import PARAMS_FILE, any_outside, metrics_path, model_path
-
-
-class FolderRun(TemplateParams):
-    """One run of `base.folders`: a model that you have, in a folder."""
-
-    path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
-    outside_workspace: bool = Field(False, description="let `path` lead out of the workspace")
-    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
 
 
 def main(run: str) -> None:

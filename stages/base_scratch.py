@@ -4,59 +4,27 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field, model_validator
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_tokenizer, new_model
-from posttrain.models.scratch import ScratchParams, scratch_config
+from posttrain.models.scratch import scratch_config
 from posttrain.params.params_file import load
-from posttrain.params.slots import table_slot
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.base import ScratchRun
 from posttrain.runs.likelihood import save_likelihood
 from posttrain.runs.training import run_training
 from posttrain.tables.store import read_table
-from posttrain.text.bpe import BpeParams, train_tokenizer
+from posttrain.text.bpe import train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
 from posttrain.train.estimate import most_tokens
-from posttrain.train.heldout import HeldoutRows, rows_of
-from posttrain.train.limits import TextLimits
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw
+from posttrain.train.heldout import rows_of
+from posttrain.train.loop import TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
 from posttrain.workspace import table_path
-
-
-class ScratchRun(TrainingParams, HeldoutRows):
-    """One run of `base.scratch`: a small model trained on a corpus."""
-
-    rate_kind = "scratch"
-
-    data: str = table_slot("corpus", description="the texts it learns")
-    tokenizer: BpeParams = Field(default_factory=BpeParams)
-    shape: ScratchParams = Field(default_factory=ScratchParams)
-    processes: Literal[1] = Field(1, description="a new model is small: one process")
-    shards: None = None
-    steps: int = Field(
-        850, ge=1, description="optimizer steps, exactly; the corpus is repeated as often as they need it"
-    )
-    batch: int = Field(
-        32, ge=1, description="windows per step; the last of each pass through the corpus may be smaller"
-    )
-    window: int = Field(64, ge=2, description="tokens per window")
-    limits: TextLimits = Field(default_factory=TextLimits)
-
-    @model_validator(mode="after")
-    def _can_be_trained(self) -> ScratchRun:
-        if self.adapter.type != "none":
-            raise ValueError("a new model has nothing to keep frozen. Remove adapter")
-        if self.window > self.shape.context:
-            raise ValueError(f"window = {self.window} is longer than shape.context = {self.shape.context}. Change one")
-        return self
 
 
 def main(run: str) -> None:

@@ -6,19 +6,13 @@ from pathlib import Path
 
 from posttrain.data.columns import Tables
 from posttrain.params.params_file import load
-from posttrain.params.slots import model_of, model_slot, table_of, table_slot
-from posttrain.processes.own_command import OwnCommand, written_by
+from posttrain.params.slots import model_of, table_of
+from posttrain.processes.own_command import written_by
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.unread_answers import answer_notes
+from posttrain.runs.external import CommandRun
 from posttrain.tables.prepare import prepare
-from posttrain.tables.sources import USER_KINDS, UserTables, load_tables
-
-
-class CommandRun(UserTables, OwnCommand):
-    """One run of `data.commands`: a command of your own, and which of the files that it writes is which table."""
-
-    start: str = model_slot("the model that it may use", optional=True)
-    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+from posttrain.tables.sources import load_tables
 
 
 def main(run: str) -> None:

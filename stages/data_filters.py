@@ -5,56 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
-from pydantic import Field, model_validator
 
 from posttrain.data.columns import TOOL_USE, Kind, canonical
 from posttrain.errors import DataError
 from posttrain.params.params_file import load
-from posttrain.params.slots import model_of, model_slot
+from posttrain.params.slots import model_of
 from posttrain.processes.stage import run_named_stage
-from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.scorable import check_scorable, row_fault, scorable_prompts
+from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.unread_answers import answer_notes
 from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.runs.scored_filter import ANSWER, ScoredFilterRun
 from posttrain.settings.plain import NONE
-from posttrain.tables.filters import FilterRun, filtered
+from posttrain.tables.filters import filtered
 from posttrain.tables.store import write_tables
 from posttrain.text.chat_template import row_variables
-
-ANSWER = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}
-"""Kinds of tables with answers, and the column that ends with the answer that is scored."""
-EXAMPLE: Final = {"id": "example", "problem": "", "messages": [{"role": "assistant", "content": "One and two."}]}
-"""A row without a question, as a reward may meet it."""
-
-
-class ScoredFilterRun(FilterRun):
-    """The settings of one run: what its rows must be like, and how their answers must score."""
-
-    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
-    reward: Rewards = Field({}, description="weight of each reward by name: the score of a row's last answer")
-    min_score: float | None = Field(None, description="leave out rows whose answer scores less")
-    best: int | None = Field(None, ge=1, description="of rows of one prompt keep so many with the highest scores")
-
-    @model_validator(mode="after")
-    def _scores_what_it_chooses_by(self) -> ScoredFilterRun:
-        if bool(self.reward) != (self.min_score is not None or self.best is not None):
-            raise ValueError("reward scores rows, and min_score or best choose by it. Set both, or neither")
-        if self.reward and not self.data.endswith(tuple(ANSWER)):
-            raise ValueError(f"data = {self.data}: its rows have no answers to score. Use {', '.join(ANSWER)}")
-        need_reward_model(self.reward, self.reward_model)
-        if self.reward:
-            need_a_weight(self.reward)
-        elif self.against == NONE and not (self.near_duplicates or self.min_chars or self.max_chars):
-            raise ValueError("no filter is set, so no row is left out. Set one, e.g. near_duplicates: 0.8")
-        if self.against == NONE and "ngram" in self.model_fields_set:
-            raise ValueError(f"ngram = {self.ngram}: it compares with the rows of against, and against is none")
-        for name, term in self.reward.items():
-            if fault := row_fault(name, term, answered(EXAMPLE, "messages")):
-                raise ValueError(f"reward.{name}: {fault}")
-        return self
 
 
 def main(run: str) -> None:

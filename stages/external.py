@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field
 
 from posttrain.errors import DataError
 from posttrain.files import write_json, write_text
 from posttrain.models.files.import_model import fetch_model
 from posttrain.params.params_file import load
-from posttrain.params.slots import model_slot, needed_model, table_of, table_slot
-from posttrain.processes.own_command import OwnCommand, written_by
+from posttrain.params.slots import needed_model, table_of
+from posttrain.processes.own_command import written_by
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.external import ExternalRun
 from posttrain.tables.curve import Column, read_curve, write_curve
-from posttrain.tables.sources import USER_KINDS
 from posttrain.workspace import metrics_path, model_path, plot_path
-
-
-class ExternalRun(OwnCommand):
-    """One run of `external.runs`: a trainer of your own, as a command."""
-
-    makes: Literal["model"] = Field("model", description="what the command writes into {out}")
-    start: str = model_slot("the model it starts from")
-    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
 
 
 def main(run: str) -> None:

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
-from pydantic import Field
+from typing import Final
 
 from posttrain.files import rounded, write_json
 from posttrain.models.files.text import load_text
 from posttrain.outside.rollouts import inspect_samples, prime_rl_traces, trl_completions
 from posttrain.outside.rollouts.training_rollouts import Rollouts
 from posttrain.params.params_file import load
-from posttrain.params.slots import model_of, model_slot, table_of, table_slot
-from posttrain.processes.own_command import OwnCommand, written_by
+from posttrain.params.slots import model_of, table_of
+from posttrain.processes.own_command import written_by
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.external import RolloutsRun
 from posttrain.tables.curve import write_curve
 from posttrain.workspace import metrics_path, plot_path, rollouts_path
 
 READERS: Final = {"trl": trl_completions.read, "prime_rl": prime_rl_traces.read, "inspect": inspect_samples.read}
 LAST: Final = 10
 """Rounds of which the metrics have the mean."""
-
-
-class RolloutsRun(OwnCommand):
-    """One run of `external.rollouts`: a command that writes or copies rollouts of another library into {out}."""
-
-    format: Literal["trl", "prime_rl", "inspect"] = Field(
-        description="what wrote them: TRL's completions_*.parquet, prime-rl's traces.jsonl, or logs of Inspect"
-    )
-    start: str = model_slot("the model that sampled them, whose tokenizer their tokens are of", optional=True)
-    data: str = table_slot("prompts", description="the table that has their prompts", optional=True)
-    rewards: dict[str, float] = Field(
-        {}, description="weights of the rewards in the total, others count 0; default: those of the files, or 1"
-    )
 
 
 def main(run: str) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from pydantic import Field, model_validator
 
-from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.algorithms.reward import RewardObjective
 from posttrain.evaluate.intervals import calibration_error
-from posttrain.evaluate.table_watch import WATCH, TableWatch, heldout_rows, table_watch
+from posttrain.evaluate.table_watch import heldout_rows, table_watch
 from posttrain.files import rounded, write_json
 from posttrain.formulas.reward import demonstration_bias
 from posttrain.models.device import Runtime
@@ -18,45 +17,19 @@ from posttrain.models.files.save_dtype import round_weights
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
 from posttrain.params.params_file import load
-from posttrain.params.slots import model_slot, needed_model, table_of, table_slot
+from posttrain.params.slots import needed_model, table_of
 from posttrain.processes.stage import run_named_stage
+from posttrain.runs.reward import RewardRun
 from posttrain.runs.training import run_watched, share_run
-from posttrain.settings.plain import NONE
 from posttrain.tables.store import read_table
 from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
-from posttrain.train.examples import RowLimit
-from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw
+from posttrain.train.heldout import answer_scores, rows_of
+from posttrain.train.loop import TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.train.tokenize_tables import feedback as judged_answers
 from posttrain.workspace import metrics_path, model_path, table_path
-
-
-class RewardRun(TrainingParams, RowLimit, HeldoutRows):
-    """One run of `reward.runs`: a reward model."""
-
-    rate_kind = "reward"
-    start: str = model_slot("the model whose backbone it takes; of a reward model also the head", scores=None)
-    data: str = table_slot("pairs", description="the comparisons")
-    feedback: str = table_slot("feedback", description="judged answers, of compare ranks and labels", optional=True)
-    demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
-    epochs: float = Field(2.0, gt=0, description="times through the comparisons")
-    batch: int = Field(16, ge=1, description="comparisons per step")
-    shown: int = Field(500, ge=1, description="so many demonstrations are scored")
-    objective: RewardConfig = Field(default_factory=RewardConfig)
-    watch: TableWatch | None = WATCH
-
-    @model_validator(mode="after")
-    def _supplied(self) -> RewardRun:
-        compare = self.objective.compare
-        if (compare != "pairs") != (self.feedback != NONE):
-            what = f"objective.compare = {compare}, feedback = {self.feedback}: ranks and labels read feedback alone"
-            raise ValueError(f"{what}. Name a table of feedback with one of these, or feedback: none")
-        if compare == "ranks" and self.objective.margins == "column":
-            raise ValueError("objective.margins = column: feedback has no margins. Use compare pairs, or constant")
-        return self
 
 
 def main(run: str) -> None:

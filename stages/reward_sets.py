@@ -7,18 +7,11 @@ import shutil
 from posttrain.errors import ParamsError
 from posttrain.files import atomic_path
 from posttrain.params.params_file import load
-from posttrain.params.slots import model_slot, needed_model
+from posttrain.params.slots import needed_model
 from posttrain.processes.stage import run_named_stage
 from posttrain.rewards.learned import models_of
-from posttrain.settings.params import Params
+from posttrain.runs.reward import SetRun
 from posttrain.workspace import PARAMS_FILE, model_path
-
-
-class SetRun(Params):
-    """One run of `reward.sets`: reward models or teachers for one run that has several."""
-
-    first: str = model_slot("a reward model or a teacher, or a set of them", scores=None, sets=True)
-    second: str = model_slot("another one of its kind", scores=None, sets=True)
 
 
 def main(run: str) -> None:

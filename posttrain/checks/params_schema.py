@@ -19,6 +19,7 @@ from posttrain.files import is_outside
 from posttrain.lineage.user_text import push_notes
 from posttrain.models.files.adapter_files import is_adapter
 from posttrain.models.files.tokenizer import TemplateParams, template_fault, written_template
+from posttrain.params import EXPLAINED
 from posttrain.params.named_runs import typed_run
 from posttrain.params.params_file import GROUPS, at, load, read
 from posttrain.params.seeds import SEED, SEED_MEANING
@@ -32,12 +33,15 @@ from posttrain.processes.notes import process_notes
 from posttrain.processes.own_command import OwnCommand
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
+from posttrain.runs.base import FolderRun
+from posttrain.runs.base import HubRun as HubModel
 from posttrain.runs.evaluation import EvaluateParams, load_policies
 from posttrain.runs.offline import OfflineRun, need_tokens
+from posttrain.runs.preference import PreferenceRun, needed_kind
 from posttrain.runs.ratings import RatingRun, pairs_of
 from posttrain.runs.task_tables import task_run
 from posttrain.settings.choices import OneOf, choices_of
-from posttrain.settings.params import EXPLAINED, check, did_you_mean
+from posttrain.settings.params import check, did_you_mean
 from posttrain.settings.plain import NONE
 from posttrain.settings.user_code import CUSTOM
 from posttrain.settings.user_code import PATH as IMPORT_PATH
@@ -48,9 +52,6 @@ from posttrain.tasks.task import TASKS, load_task
 from posttrain.text.templates import reads
 from posttrain.train.run_config import Algorithm
 from posttrain.workspace import PARAMS_FILE
-from stages.base_folders import FolderRun
-from stages.base_hub import HubRun as HubModel
-from stages.preference import PreferenceRun, needed_kind
 
 _TYPES = {
     stage.group: getattr(import_module(module), name)

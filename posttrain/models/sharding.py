@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from posttrain.distributed import world
 from posttrain.errors import ParamsError
+from posttrain.settings.host import HOST
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -41,7 +42,7 @@ def mesh_of(device: torch.device, shards: int | None) -> DeviceMesh:
         return init_device_mesh(device.type, (size,), mesh_dim_names=("shard",))
     if size % shards:
         what = f"{size} processes cannot be divided into groups of shards = {shards}"
-        raise ParamsError(what=what, where="params.yaml", fix="Use a divisor of processes, or null")
+        raise ParamsError(what=what, where=HOST.settings_file, fix="Use a divisor of processes, or null")
     return init_device_mesh(device.type, (size // shards, shards), mesh_dim_names=("copy", "shard"))
 
 

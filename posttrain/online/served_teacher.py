@@ -119,7 +119,7 @@ def _read(content: bytes, tokens: int) -> list[Mapping[str, Any]]:
             float(part["logprob"]) <= 1e-3 for said in found for part in said.values()
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or `posttrain serve`") from error
+        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or posttrain's own server") from error
     if not complete:
         raise TryAgainError(
             f"the reply has log-probs of {len(found)} tokens, and {tokens} were sent, or they are above 0"

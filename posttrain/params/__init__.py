@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from posttrain.errors import ParamsError
 from posttrain.params.yaml_files import read_yaml
@@ -20,4 +21,15 @@ def names_in_params() -> Iterator[str]:
         return
 
 
+EXPLAINED: Final = "`posttrain params` explains every key"
+FIXES: Final = {
+    "settings": EXPLAINED,
+    "base missing": "Run `dvc repro`, or `dvc pull {base}`",
+    "base changed": "Run `dvc repro`, which trains it again on this one",
+    "reward": "Fix the reward; `posttrain reward test` shows the traceback",
+    "worker": "Read what it printed above; `posttrain check` imports the same modules",
+}
+"""Topic of an error of the library -> the command that fixes it here."""
+
 HOST.settings_file, HOST.secret_names, HOST.cache, HOST.root = PARAMS_FILE, names_in_params, cache_path, main_root
+HOST.fixes = FIXES

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from posttrain.errors import VERIFY, PipelineError, PosttrainError, shortened
+from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.files import sync
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.phases import CLOCK
@@ -27,7 +27,7 @@ from posttrain.pipeline.package_pin import check_installed
 from posttrain.pipeline.run_records import is_record
 from posttrain.settings.user_code import CUSTOM
 from posttrain.train.provenance import code_differences
-from posttrain.workspace import PARAMS_FILE
+from posttrain.workspace import PARAMS_FILE, VERIFY
 
 GRAPH: Final = "dvc.yaml"
 PARAMS: Final = "params.yaml"

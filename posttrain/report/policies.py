@@ -9,11 +9,12 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.errors import VERIFY, DataError, PosttrainError
+from posttrain.errors import DataError, PosttrainError
 from posttrain.files import file_digest, read_finite_json
 from posttrain.params.stage_table import Settings, policies
 from posttrain.pipeline.digests import read_settled
 from posttrain.tables.store import read_results
+from posttrain.workspace import VERIFY
 
 
 @dataclass(frozen=True)

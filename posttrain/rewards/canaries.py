@@ -8,6 +8,7 @@ from posttrain.errors import RewardError, excerpt
 from posttrain.rewards.scorable import known_completions
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
+from posttrain.settings.host import HOST
 
 SHOWN = 3
 """Examples in the error."""
@@ -21,7 +22,7 @@ def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> 
             rollout, score = failed[0]
             what = f"the reward failed on {len(failed)} of {len(scored)} completions that are tried before the first "
             what += f"step{_status(score)}. The first is {excerpt(rollout.text, 100)} of prompt {rollout.prompt.id}"
-            fix = "Fix the reward; `posttrain reward test` shows the traceback (docs/rewards.md#canaries)"
+            fix = f"{HOST.fix('reward', 'Fix the reward')} (docs/rewards.md#canaries)"
             raise RewardError(what=what, where=f"{where}.reward.{name}", fix=fix)
         faults = [
             f"{'a right' if right else 'a wrong'} completion of prompt {rollout.prompt.id} scores {score.value:g}"

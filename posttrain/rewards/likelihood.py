@@ -108,7 +108,7 @@ def _read(content: bytes) -> Tokens:
         said = json.loads(content)["prompt_logprobs"]
         found = [(int(token), float(part["logprob"])) for one in said[1:] for token, part in [*one.items()][:1]]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or `posttrain serve`") from error
+        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or posttrain's own server") from error
     if len(found) != len(said) - 1 or not all(math.isfinite(logp) for _, logp in found):
         raise TryAgainError("the reply lacks log-probs of some tokens")
     return [(None, 0.0), *found]

@@ -18,6 +18,7 @@ from posttrain.rewards.reward import Context, ScoreFn, WeightedReward, guarded, 
 from posttrain.rewards.scorable import NOT_JUDGED, why_not_scorable
 from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score
+from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.tasks.task import load_task
 
@@ -47,7 +48,7 @@ class RewardSum:
                     raise
                 except Exception as error:
                     where = f"{self._context.where}.reward.{name}"
-                    fix = "Fix it; `posttrain reward test` shows the traceback"
+                    fix = HOST.fix("reward", "Fix the reward")
                     raise RewardError(what=raised(error).reason, where=where, fix=fix) from error
                 for part in made.parts if isinstance(made, Composed) else ():
                     part.load(prompts)

@@ -54,7 +54,7 @@ def _started(setup: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
     except (DiedError, TooSlowError) as error:
         child.kill()
         what = f"its worker process did not start ({error})"
-        fix = "Read what it printed above; `posttrain check` imports the same modules"
+        fix = HOST.fix("worker", "Read what it printed above")
         raise RewardError(what=what, where=str(setup["label"]), fix=fix) from error
     if "error" in answer:
         kind, what, where, fix = answer["error"]

@@ -13,12 +13,13 @@ import torch
 
 from posttrain.data.columns import KEPT
 from posttrain.data.parquet import DECODE_ERRORS
-from posttrain.errors import VERIFY, DataError
+from posttrain.errors import DataError
 from posttrain.online.collect import Draw
 from posttrain.online.rollout_log import FORMAT, SUMMARY
 from posttrain.rollout import Kept, Prompt, Rollout, Score, TokenRow, stored_value
 from posttrain.settings.plain import check_format
 from posttrain.tables.store import read_table
+from posttrain.workspace import VERIFY
 
 
 class StoredRollouts:

@@ -17,6 +17,7 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import free_bytes
 from posttrain.rollout import Kept, Prompt, Rollout
 from posttrain.sampling.episodes import Episodes, first_turn
+from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables
@@ -147,7 +148,7 @@ def check_capacity(
     context: int | None, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, section: str
 ) -> None:
     """Refuse `count` completions that memory will not hold, or that could be longer than the model's context."""
-    where = f"{section} (params.yaml)"
+    where = f"{section} ({HOST.settings_file})"
     free = free_bytes(torch.device("cpu"))
     if count * SAMPLE_BYTES > free:
         what = f"{count:,} completions at a time take over {count * SAMPLE_BYTES / 1e9:.3g} GB of memory, and "

@@ -5,8 +5,8 @@ Each has a default for a program that tells nothing. The pipeline sets all of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -26,6 +26,12 @@ class Host:
     """Returns the folder for what can be computed again, as tokenized rows; None: nothing is cached."""
     root: Callable[[], Path] = Path
     """Returns the folder in which environments of other tools lie, as `.venv-vllm`."""
+    fixes: Mapping[str, str] = field(default_factory=dict)
+    """Topic of an error -> the sentence that names the program's command for it, e.g. `reward`: how to try one."""
+
+    def fix(self, topic: str, plain: str) -> str:
+        """Return how to fix an error: by the program's command, or in plain words."""
+        return self.fixes.get(topic, plain)
 
 
 HOST = Host()

@@ -17,7 +17,7 @@ from posttrain.settings.host import HOST
 from posttrain.settings.other_names import OURS
 from posttrain.settings.trl_names import TRL
 
-EXPLAINED = "`posttrain params` explains every key"
+EXPLAINED = "docs/reference/params.md explains every key"
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
 ONE, SEVERAL = "form-one", "form-several"
@@ -76,7 +76,7 @@ def check(model: type[M], value: Any, *, where: str, file: str | None = None) ->
     except ValidationError as error:
         lines = [_line(model, failure, where, value) for failure in error.errors(include_url=False)]
         raise ParamsError(
-            what="; ".join(dict.fromkeys(lines)), where=file or HOST.settings_file, fix=EXPLAINED
+            what="; ".join(dict.fromkeys(lines)), where=file or HOST.settings_file, fix=HOST.fix("settings", EXPLAINED)
         ) from error
 
 

@@ -151,7 +151,7 @@ NONE: Final[Mapping[str, str]] = {
     "trackio_bucket_id trackio_space_id trackio_static_space_id skip_memory_metrics debug log_multimodal "
     "log_unique_prompts wandb_log_unique_prompts num_completions_to_print log_completions_hub_repo "
     "log_completions_steps callbacks diagnostics_flat_tolerance diagnostics_warning_interval",
-    "the run's name is the folder, and `posttrain push` uploads": "output_dir hub_always_push hub_model_id "
+    "the run's name is the folder, and the command `push` uploads": "output_dir hub_always_push hub_model_id "
     "hub_private_repo hub_revision hub_strategy hub_token push_to_hub",
     "the same command again resumes": "resume_from_checkpoint restore_callback_states_from_checkpoint "
     "save_total_limit save_only_model save_on_each_node enable_jit_checkpoint",

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Final
 
 from posttrain.errors import ParamsError, shortened
+from posttrain.settings.host import HOST
 from posttrain.settings.params import did_you_mean
 
 CUSTOM = Path("custom")
@@ -37,7 +38,7 @@ def is_import_path(name: object) -> bool:
 def load_object(path: str, where: str) -> Any:
     """Return what `module:name` names; `where` is the parameter that asks for it."""
     module_name, _, name = path.partition(":")
-    where = f"{where} = '{path}' (params.yaml)"
+    where = f"{where} = '{path}' ({HOST.settings_file})"
     if not is_import_path(path):
         fix = f"Write MODULE:NAME for the name NAME in {CUSTOM}/MODULE.py"
         raise ParamsError(what="this is not an import path", where=where, fix=fix)

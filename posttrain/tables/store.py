@@ -15,11 +15,12 @@ import polars as pl
 
 from posttrain.data.columns import COLUMNS, Kind
 from posttrain.data.parquet import DECODE_ERRORS, Place, decode, ran_out_of_memory, table_format, write_parquet
-from posttrain.errors import FREE_MEMORY, VERIFY, DataError, TableError, shortened
+from posttrain.errors import FREE_MEMORY, DataError, TableError, shortened
 from posttrain.files import atomic_path
 from posttrain.measure.phases import phase
 from posttrain.settings.plain import TABLES, UPGRADE, check_format
 from posttrain.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
+from posttrain.workspace import VERIFY
 
 _MAGIC: Final = b"PAR1"
 _OUTPUTS: Final = ("data", "metrics", "results", "rollouts")

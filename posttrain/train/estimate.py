@@ -19,6 +19,7 @@ from posttrain.models.forward.activations import Activations
 from posttrain.models.forward.logp import GPU_TILE_BYTES, TILE_BYTES, TILE_TOKENS
 from posttrain.models.memory import byte_count, gathered_bytes, layer_bytes, master_bytes, vocabulary, waiting_bytes
 from posttrain.models.nf4 import dense_bytes
+from posttrain.settings.host import HOST
 from posttrain.train.model_set import ModelSet
 
 GB = 1e9
@@ -128,7 +129,7 @@ def check_memory(
         return
     if least > share * free:
         what = f"training needs at least {least / GB:.3g} GB more memory, and {free / GB:.3g} GB are free"
-        fix = "Use a smaller model; limits.memory: null (params.yaml) tries it regardless"
+        fix = f"Use a smaller model; limits.memory: null ({HOST.settings_file}) tries it regardless"
         raise TrainingError(what=what, where=name, fix=fix)
     warning = f"may run out of memory: a step takes up to {most / GB:.3g} GB more, and {free / GB:.3g} GB are free"
     print(f"{name}: {warning}. {LOWER_MEMORY}", file=sys.stderr)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import Field
 
 from posttrain.errors import TrainingError
+from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.train.metrics import StepMetrics
 
@@ -61,7 +62,8 @@ def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) ->
         for key, what, fix in beyond:
             if all(key in keys for keys in earlier):
                 reason = f"{what}, and has been for {limits.steps} steps, at step {newest['step']}"
-                note = f"The last checkpoint before it is kept; limits.{key}: null (params.yaml) continues regardless"
+                note = f"limits.{key}: null ({HOST.settings_file}) continues regardless"
+                note = f"The last checkpoint before it is kept; {note}"
                 raise TrainingError(what=reason, where=name, fix=f"{fix}. {note}")
     return not beyond
 

@@ -17,6 +17,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.forward.forward import packed_states, runs_in_rows
 from posttrain.models.forward.routers import Recording, RoutingSums, balance_loss, find_routers
 from posttrain.models.sharding import gathered
+from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.text.packing import PackedRows
 
@@ -105,11 +106,11 @@ def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
         if params.balance or params.replays:
             key = f"balance = {params.balance:g}" if params.balance else _setting(params)
             what = f"router.{key} of {name}, and no routers were found in its model"
-            raise ParamsError(what=what, where="params.yaml", fix="Remove it, or start from a mixture")
+            raise ParamsError(what=what, where=HOST.settings_file, fix="Remove it, or start from a mixture")
         return NO_ROUTERS
     if params.replays and runs_in_rows(model):
         what = f"router.{_setting(params)} of {name}: its model cannot run packed, so its experts are not replayed"
-        raise ParamsError(what=what, where="params.yaml", fix="Remove it")
+        raise ParamsError(what=what, where=HOST.settings_file, fix="Remove it")
     own = getattr(model.config.get_text_config(), "router_aux_loss_coef", None) or 0.0
     return Routers(model, modules, own if params.balance is None else params.balance, bool(params.replays))
 

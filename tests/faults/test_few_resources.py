@@ -11,8 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.errors import FREE_MEMORY, VERIFY, from_system, lacks_resources
+from posttrain.errors import FREE_MEMORY, from_system, lacks_resources
 from posttrain.tables.store import write_table
+from posttrain.workspace import VERIFY
 from tests.tables.samples import table_of
 from tests.workspace import ROOT, environment
 

@@ -17,8 +17,8 @@ from posttrain.laws.laws import LAWS
 from posttrain.laws.own import check_module, subjects, worst
 from posttrain.laws.padded import PADDED_LAWS
 from posttrain.runs.online import ONLINE
+from posttrain.runs.preference import PREFERENCE
 from posttrain.settings.params import check
-from stages.preference import PREFERENCE
 from tests.workspace import ROOT, environment
 
 HEAD = "import torch\nfrom posttrain.losses import Options, Surrogate\n"

@@ -108,7 +108,7 @@ def test_models_that_are_evaluated_nowhere_are_noted() -> None:
 
 def test_runs_of_a_new_stage_of_results_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`check` skipped every stage of results, so that a misspelt key was right until the run."""
-    new = Stage("count_rows", "count.runs", "results", "stages.base_hub:HubRun")
+    new = Stage("count_rows", "count.runs", "results", "posttrain.runs.base:HubRun")
     assert not new.shares_settings and next(stage for stage in STAGES if stage.name == "evaluate").shares_settings
     monkeypatch.setattr(params_schema, "STAGES", (*STAGES, new))
     monkeypatch.setitem(MODELS, new.group, params_schema.HubModel)  # type: ignore[misc]

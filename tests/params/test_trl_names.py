@@ -9,8 +9,9 @@ import pytest
 from docs.make.trl import KEYS, PAGE, page
 from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.errors import ParamsError
+from posttrain.params import EXPLAINED
 from posttrain.settings.other_names import OURS
-from posttrain.settings.params import EXPLAINED, _has, check
+from posttrain.settings.params import _has, check
 from posttrain.settings.trl_names import NONE, TRL
 
 ROWS = ("online.runs.grpo", "online.runs.raft", "preference.runs.dpo", "distill.runs.gkd", "offline.runs.grpo")

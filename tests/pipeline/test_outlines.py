@@ -21,11 +21,11 @@ from posttrain.pipeline.inputs import watch_code
 from posttrain.pipeline.reasons import accepted_code
 from posttrain.runs.distill import DISTILL
 from posttrain.runs.online import ONLINE
+from posttrain.runs.preference import PREFERENCE
 from posttrain.settings import listing
 from posttrain.settings.listing import listed_modules, row_modules
 from posttrain.train.provenance import code_differences
 from posttrain.workspace import PARAMS_FILE
-from stages.preference import PREFERENCE
 from tests.architecture.sources import ROOT, modules
 
 CODE = '''"""A module."""

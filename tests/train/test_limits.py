@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from posttrain.errors import TrainingError
+from posttrain.runs.preference import PreferenceRun
+from posttrain.runs.sft import SftRun
 from posttrain.settings.params import check
 from posttrain.train.limits import LimitParams, check_limits
-from stages.preference import PreferenceRun
-from stages.sft import SftRun
 
 LIMITS = LimitParams()
 USUAL = [{"step": step, "loss": 1.0, "grad_norm": 0.5 + 0.01 * (step % 7)} for step in range(60)]

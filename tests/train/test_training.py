@@ -43,6 +43,7 @@ from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.runs.distill import DISTILL, MixedSource
 from posttrain.runs.online import ONLINE, OnlineParams
+from posttrain.runs.preference import preference_source
 from posttrain.runs.stage_checkpoints import Checkpoints, run_key
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
@@ -64,7 +65,6 @@ from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.step import Batch, StepClosure
 from posttrain.train.tokenize_tables import rankings
 from stages import base_scratch
-from stages.preference import preference_source
 from tests.marks import slow_except
 from tests.models.tiny import function_reward, tiny_folder
 from tests.online.rounds import rounds_of

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import polars as pl
 
-from posttrain.errors import VERIFY, ParamsError, PipelineError
+from posttrain.errors import ParamsError, PipelineError
 from posttrain.files import format_age
 from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
@@ -28,7 +28,7 @@ from posttrain.settings.params import did_you_mean
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, NoCheckpoints
 from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
-from posttrain.workspace import PARAMS_FILE, rollouts_path
+from posttrain.workspace import PARAMS_FILE, VERIFY, rollouts_path
 from stages import distill, online
 
 FAMILIES: Final = {"online": (ONLINE, online.load), "distill": (DISTILL, distill.load)}

@@ -18,6 +18,7 @@ from posttrain.models.adapters import ADAPTER, TrainedAdapter, merged
 from posttrain.models.files.weights import TensorFile, digest
 from posttrain.models.master_weights import master_of
 from posttrain.models.sharding import is_sharded
+from posttrain.settings.host import HOST
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
@@ -122,12 +123,12 @@ def check_base(base: Base, where: Path, manifest: str) -> None:
     """Refuse an adapter whose frozen model is missing or another one."""
     file = base.folder / manifest
     if not file.is_file():
-        fix = f"Run `dvc repro`, or `dvc pull {base.folder.as_posix()}`"
+        fix = HOST.fix("base missing", "Put it there again").format(base=base.folder.as_posix())
         what = f"its base {base.folder.as_posix()} is missing"
         raise ModelError(what=what, where=str(where), fix=fix)
     if digest(file) != base.manifest:
         what = f"it was trained on another {base.folder.as_posix()} than the one that is there now"
-        raise ModelError(what=what, where=str(where), fix="Run `dvc repro`, which trains it again on this one")
+        raise ModelError(what=what, where=str(where), fix=HOST.fix("base changed", "Put that one there again"))
 
 
 def _unfit(where: str, name: str) -> ModelError:

@@ -12,6 +12,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from posttrain.errors import ModelError
+from posttrain.settings.host import HOST
 
 Activations = Literal["keep", "recompute", "offload"]
 
@@ -21,7 +22,7 @@ def set_activations(model: Any, activations: Activations) -> None:
     layers = checkpointed_layers(model)
     if not layers and activations != "keep":
         what = f"activations = {activations}: the layers of {type(model).__name__} cannot be computed again"
-        raise ModelError(what=what, where="params.yaml", fix="Use activations: keep, and lower micro_tokens")
+        raise ModelError(what=what, where=HOST.settings_file, fix="Use activations: keep, and lower micro_tokens")
     for layer in layers:  # transformers' own flag, which counts only while the model trains
         layer.gradient_checkpointing = activations != "keep"
         layer._gradient_checkpointing_func = _offload if activations == "offload" else _recompute

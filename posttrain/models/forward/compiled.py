@@ -21,6 +21,7 @@ from posttrain.models.forward.activations import checkpointed_layers
 from posttrain.models.forward.forward import attention_uncompiled, packed_states, runs_in_rows
 from posttrain.models.forward.routers import find_routers
 from posttrain.rollout import TokenRow
+from posttrain.settings.host import HOST
 from posttrain.text.packing import pack
 
 FIRST_BATCH = [TokenRow([0], [0] * 15)] * 63 + [TokenRow([0, 0], [0] * 29)]
@@ -77,7 +78,7 @@ def compiled_layers(model: Any) -> list[Any]:
     }
     if found := [reason for reason, holds in reasons.items() if holds]:
         what = f"compile = true, and {type(model).__name__} cannot be compiled: {found[0]}"
-        raise ModelError(what=what, where="params.yaml", fix="Remove it, or set compile: false")
+        raise ModelError(what=what, where=HOST.settings_file, fix="Remove it, or set compile: false")
     return layers
 
 
@@ -98,7 +99,7 @@ def _compile(model: Any) -> None:
         fix = "Install a C++ compiler (Debian, Ubuntu: apt-get install g++), or set compile: false"
         if " " in torch.__file__:
             fix = f"torch's compiler fails where its own path has a space ({torch.__file__}): {fix}"
-        raise ModelError(what=what, where="params.yaml", fix=fix) from error
+        raise ModelError(what=what, where=HOST.settings_file, fix=fix) from error
     finally:
         model.train(mode)
 
