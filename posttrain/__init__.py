@@ -4,13 +4,27 @@
     posttrain.train_model(model, tokenizer, rows, "dpo", optimizer={"lr": 1e-5})
     posttrain.train_online(model, tokenizer, prompts, reward, "grpo")
     print(posttrain.sample(model, tokenizer, ["What is 2 + 3?"], n=4).texts)
+    print(posttrain.evaluate_model(model, tokenizer, heldout, reward).metrics["score"])
 
 `posttrain.losses` has the losses alone, for a training loop of your own.
 """
 
 from typing import Any
 
-__all__ = ["Samples", "__version__", "load_model", "losses", "sample", "train_model", "train_online"]
+__all__ = [
+    "Evaluation",
+    "Samples",
+    "__version__",
+    "evaluate_model",
+    "load_model",
+    "load_reward_model",
+    "losses",
+    "reward_model",
+    "sample",
+    "score",
+    "train_model",
+    "train_online",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,20 @@
-"""The training loop and the sampler as Python functions, on a model and a tokenizer of transformers."""
+"""The training loop, the sampler and the evaluation as Python functions, on models and tokenizers of transformers."""
 
+from posttrain.api.evaluate import Evaluation, evaluate_model
 from posttrain.api.model import Samples, load_model, sample
 from posttrain.api.online import train_online
+from posttrain.api.reward_model import load_reward_model, reward_model, score
 from posttrain.api.train import train_model
 
-__all__ = ["Samples", "load_model", "sample", "train_model", "train_online"]
+__all__ = [
+    "Evaluation",
+    "Samples",
+    "evaluate_model",
+    "load_model",
+    "load_reward_model",
+    "reward_model",
+    "sample",
+    "score",
+    "train_model",
+    "train_online",
+]

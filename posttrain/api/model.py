@@ -140,6 +140,15 @@ def check_room(
         raise ParamsError(what=error.what, where=where, fix=error.fix) from error
 
 
+def check_rows(text: ChatText, lengths: Sequence[int], argument: str) -> None:
+    """Refuse rows that are longer than the model's context."""
+    longest = max(lengths, default=0)
+    if text.context is not None and longest > text.context:
+        place = lengths.index(longest)
+        what = f"{longest} tokens are longer than the model's context of {text.context}"
+        raise DataError(what=what, where=f"{argument}[{place}]", fix="Shorten it or leave it out")
+
+
 def own_model(model: Any) -> Any:
     """Return the model itself, where it is given in peft's wrapper: its layers keep their adapters."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -163,7 +172,7 @@ def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str
 
 def text_of(model: Any, tokenizer: Any, today: str = DATE, variables: Mapping[str, Any] | None = None) -> ChatText:
     """Return the tokenizer with the chat template and the stop tokens of the model."""
-    ends = getattr(model.generation_config, "eos_token_id", None)
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
     return ChatText(tokenizer, "tokenizer", ends, today, context=context_of(model.config), variables=variables)
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from posttrain.algorithms.padded import entry
+from posttrain.api.given import prompts_given, terms_given
 from posttrain.api.model import Messages, check_room, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
-from posttrain.data.columns import with_ids
-from posttrain.data.layouts import convert, table_of
-from posttrain.data.shown import short_repr
-from posttrain.data.turns import RowError
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import scorer_of
 from posttrain.models.master_weights import computing, placed
@@ -27,15 +21,12 @@ from posttrain.online.config import CONFIGS, OnlineConfig
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, rewards_of, training_run
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.catalog import learned, term
-from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward
+from posttrain.rewards.catalog import learned
 from posttrain.rewards.scorable import scorable_prompts
-from posttrain.rewards.worker import concurrently, finished
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import Sampler, encode_prompts, prompts_of
+from posttrain.sampling.sampler import Sampler
 from posttrain.settings.params import check
-from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
 from posttrain.train.callback import NoWatch
 from posttrain.train.model_set import ModelSet
@@ -93,7 +84,7 @@ def train_online(
     given, model = model, own_model(model)
     params = _params(algorithm, reward, settings, seed).model_copy(update={"device": device_of(model)})
     text, runtime = text_of(model, tokenizer, params.date, params.template), params.runtime()
-    asked = scorable_prompts(params.terms, _prompts(text, prompts), "prompts")
+    asked = scorable_prompts(params.terms, prompts_given(text, prompts), "prompts")
     rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
     check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
     start = frozen_of(model, reference, moves=bool(params.renew_reference)) if "ref_logp" in needs else reference
@@ -157,7 +148,7 @@ def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, see
     if fixed := next((key for key in [*given, *inner] if key in FIXED), None):
         raise ParamsError(what="this setting belongs to a pipeline", where=f"settings.{fixed}", fix=FIXED[fixed])
     found = entry(CONFIGS, algorithm, "algorithm")
-    own: dict[str, Any] = {"algorithm": algorithm, "reward": _terms(reward), "seed": seed, **given}
+    own: dict[str, Any] = {"algorithm": algorithm, "reward": terms_given(reward), "seed": seed, **given}
     params: OnlineConfig = check(found.model, found.row.merged(own), where="settings", file="arguments")
     if named := learned(params.terms):
         what = f"the reward '{next(iter(named))}' is the score of a reward model, which a call does not take"
@@ -166,69 +157,3 @@ def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, see
         what, fix = "ptx learns pretraining text, which a call does not take", "Use a pipeline (docs/algorithms.md)"
         raise ParamsError(what=what, where="settings.ptx", fix=fix)
     return params
-
-
-def _terms(reward: Any) -> dict[str, WeightedReward]:
-    """Return one reward, or a mapping of several, with their weights."""
-    if isinstance(reward, Mapping):
-        return {str(name): _term(str(name), value) for name, value in reward.items()}
-    name = getattr(reward, "__name__", "reward")
-    if name == "<lambda>":
-        fix = 'Give it one: reward={"short": lambda rollouts: ...}'
-        raise ParamsError(what="a lambda has no name for its metrics", where="reward", fix=fix)
-    return {name: _term("reward", reward)}
-
-
-def _term(name: str, value: Any) -> WeightedReward:
-    function, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1.0)
-    if isinstance(function, Reward):
-        options = check(function.options, {}, where=f"reward.{name}", file="arguments")
-        return WeightedReward(reward=_in_this_process(function), weight=weight, options=options)
-    if callable(function):
-        reward: Reward[Any] = Reward(lambda options, context: lambda rollouts: finished(function(rollouts)))  # noqa: ARG005
-        return WeightedReward(reward=reward, weight=weight)
-    try:
-        return term(name, value)
-    except ValueError as error:
-        fix = "Give a function of rollouts, or the settings of a reward of posttrain (docs/rewards.md)"
-        raise ParamsError(what=str(error), where="reward", fix=fix) from error
-
-
-def _in_this_process(reward: Reward[Any]) -> Reward[Any]:
-    """Return a reward that needs no worker processes, which could not import it."""
-    each = reward.each
-    if each is None or not inspect.iscoroutinefunction(each):
-        return replace(reward, isolated=False)
-    limits = WeightedReward(reward=reward)
-
-    def score_fn(options: Any, context: Context) -> ScoreFn:  # noqa: ARG001
-        return lambda rollouts: concurrently(each, rollouts, options, limits.timeout, limits.concurrency)
-
-    return replace(reward, isolated=False, score_fn=score_fn)
-
-
-def _task(row: Mapping[str, Any]) -> str:
-    """Return the task that a row names, whose rewards and replies it wants; "" without one."""
-    task = row.get("task") or ""
-    if not isinstance(task, str):
-        raise RowError(f"'task' is {short_repr(task)}; give the name of a task")
-    load_task(task)
-    return task
-
-
-def _prompts(text: ChatText, given: Sequence[str | Messages | Mapping[str, Any]]) -> list[Prompt]:
-    """Return the prompts with their tokens; a row is read as a row of a file is."""
-    if isinstance(given, str):
-        raise DataError(what="this is one string, not a list", where="prompts", fix=f"Write [{short_repr(given)}]")
-    if not given:
-        raise DataError(what="there are no prompts", where="prompts", fix="Give at least one")
-    rows = []
-    for number, asked in enumerate(given):
-        row = asked if isinstance(asked, Mapping) else {"prompt": asked}
-        try:
-            rows.append({**convert(row, "prompts"), "task": _task(row)})
-        except RowError as error:
-            fix = "help(posttrain.train_online) lists the columns"
-            raise DataError(what=str(error), where=f"prompts[{number}]", fix=fix) from error
-    table = with_ids(table_of(rows, "prompts").with_columns(split=pl.lit("train")), "prompts")
-    return encode_prompts(text, prompts_of(table.iter_rows(named=True)))

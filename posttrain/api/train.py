@@ -14,6 +14,7 @@ from posttrain.algorithms.padded import settings_of
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.model import Messages, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
@@ -21,6 +22,7 @@ from posttrain.data.layouts import convert
 from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
+from posttrain.models.files.loading import is_scorer
 from posttrain.models.master_weights import computing
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.rollout import TokenRow
@@ -64,9 +66,10 @@ def train_model(
 ) -> list[dict[str, float]]:
     """Train the model in place on rows in memory; returns the metrics of each step. Of a peft model: its adapters.
 
-    algorithm: sft, or a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md), with `settings` of it. rows of
-    sft: `messages`, or `prompt` and `completion`; of pairs: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`,
-    `completion`, `label`. A turn is a string or a list of messages.
+    algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (of a model that
+    `reward_model` made), with `settings` of it. rows of sft: `messages`, or `prompt` and `completion`; of pairs and of
+    reward: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`, `completion`, `label`. A turn is a string or a
+    list of messages.
 
     reference: the frozen model that preference algorithms compare with; by default a copy of the model as it is.
     optimizer: e.g. `{"lr": 1e-5}` (docs: `posttrain params sft`). micro_tokens: most tokens in one forward pass.
@@ -78,6 +81,9 @@ def train_model(
     """
     given, model = model, own_model(model)
     objective: Objective = _objective(algorithm, settings)
+    if isinstance(objective, RewardObjective) != is_scorer(model):
+        what = f"{algorithm} trains a {'reward' if algorithm == 'reward' else 'language'} model, not this one"
+        raise ParamsError(what=what, where="model", fix="posttrain.reward_model(model) makes a reward model of a copy")
     values = {"seed": seed, "optimizer": dict(optimizer or {}), "micro_tokens": micro_tokens}
     values |= {"checkpoint_every": checkpoint_every, "device": device_of(model)}
     if isinstance(objective, LikelihoodObjective):
@@ -124,10 +130,18 @@ class HeldoutLoss(NoWatch):
 
 def _rate_kind(objective: Objective) -> RateKind:
     """Return what decides the default learning rate."""
+    if isinstance(objective, RewardObjective):
+        return "reward"
     return "sft" if isinstance(objective, LikelihoodObjective) else "preference"
 
 
 def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:
+    if algorithm == "reward":
+        config = check(RewardConfig, dict(settings or {}), where="reward", file="settings")
+        if config.compare == "ranks":
+            what, fix = "a call compares the answers of a row", "Give pairs, or use a pipeline (docs/algorithms.md)"
+            raise ParamsError(what=what, where="settings.compare", fix=fix)
+        return RewardObjective(config)
     if algorithm == "sft":
         return LikelihoodObjective(check(LikelihoodConfig, dict(settings or {}), where="sft", file="settings"))
     if algorithm not in PREFERENCE_ROWS and (algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS):
@@ -183,10 +197,13 @@ def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Obje
 
 def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Example:
     """Return a row as training has it; it is read as a row of a file is."""
-    if isinstance(objective, PreferenceObjective) and objective.knobs.paired:
+    if _is_paired(objective):
         read = convert(row, "pairs")
-        return Example([_answer(text, read, "chosen"), _answer(text, read, "rejected")], {"side": [1.0, -1.0]})
-    if isinstance(objective, PreferenceObjective):
+        columns = {"side": [1.0, -1.0]}
+        if "margin" in objective.needs:
+            columns["margin"] = [float(read.get("margin") or 0.0)] * 2
+        return Example([_answer(text, read, "chosen"), _answer(text, read, "rejected")], columns)
+    if isinstance(objective, PreferenceObjective | RewardObjective):
         read = convert(row, "feedback")
         return Example([_answer(text, read, "completion")], {"label": [1.0 if read["label"] else -1.0]})
     read = convert(row, "chat")
@@ -194,6 +211,13 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Ex
         raise RowError("it does not end with a turn of the assistant, which is what is trained")
     whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
     return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
+
+
+def _is_paired(objective: Objective) -> bool:
+    """Return whether a row has two answers."""
+    if isinstance(objective, RewardObjective):
+        return objective.knobs.compare == "pairs"
+    return isinstance(objective, PreferenceObjective) and objective.knobs.paired
 
 
 def _answer(text: ChatText, read: Mapping[str, Any], column: str) -> TokenRow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,7 @@ from posttrain.errors import DataError
 from posttrain.evaluate.intervals import FAILED_COUNT, best_of_k, failures_note, part_figures, prompt_figures, sizes
 from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
-from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
-from posttrain.models.master_weights import frozen_on
 from posttrain.rewards.reward import weights
 from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.score import RewardSum
@@ -160,18 +157,17 @@ def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) ->
 @phase("reference")
 @torch.no_grad()
 def kl_to_reference(
-    model: Any, reference: Path, rows: Sequence[tuple[TokenRow, TokenRow]], temperature: float, runtime: Runtime
+    model: Any, reference: Any, rows: Sequence[tuple[TokenRow, TokenRow]], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
     """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3.
 
     rows: of each sample what the policy reads, and what the reference reads, which differ by `context` alone.
     """
-    reference_model = frozen_on(load_policy(reference), runtime)
     k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     for micro_batch in micro_batches([len(row) for row, _ in rows], list(range(len(rows))), 16_384):
         packed, plain = (pack(part).to(runtime.device) for part in zip(*(rows[i] for i in micro_batch), strict=True))
         policy_logp, _ = score_tokens(model, packed, temperature)
-        reference_logp, _ = score_tokens(reference_model, plain, temperature)
+        reference_logp, _ = score_tokens(reference, plain, temperature)
         log_ratio = (reference_logp - policy_logp).double()
         k1, k3 = k1 - log_ratio.sum(), k3 + (log_ratio.expm1() - log_ratio).sum()
     return {"kl_k1": float(k1) / len(rows), "kl_k3": float(k3) / len(rows)}

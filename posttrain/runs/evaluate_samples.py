@@ -82,7 +82,8 @@ def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> No
     elif reference is not None and _comparable(text, reference, name):
         few = params.kl_samples or params.samples
         rows = [(seen.row, alone.row) for seen, alone in zip(drawn[0], sampled, strict=True) if seen.sample < few]
-        metrics |= kl_to_reference(model, reference, rows, params.sampling.temperature, runtime)
+        frozen = frozen_on(load_policy(reference), runtime)
+        metrics |= kl_to_reference(model, frozen, rows, params.sampling.temperature, runtime)
     write_results(label, [(sampled, False), (greedy, True)], metrics, params, reward)
 
 
