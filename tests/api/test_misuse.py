@@ -12,13 +12,12 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import posttrain
 from posttrain.errors import DataError, ParamsError
-from posttrain.runs.online import ONLINE
+from posttrain.online.config import CONFIGS
 from posttrain.settings.params import check
 from posttrain.train.optimizer import OptimizerParams
 from tests.models.tiny import tiny_folder
 
 ROWS = [{"prompt": "a", "completion": "b"}]
-INPUTS = {"start": "sft/main", "data": "a/prompts", "corpus": "none", "reward_model": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +41,9 @@ def test_an_algorithm_that_samples_is_not_taken_for_a_typing_error(model: tuple[
 
 
 def said(over: dict[str, Any]) -> str:
-    run = ONLINE["grpo"]
+    run = CONFIGS["grpo"]
     with pytest.raises(ParamsError) as caught:
-        check(run.model, run.row.merged({"algorithm": "grpo", **INPUTS, **over}), where="online.runs.a")
+        check(run.model, run.row.merged({"algorithm": "grpo", **over}), where="online.runs.a")
     return str(caught.value)
 
 
@@ -64,11 +63,6 @@ def test_a_key_of_another_library_is_answered_with_ours(theirs: str, ours: str) 
 
 def test_a_key_of_another_library_inside_a_group_is_answered_with_its_neighbour() -> None:
     assert "optimizer.learning_rate: unknown key. It is 'lr' here" in said({"optimizer": {"learning_rate": 1e-5}})
-
-
-def test_an_input_that_is_null_is_answered_with_what_to_write() -> None:
-    assert "reward_model = None: expected the reward model" in said({"reward_model": None})
-    assert "or none" in said({"reward_model": None})
 
 
 def test_a_number_as_yaml_1_1_reads_it_is_a_number() -> None:

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 import posttrain
+from posttrain.data.parquet import decode
 from posttrain.errors import ParamsError, PosttrainError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.rewards import Params, Rollout, Score, rule
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT
@@ -244,7 +244,7 @@ def test_the_output_has_the_model_its_rollouts_and_metrics(folder: Path, tmp_pat
     assert again == history and same(model, plain)
     saved, _ = posttrain.load_model(tmp_path / "run/model")
     assert same(saved, plain)
-    table = read_table(tmp_path / "run/rollouts/part-00000.parquet", "training_rollouts")
+    table = decode(tmp_path / "run/rollouts/part-00000.parquet")
     assert table.height == 3 * 4 * 4 and set(table["completion"].is_null()) == {False}
     assert pl.read_csv(tmp_path / "run/metrics.csv").height == 6
     same_again, rows = trained(folder, output=tmp_path / "run")
@@ -268,7 +268,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, tmp_path: Path) ->
     steps: list[int] = []
     model, resumed = trained(folder, settings=settings, output=tmp_path, on_step=lambda step, _: steps.append(step))
     assert steps == [2, 3, 4, 5] and resumed == history and same(model, whole)
-    table = read_table(tmp_path / "rollouts/part-00000.parquet", "training_rollouts")
+    table = decode(tmp_path / "rollouts/part-00000.parquet")
     assert table.height == 3 * 4 * 4 and table["step"].null_count() == 0
 
 

@@ -39,8 +39,12 @@ def accuracy(model: Any, tokenizer: Any) -> float:
     return sum(text.strip() == answer for text, answer in zip(texts, ANSWERS, strict=True)) / len(ANSWERS)
 
 
+def is_right(rollouts: Sequence[Any]) -> list[float]:
+    return [float(one.text.strip() == one.prompt.answer) for one in rollouts]
+
+
 @pytest.mark.timeout(600)
-def test_sft_then_dpo_then_a_saved_model(model_and_tokenizer: tuple[Any, Any], tmp_path: Path) -> None:
+def test_sft_dpo_a_reward_model_an_evaluation_and_a_saved_model(model_and_tokenizer: tuple[Any, Any], tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model, tokenizer = model_and_tokenizer
@@ -56,6 +60,16 @@ def test_sft_then_dpo_then_a_saved_model(model_and_tokenizer: tuple[Any, Any], t
     assert log[-1]["loss"] < log[0]["loss"]
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
+    scorer = posttrain.reward_model(model)
+    posttrain.train_model(scorer, tokenizer, pairs, "reward", epochs=20, batch_size=9, optimizer={"lr": 3e-3})
+    right, wrong = (
+        posttrain.score(scorer, tokenizer, [{"prompt": pair["prompt"], "completion": pair[side]} for pair in pairs])
+        for side in ("chosen", "rejected")
+    )
+    assert sum(a > b for a, b in zip(right, wrong, strict=True)) >= 7
+    rows = [{"prompt": user(p), "answer": a} for p, a in zip(PROMPTS, ANSWERS, strict=True)]
+    found = posttrain.evaluate_model(model, tokenizer, rows, is_right, samples=4, max_tokens=6)
+    assert found.metrics["greedy"] == pytest.approx(accuracy(model, tokenizer))
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
     again, _ = posttrain.load_model(tmp_path)

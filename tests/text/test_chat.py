@@ -18,7 +18,6 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.files import read_finite_json
 from posttrain.measure.record import record_path, write_record
 from posttrain.models.files.store import load_tokenizer
-from posttrain.params.params_file import load
 from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, ChatText, TemplateDate
 from posttrain.text.templates import PROCESS, RenderError, RenderRequest, Template
@@ -232,6 +231,8 @@ class Dated(Params):
     ],
 )
 def test_a_date_is_iso_text(tmp_path: Path, written: str, reason: str) -> None:
+    from posttrain.params.params_file import load
+
     file = tmp_path / "params.yaml"
     file.write_text(f"sft: {{runs: {{main: {{date: {written}}}}}}}")
     with pytest.raises(ParamsError, match=reason):
