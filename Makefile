@@ -49,7 +49,7 @@ $(READY): pyproject.toml constraints.txt
 
 # What `dvc plots show` fills: made here, with its scripts inside, so that it opens without a network.
 $(PAGE): $(READY)
-	$(BIN)/python -m posttrain.report.plots_page
+	$(BIN)/python -m posttrain.pipeline.report.plots_page
 
 run: env ## run the whole pipeline and print its results; one failed run does not stop the others
 	@$(BIN)/python -m posttrain check

@@ -25,7 +25,7 @@ from benchmarks.data.__main__ import PARAMS, STEPS
 from benchmarks.data.sides import write_inputs
 from benchmarks.machine import machine, versions
 from benchmarks.overhead.pipelines import finished, locked
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.workspace import environment
 
 PAGE: Final = ROOT / "docs" / "reports" / "growth.md"

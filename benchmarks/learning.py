@@ -71,7 +71,7 @@ def instruct(place: Path) -> None:
     import polars as pl
 
     from posttrain.data.columns import with_ids
-    from posttrain.tables.store import write_table
+    from posttrain.pipeline.tables.store import write_table
     from stages import sft
 
     os.environ["DVC_ROOT"] = str(place / "worker0")

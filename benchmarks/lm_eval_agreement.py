@@ -24,8 +24,8 @@ from benchmarks import ROOT
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_tokens
+from posttrain.pipeline.tables.store import read_table
 from posttrain.rollout import TokenRow
-from posttrain.tables.store import read_table
 from posttrain.text.packing import pack
 from tests.workspace import dvc, make_workspace
 

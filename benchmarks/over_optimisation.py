@@ -21,7 +21,7 @@ from benchmarks.learning import prepare, train_and_evaluate, write_params
 from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
 from docs.make.over_optimisation import draw, page
-from posttrain.compare.statistics import ALPHA, difference
+from posttrain.pipeline.compare.statistics import ALPHA, difference
 from posttrain.settings.plain import merge
 
 RESULTS = ROOT / "benchmarks" / "results" / "over-optimisation.json"

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from posttrain.commands.plan.memory_estimate import demand_of
 from posttrain.measure.text_table import text_table
-from posttrain.params.params_file import read
+from posttrain.pipeline.commands.plan.memory_estimate import demand_of
+from posttrain.pipeline.params.params_file import read
 from tests.workspace import ROOT, environment, make_workspace
 
 SHAPES: dict[str, dict[str, Any]] = {

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from benchmarks.machine import machine
 from docs.make.readme import draw, read_summary
-from posttrain.compare.evaluated import EvaluatedPolicy, scores
-from posttrain.compare.selection import select
-from posttrain.compare.statistics import ALPHA, difference
 from posttrain.errors import DataError
 from posttrain.files import write_text
 from posttrain.measure.timings import FOLDER, read_timings
-from posttrain.params.params_file import at, read
-from posttrain.params.stage_table import Settings, model_runs, policies
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.pipeline.compare.selection import select
+from posttrain.pipeline.compare.statistics import ALPHA, difference
+from posttrain.pipeline.params.params_file import at, read
+from posttrain.pipeline.params.stage_table import Settings, model_runs, policies
 
 THREADS = 2
 PAGES, FIGURE = (Path("README.md"), Path("docs/reports/real.md")), Path("docs/reports/real.svg")

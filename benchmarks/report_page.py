@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from posttrain.report.build import PAGE, build_report
+from posttrain.pipeline.report.build import PAGE, build_report
 from tests.report import workspace
 from tests.report.browser import Page, started
 

@@ -23,7 +23,7 @@ from benchmarks import ROOT
 from benchmarks.learning import prepare, train_and_evaluate
 from benchmarks.learning_trials import scores_per_prompt
 from benchmarks.machine import machine
-from posttrain.compare.statistics import ALPHA, difference
+from posttrain.pipeline.compare.statistics import ALPHA, difference
 
 PAGE = ROOT / "docs" / "reports" / "reward-faults.md"
 SEEDS = (1, 2, 3)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.machine import machine
-from posttrain.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.train import randomness
 from posttrain.train.loop import train
 from stages import online

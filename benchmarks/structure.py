@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import ROOT
-from posttrain.commands.line import DOES
+from posttrain.pipeline.commands.line import DOES
 from tests.architecture.sources import home, modules, own_imports
 
 APART = ("posttrain.answers", "posttrain.sandbox")

@@ -18,10 +18,10 @@ from posttrain.errors import PipelineError
 from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
-from posttrain.params.yaml_files import read_yaml
-from posttrain.report.heading import PAGE_SO_FAR
-from posttrain.report.markup import NOT_MEASURED
-from posttrain.report.plots_page import vegalite_5
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.report.heading import PAGE_SO_FAR
+from posttrain.pipeline.report.markup import NOT_MEASURED
+from posttrain.pipeline.report.plots_page import vegalite_5
 
 MAX_PLOTS = 12
 

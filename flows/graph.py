@@ -18,13 +18,13 @@ from pydantic import Field
 from posttrain.errors import PipelineError, PosttrainError, from_system, shortened
 from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.terminal import escaped
-from posttrain.params.stage_table import STAGES
-from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.code_manifest import CODE
-from posttrain.pipeline.dvc_index import readable_index
-from posttrain.pipeline.repair_dvc import repair_lock
-from posttrain.pipeline.status import read_once, refresh_code
-from posttrain.pipeline.verify import repair
+from posttrain.pipeline.lock.code_manifest import CODE
+from posttrain.pipeline.lock.dvc_index import readable_index
+from posttrain.pipeline.lock.repair_dvc import repair_lock
+from posttrain.pipeline.lock.status import read_once, refresh_code
+from posttrain.pipeline.lock.verify import repair
+from posttrain.pipeline.params.stage_table import STAGES
+from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.settings.params import Params, check, did_you_mean
 
 ROOT_FILE = "dvc.yaml"
@@ -131,7 +131,7 @@ def read_when_free(root: Path, targets: Sequence[str]) -> list[Stage]:
             notes = _repair_and_check(root)
             stages = read(root, targets)
             if is_posttrain_pipeline(root) and any(stage.reasons for stage in stages):
-                from posttrain.checks.check_models import check_models  # imports torch: seconds
+                from posttrain.pipeline.checks.check_models import check_models  # imports torch: seconds
 
                 notes = "\n".join(filter(None, [notes, check_models()]))
             _print_note(notes)
@@ -152,7 +152,7 @@ def _repair_and_check(root: Path) -> str:
     _print_note(repair_lock(root))
     notes = ""
     if is_posttrain_pipeline(root):
-        from posttrain.checks.params_schema import check_params
+        from posttrain.pipeline.checks.params_schema import check_params
 
         _, _, notes = check_params().partition("\n")
     _print_note(repair(root))

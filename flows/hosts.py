@@ -23,13 +23,13 @@ from flows.graph import Stage
 from flows.orphan_guard import OrphanGuard
 from flows.sweep_config import check_committed
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.lineage.kept_inputs import require_kept
-from posttrain.lineage.user_text import push_notes
 from posttrain.measure.terminal import escaped
-from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.git import git
-from posttrain.pipeline.lock_check import check_and_sync
-from posttrain.workspace import PARAMS_FILE
+from posttrain.pipeline.lineage.kept_inputs import require_kept
+from posttrain.pipeline.lineage.user_text import push_notes
+from posttrain.pipeline.lock.git import git
+from posttrain.pipeline.lock.lock_check import check_and_sync
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
 
 FLOW = "stage"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)

@@ -11,8 +11,8 @@ from prefect.runtime import flow_run
 
 from posttrain.errors import PosttrainError
 from posttrain.measure.masking import masked
-from posttrain.pipeline.git import git_or_none
-from posttrain.report.heading import changes
+from posttrain.pipeline.lock.git import git_or_none
+from posttrain.pipeline.report.heading import changes
 
 MOST_CHANGES = 3
 LONGEST = 150

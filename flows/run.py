@@ -37,8 +37,8 @@ from flows.hosts import Workers
 from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from posttrain.errors import PosttrainError
 from posttrain.measure.stage_log import log_path
-from posttrain.pipeline.lock_check import check_and_sync
-from posttrain.workspace import failure_path
+from posttrain.pipeline.lock.lock_check import check_and_sync
+from posttrain.pipeline.workspace import failure_path
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0

@@ -30,18 +30,18 @@ from flows.sweep_config import (
 )
 from flows.sweep_start import Start
 from flows.sweep_targets import closure, is_named, missing_evaluations
-from posttrain.compare.experiments import TIMES, experiments
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
-from posttrain.lineage.kept_inputs import require_kept
 from posttrain.locks import hold
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
-from posttrain.params.params_file import read
-from posttrain.params.seeds import SEED
-from posttrain.params.stage_table import evaluated
-from posttrain.pipeline.git import git, git_or_none
+from posttrain.pipeline.compare.experiments import TIMES, experiments
+from posttrain.pipeline.lineage.kept_inputs import require_kept
+from posttrain.pipeline.lock.git import git, git_or_none
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.seeds import SEED
+from posttrain.pipeline.params.stage_table import evaluated
+from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import check
-from posttrain.workspace import PARAMS_FILE
 
 FOLDER = Path("sweeps")
 MAX_JOBS = 4

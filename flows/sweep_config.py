@@ -22,16 +22,16 @@ from pydantic import Field, model_validator
 from flows.graph import is_posttrain_pipeline
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.isolation.library import library_command, library_environment
-from posttrain.params.params_file import GROUPS, read
-from posttrain.params.seeds import SEED
-from posttrain.params.stage_table import group_of
-from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.digests import read_lock
-from posttrain.pipeline.git import git
+from posttrain.pipeline.lock.digests import read_lock
+from posttrain.pipeline.lock.git import git
+from posttrain.pipeline.params.params_file import GROUPS, read
+from posttrain.pipeline.params.seeds import SEED
+from posttrain.pipeline.params.stage_table import group_of
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import Params, check, did_you_mean
 from posttrain.settings.plain import merge
 from posttrain.settings.user_code import CUSTOM
-from posttrain.workspace import PARAMS_FILE
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -142,7 +142,7 @@ def check_trials(trials: Sequence[Trial]) -> None:
 
 def check_trials_here(trials: Sequence[Trial]) -> None:
     """Check the whole params.yaml of every trial in this process."""
-    from posttrain.checks.params_schema import check_params
+    from posttrain.pipeline.checks.params_schema import check_params
 
     root = Path.cwd()
     if not is_posttrain_pipeline(root):

@@ -28,9 +28,9 @@ from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from flows.run import filter_repeated_failures, watch_for_cancellation
 from flows.sweep_config import Trial
 from flows.sweep_start import Start
-from posttrain.compare.experiments import TIMES
 from posttrain.files import write_json
-from posttrain.workspace import ROOT_VARIABLE
+from posttrain.pipeline.compare.experiments import TIMES
+from posttrain.pipeline.workspace import ROOT_VARIABLE
 
 _MESSAGE_LINES = 12
 _SHARED = "with the same inputs. Wait until it has ended"

@@ -16,15 +16,15 @@ from typing import Any
 from flows.sweep_config import nested
 from posttrain.errors import PipelineError
 from posttrain.files import write_text
-from posttrain.lineage.kept_inputs import is_in_cache
-from posttrain.lineage.user_text import cache_folder
-from posttrain.pipeline.digests import LOCK
-from posttrain.pipeline.git import git
-from posttrain.pipeline.lock_file import write_entries
-from posttrain.pipeline.lock_shape import lock_stages
-from posttrain.pipeline.repair_dvc import COPIES
+from posttrain.pipeline.lineage.kept_inputs import is_in_cache
+from posttrain.pipeline.lineage.user_text import cache_folder
+from posttrain.pipeline.lock.digests import LOCK
+from posttrain.pipeline.lock.git import git
+from posttrain.pipeline.lock.lock_file import write_entries
+from posttrain.pipeline.lock.lock_shape import lock_stages
+from posttrain.pipeline.lock.repair_dvc import COPIES
+from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.plain import merge
-from posttrain.workspace import PARAMS_FILE
 
 _PLAIN = re.compile(r"[\w./ -]*")
 _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "-c", "gc.auto=0")

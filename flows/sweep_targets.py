@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from flows.graph import Stage
-from posttrain.params.seeds import SEED
-from posttrain.params.stage_table import STAGES, evaluated, model_runs, stage_of
+from posttrain.pipeline.params.seeds import SEED
+from posttrain.pipeline.params.stage_table import STAGES, evaluated, model_runs, stage_of
 
 
 def closure(stages: Sequence[Stage], targets: Collection[str]) -> list[Stage]:

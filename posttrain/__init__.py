@@ -16,6 +16,7 @@ __all__ = [
     "Samples",
     "__version__",
     "evaluate_model",
+    "fix_numerics",
     "load_model",
     "load_reward_model",
     "losses",
@@ -34,6 +35,8 @@ def __getattr__(name: str) -> Any:
 
     if name == "__version__":
         return version(__name__)
+    if name == "fix_numerics":
+        return import_module(f"{__name__}.numerics").fix_numerics
     if name == "losses":
         return import_module(f"{__name__}.losses")
     if name in __all__:

@@ -10,5 +10,6 @@ from posttrain.api import sample as sample
 from posttrain.api import score as score
 from posttrain.api import train_model as train_model
 from posttrain.api import train_online as train_online
+from posttrain.numerics import fix_numerics as fix_numerics
 
 __version__: str

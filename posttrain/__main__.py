@@ -7,8 +7,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import posttrain.params  # noqa: F401  tells the library which variables are secret
-from posttrain.commands import line
 from posttrain.errors import (
     FREE_MEMORY,
     ParamsError,
@@ -22,6 +20,7 @@ from posttrain.extras import package_error
 from posttrain.measure.masking import masked
 from posttrain.measure.terminal import Coded, escaped, escaped_json, make_streams_safe
 from posttrain.measure.text_table import folded
+from posttrain.pipeline.commands import line
 
 
 def script() -> int:
@@ -39,7 +38,7 @@ def main() -> int:
     try:
         arguments = line.parse(sys.argv[1:])
         if Path(".dvc/config.local").is_file():
-            from posttrain.pipeline.repair_dvc import follow_move
+            from posttrain.pipeline.lock.repair_dvc import follow_move
 
             follow_move(Path.cwd())
         _show(line.run(arguments), is_json=arguments.json)
@@ -96,7 +95,7 @@ def _params_error_behind(error: PosttrainError) -> PosttrainError:
     """Return the mistake in params.yaml because of which DVC could not read the pipeline, if any; else the error."""
     cause = type(error.__cause__)
     if cause.__module__.startswith("dvc.") and cause.__module__ != "dvc.lock":  # a busy DVC is not the file's fault
-        from posttrain.checks.params_schema import check_params
+        from posttrain.pipeline.checks.params_schema import check_params
 
         try:
             check_params()

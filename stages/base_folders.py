@@ -5,10 +5,10 @@ from __future__ import annotations
 from posttrain.errors import ParamsError
 from posttrain.files import write_json
 from posttrain.models.files.import_model import fetch_model
-from posttrain.params.params_file import load
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.base import FolderRun
-from posttrain.workspace import PARAMS_FILE, any_outside, metrics_path, model_path
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.base import FolderRun
+from posttrain.pipeline.workspace import PARAMS_FILE, any_outside, metrics_path, model_path
 
 
 def main(run: str) -> None:

@@ -10,12 +10,13 @@ from posttrain.measure.phases import phase
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_tokenizer, new_model
 from posttrain.models.scratch import scratch_config
-from posttrain.params.params_file import load
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.base import ScratchRun
-from posttrain.runs.likelihood import save_likelihood
-from posttrain.runs.training import run_training
-from posttrain.tables.store import read_table
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.base import ScratchRun
+from posttrain.pipeline.runs.likelihood import save_likelihood
+from posttrain.pipeline.runs.training import run_training
+from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.workspace import table_path
 from posttrain.text.bpe import train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import StepSource
@@ -24,7 +25,6 @@ from posttrain.train.heldout import rows_of
 from posttrain.train.loop import TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import windows
-from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:

@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from posttrain.errors import PosttrainError
-from posttrain.pipeline.check_inputs import check_input_names
-from posttrain.pipeline.code_manifest import write_code
+from posttrain.pipeline.lock.check_inputs import check_input_names
+from posttrain.pipeline.lock.code_manifest import write_code
 
 
 def main() -> int:

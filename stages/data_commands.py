@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.data.columns import Tables
-from posttrain.params.params_file import load
-from posttrain.params.slots import model_of, table_of
-from posttrain.processes.own_command import written_by
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import model_of, table_of
+from posttrain.pipeline.processes.own_command import written_by
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.external import CommandRun
+from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.tables.sources import load_tables
 from posttrain.rewards.unread_answers import answer_notes
-from posttrain.runs.external import CommandRun
-from posttrain.tables.prepare import prepare
-from posttrain.tables.sources import load_tables
 
 
 def main(run: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.tables.sources import file_tables
 from posttrain.rewards.unread_answers import answer_notes
-from posttrain.tables.prepare import prepare
-from posttrain.tables.sources import file_tables
 
 
 def main(run: str) -> None:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from posttrain.data.columns import TOOL_USE, Kind, canonical
 from posttrain.errors import DataError
-from posttrain.params.params_file import load
-from posttrain.params.slots import model_of
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import model_of
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.scored_filter import ANSWER, ScoredFilterRun, answered
+from posttrain.pipeline.tables.filters import filtered
+from posttrain.pipeline.tables.store import write_tables
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.unread_answers import answer_notes
-from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.runs.scored_filter import ANSWER, ScoredFilterRun
 from posttrain.settings.plain import NONE
-from posttrain.tables.filters import filtered
-from posttrain.tables.store import write_tables
-from posttrain.text.chat_template import row_variables
 
 
 def main(run: str) -> None:
@@ -72,14 +68,6 @@ def _with_tools(table: pl.DataFrame) -> int:
     """Return the number of rows with more than texts of turns."""
     used = [pl.col(name).is_not_null() for name in TOOL_USE if name in table.columns]
     return table.filter(pl.any_horizontal(used)).height if used else 0
-
-
-def answered(row: Mapping[str, Any], column: str) -> Rollout:
-    """Return a row of a table as rewards take it, without tokens."""
-    turns = [*row.get("prompt", ()), *row[column]]
-    before = max(place for place, turn in enumerate(turns) if turn["role"] == "assistant")
-    prompt = Prompt(row["id"], turns[:before], (), problem=row["problem"], variables=row_variables(row))
-    return Rollout(prompt, 0, TokenRow((), ()), (), turns[before]["content"], "stop", turns[before : before + 1])
 
 
 if __name__ == "__main__":

@@ -16,21 +16,21 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
-from posttrain.params.params_file import load
-from posttrain.params.slots import model_of, needed_model
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import model_of, needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.completion_cache import frozen_sampler
+from posttrain.pipeline.runs.samples import SamplesRun, sampled_tables
+from posttrain.pipeline.tables.store import check_disjoint, check_table, read_table, write_tables
+from posttrain.pipeline.workspace import metrics_path, table_path
 from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.unread_answers import answer_notes
-from posttrain.runs.completion_cache import frozen_sampler
-from posttrain.runs.samples import SamplesRun, sampled_tables
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
 from posttrain.sampling.step_labels import labelled_steps
-from posttrain.tables.store import check_disjoint, check_table, read_table, write_tables
-from posttrain.workspace import metrics_path, table_path
 
 
 def main(run: str) -> None:

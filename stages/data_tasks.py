@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.task_tables import task_tables
+from posttrain.pipeline.tables.prepare import prepare
 from posttrain.rewards.unread_answers import answer_notes
-from posttrain.runs.task_tables import task_tables
-from posttrain.tables.prepare import prepare
 
 
 def main(run: str) -> None:

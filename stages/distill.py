@@ -13,19 +13,19 @@ from posttrain.models.files.text import context_of, load_text
 from posttrain.models.master_weights import frozen_on
 from posttrain.online.run import Loaded, section_of
 from posttrain.online.served_teacher import ServedTeacher
-from posttrain.params.named_runs import load_run
-from posttrain.params.slots import model_of, needed_model, table_of
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.params.named_runs import load_run
+from posttrain.pipeline.params.slots import model_of, needed_model, table_of
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.distill import DISTILL, TaughtParams, TaughtRun
+from posttrain.pipeline.runs.teacher_context import prompts_in_context
+from posttrain.pipeline.runs.training import share_run
+from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.workspace import PARAMS_FILE, table_path
 from posttrain.rewards.learned import models_of
 from posttrain.rewards.scorable import scorable_prompts
-from posttrain.runs.distill import DISTILL, TaughtParams, TaughtRun
-from posttrain.runs.teacher_context import prompts_in_context
-from posttrain.runs.training import share_run
 from posttrain.sampling.sampler import encode_prompts, prompts_of
-from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet, Teacher
-from posttrain.workspace import PARAMS_FILE, table_path
 from stages.online import train_on_samples
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from posttrain.errors import ParamsError
 from posttrain.evaluate.completions import hide_quotes
-from posttrain.params.params_file import load
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.evaluate_samples import evaluate
-from posttrain.runs.evaluation import EvaluateParams, load_policies
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.evaluate_samples import evaluate
+from posttrain.pipeline.runs.evaluation import EvaluateParams, load_policies
+from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
-from posttrain.workspace import PARAMS_FILE
 
 
 def main(label: str) -> None:

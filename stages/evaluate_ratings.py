@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from posttrain.files import write_json
 from posttrain.measure.record import note
-from posttrain.params.params_file import load
-from posttrain.processes.stage import run_named_stage
-from posttrain.report.ratings import rating_lines
-from posttrain.runs.evaluation import load_policies
-from posttrain.runs.ratings import RatingRun, figures, pairs_of, played
-from posttrain.tables.store import write_table
-from posttrain.workspace import metrics_path
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.report.ratings import rating_lines
+from posttrain.pipeline.runs.evaluation import load_policies
+from posttrain.pipeline.runs.ratings import RatingRun, figures, pairs_of, played
+from posttrain.pipeline.tables.store import write_table
+from posttrain.pipeline.workspace import metrics_path
 
 
 def main(run: str) -> None:

@@ -23,14 +23,14 @@ from posttrain.models.files.loading import is_scorer
 from posttrain.models.files.store import load_model, load_policy
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
-from posttrain.params.params_file import load
-from posttrain.params.slots import model_of, needed_model
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import model_of, needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.evaluate_samples import evaluate, write_results
+from posttrain.pipeline.runs.evaluation import EvaluateRun
+from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.workspace import table_path
 from posttrain.rewards.learned import RewardModel
-from posttrain.runs.evaluate_samples import evaluate, write_results
-from posttrain.runs.evaluation import EvaluateRun
-from posttrain.tables.store import read_table
-from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from posttrain.errors import DataError
 from posttrain.files import write_json, write_text
 from posttrain.models.files.import_model import fetch_model
-from posttrain.params.params_file import load
-from posttrain.params.slots import needed_model, table_of
-from posttrain.processes.own_command import written_by
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.external import ExternalRun
-from posttrain.tables.curve import Column, read_curve, write_curve
-from posttrain.workspace import metrics_path, model_path, plot_path
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import needed_model, table_of
+from posttrain.pipeline.processes.own_command import written_by
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.external import ExternalRun
+from posttrain.pipeline.tables.curve import Column, read_curve, write_curve
+from posttrain.pipeline.workspace import metrics_path, model_path, plot_path
 
 
 def main(run: str) -> None:

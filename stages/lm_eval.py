@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.files import rounded, write_json
-from posttrain.outside.lm_eval import LmEvalRun, measured
-from posttrain.params.params_file import load
-from posttrain.params.slots import needed_model
-from posttrain.processes.stage import run_named_stage
-from posttrain.tables.store import write_table
+from posttrain.pipeline.outside.lm_eval import LmEvalRun, measured
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.tables.store import write_table
 
 
 def main(name: str) -> None:

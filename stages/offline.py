@@ -8,15 +8,15 @@ from posttrain.files import rounded, write_json
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
-from posttrain.params.named_runs import load_run
-from posttrain.params.slots import needed_model
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts
-from posttrain.runs.stored_rollouts import StoredRollouts
-from posttrain.runs.training import run_training, share_run
+from posttrain.pipeline.params.named_runs import load_run
+from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts
+from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
+from posttrain.pipeline.runs.training import run_training, share_run
+from posttrain.pipeline.workspace import metrics_path, model_path, rollouts_path
 from posttrain.train.loop import TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
-from posttrain.workspace import metrics_path, model_path, rollouts_path
 
 SHOWN = ("reward", "length", "entropy", "loss")
 

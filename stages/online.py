@@ -11,22 +11,22 @@ from posttrain.models.files.store import save_model
 from posttrain.models.files.text import context_of, load_text
 from posttrain.online.collect import PolicyGroups
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
-from posttrain.params.named_runs import load_run
-from posttrain.params.params_file import at, read
-from posttrain.params.slots import needed_model
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.params.named_runs import load_run
+from posttrain.pipeline.params.params_file import at, read
+from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.heldout import heldout_prompts, heldout_watch
+from posttrain.pipeline.runs.online import ONLINE, OnlineParams, inputs_of, reward_model_of
+from posttrain.pipeline.runs.training import run_watched, share_run
+from posttrain.pipeline.tables.store import check_table, read_table
+from posttrain.pipeline.workspace import metrics_path, model_path, rollouts_path, table_path
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.scorable import refuse_unread, scorable_prompts, stored_unread
 from posttrain.rewards.usage import judge_totals
-from posttrain.runs.heldout import heldout_prompts, heldout_watch
-from posttrain.runs.online import ONLINE, OnlineParams, inputs_of, reward_model_of
-from posttrain.runs.training import run_watched, share_run
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
-from posttrain.tables.store import check_table, read_table
 from posttrain.train.model_set import ModelSet
-from posttrain.workspace import metrics_path, model_path, rollouts_path, table_path
 
 
 def main(run: str) -> None:

@@ -9,17 +9,17 @@ from posttrain.files import rounded, write_json
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
-from posttrain.params.named_runs import load_run
-from posttrain.params.slots import needed_model
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.preference import PREFERENCE, PreferenceRun, needed_kind, preference_source
-from posttrain.runs.training import run_watched, share_run
-from posttrain.tables.store import read_table
+from posttrain.pipeline.params.named_runs import load_run
+from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.preference import PREFERENCE, PreferenceRun, needed_kind, preference_source
+from posttrain.pipeline.runs.training import run_watched, share_run
+from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.workspace import PARAMS_FILE, metrics_path, model_path, table_path
 from posttrain.train.estimate import most_tokens
 from posttrain.train.loop import TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, feedback
-from posttrain.workspace import PARAMS_FILE, metrics_path, model_path, table_path
 
 
 def main(run: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from posttrain.processes.stage import run_stage
-from posttrain.report.build import PAGE, build_report
+from posttrain.pipeline.processes.stage import run_stage
+from posttrain.pipeline.report.build import PAGE, build_report
 
 
 def main() -> None:

@@ -16,12 +16,13 @@ from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.save_dtype import round_weights
 from posttrain.models.files.store import save_model
 from posttrain.models.files.text import load_text
-from posttrain.params.params_file import load
-from posttrain.params.slots import needed_model, table_of
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.reward import RewardRun
-from posttrain.runs.training import run_watched, share_run
-from posttrain.tables.store import read_table
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import needed_model, table_of
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.reward import RewardRun
+from posttrain.pipeline.runs.training import run_watched, share_run
+from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.workspace import metrics_path, model_path, table_path
 from posttrain.train.batch_sources import EpochSource, Example
 from posttrain.train.estimate import most_tokens
 from posttrain.train.heldout import answer_scores, rows_of
@@ -29,7 +30,6 @@ from posttrain.train.loop import TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
 from posttrain.train.tokenize_tables import feedback as judged_answers
-from posttrain.workspace import metrics_path, model_path, table_path
 
 
 def main(run: str) -> None:

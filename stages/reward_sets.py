@@ -6,12 +6,12 @@ import shutil
 
 from posttrain.errors import ParamsError
 from posttrain.files import atomic_path
-from posttrain.params.params_file import load
-from posttrain.params.slots import needed_model
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.reward import SetRun
+from posttrain.pipeline.workspace import PARAMS_FILE, model_path
 from posttrain.rewards.learned import models_of
-from posttrain.runs.reward import SetRun
-from posttrain.workspace import PARAMS_FILE, model_path
 
 
 def main(run: str) -> None:

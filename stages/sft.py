@@ -8,13 +8,14 @@ from posttrain.algorithms.supervised import LikelihoodObjective
 from posttrain.evaluate.table_watch import demonstration_watch, heldout_rows
 from posttrain.models.device import Runtime
 from posttrain.models.files.text import load_text
-from posttrain.params.params_file import load
-from posttrain.params.slots import needed_model
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.likelihood import save_likelihood
-from posttrain.runs.sft import SftRun
-from posttrain.runs.training import run_watched, share_run
-from posttrain.tables.store import read_table
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.likelihood import save_likelihood
+from posttrain.pipeline.runs.sft import SftRun
+from posttrain.pipeline.runs.training import run_watched, share_run
+from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.workspace import table_path
 from posttrain.train.batch_sources import EpochSource
 from posttrain.train.estimate import most_tokens
 from posttrain.train.examples import Examples
@@ -22,7 +23,6 @@ from posttrain.train.heldout import rows_of
 from posttrain.train.loop import TrainingRun, adamw
 from posttrain.train.model_set import ModelSet
 from posttrain.train.tokenize_tables import demonstrations, windows
-from posttrain.workspace import table_path
 
 
 def main(run: str) -> None:

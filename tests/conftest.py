@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-import posttrain.params  # noqa: F401  the library's messages are those of the pipeline in all tests
+import posttrain.pipeline  # noqa: F401  the library's messages are those of the pipeline in all tests
 from benchmarks.faults.processes import Server
 from tests.serve.served import Served
 from tests.workspace import ROOT, dvc, make_workspace, run

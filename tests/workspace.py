@@ -51,7 +51,7 @@ def make_workspace(dest: Path, params_file: Path | None = None, *, cache: Path |
     git(dest, "add", "--all")
     git(dest, "commit", "--quiet", "--message", "workspace")
     # imported here: what a stage's process has imported counts in the digest of its code
-    from posttrain.pipeline.repair_dvc import repair_lock
+    from posttrain.pipeline.lock.repair_dvc import repair_lock
 
     repair_lock(dest)  # as `make env` does: it keeps DVC's site cache in the workspace
     return dest

@@ -78,7 +78,7 @@ def tokens() -> None:
     """What `stages.sft` does with a table before it trains."""
     import stages  # noqa: F401 - what it sets for libraries
     from posttrain.models.files.store import load_tokenizer
-    from posttrain.tables.store import read_table
+    from posttrain.pipeline.tables.store import read_table
     from posttrain.text.chat import ChatText
     from posttrain.train.examples import RowLimit
     from posttrain.train.tokenize_tables import demonstrations

@@ -108,7 +108,7 @@ class Readers:
 
     def status(self) -> Iterator[str]:
         """What status does not name is current: the results on the disk are those of the settings."""
-        from posttrain.pipeline.status import status
+        from posttrain.pipeline.lock.status import status
 
         named = set(re.findall(r"\w+@\w+", status()))
         for run in RUNS:
@@ -120,8 +120,8 @@ class Readers:
 
     def results(self) -> Iterator[str]:
         """A score that is shown is that of the settings."""
-        from posttrain.report.results import results_json
-        from posttrain.report.stale_results import staleness
+        from posttrain.pipeline.report.results import results_json
+        from posttrain.pipeline.report.stale_results import staleness
 
         for row in json.loads(results_json(staleness().reasons)):
             name, score = row.get("policy"), row.get("score")
@@ -131,8 +131,8 @@ class Readers:
     def _compare(
         self, names: list[str], policy: str | None, given: Callable[[str], tuple[dict[str, Any], dict[str, str]]]
     ) -> Iterator[str]:
-        from posttrain.commands.compare import run
-        from posttrain.commands.line import parse
+        from posttrain.pipeline.commands.compare import run
+        from posttrain.pipeline.commands.line import parse
 
         chosen = ["--policy", policy] if policy else []
         found = json.loads(run(parse(["compare", *names, *chosen, "--json"])))
@@ -167,7 +167,7 @@ class Readers:
 
     def why(self) -> Iterator[str]:
         """A score with nothing against it in its tree is that of the settings."""
-        from posttrain.lineage.explain import why
+        from posttrain.pipeline.lineage.explain import why
 
         for run in RUNS:
             text = why(f"{run}.score", "words")
@@ -177,7 +177,7 @@ class Readers:
 
     def promoted(self) -> Iterator[str]:
         """What would be promoted is the model of the settings; asked in a copy where all files are committed."""
-        from posttrain.commands.promote.promotion import promote
+        from posttrain.pipeline.commands.promote.promotion import promote
 
         with _committed(self._root):
             text = promote("a", "best", None, "show")
@@ -187,7 +187,7 @@ class Readers:
 
     def verified(self) -> Iterator[str]:
         """Where nothing is found, every entry of dvc.lock is what ran, and so are the files."""
-        from posttrain.pipeline.verify import verify
+        from posttrain.pipeline.lock.verify import verify
 
         verify(Path())
         lock = yaml.safe_load((self._root / "dvc.lock").read_text())["stages"]

@@ -10,9 +10,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from benchmarks.faults.tried import ALGORITHM_RUNS, place_of, rows
-from posttrain.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.data.columns import COLUMNS, TURNS, Kind
-from posttrain.runs.evaluation import EvaluateParams
+from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS
+from posttrain.pipeline.runs.evaluation import EvaluateParams
 from posttrain.tasks.two_step.tables import TwoStepParams
 
 TYPED: dict[str, tuple[type[BaseModel], str]] = {

@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.faults.ledger import Row
 from benchmarks.faults.processes import Ended
 from benchmarks.faults.project import ended, made, products, repro
-from posttrain.pipeline.digests import BOOT_ID
+from posttrain.pipeline.lock.digests import BOOT_ID
 from tests.workspace import environment
 
 EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2

@@ -134,8 +134,9 @@ def can_mount() -> bool:
 def two_at_once(bench: Bench, _seed: int) -> bool:
     """A second process of a running stage names the first one and changes nothing."""
     workspace = bench.copy()
-    holder = "import sys, time; sys.argv = ['the first']; from pathlib import Path; from posttrain.workspace import "
-    holder += "lock_stage; lock_stage('sft@main'); print('held', flush=True); time.sleep(600)"
+    holder = "import sys, time; sys.argv = ['the first']; "
+    holder += "from posttrain.pipeline.workspace import lock_stage; lock_stage('sft@main'); print('held', flush=True); "
+    holder += "time.sleep(600)"
     root = str(Path(__file__).resolve().parents[2])
     with subprocess.Popen(
         [sys.executable, "-c", holder], cwd=workspace, env=environment() | {"PYTHONPATH": root}, stdout=subprocess.PIPE

@@ -15,7 +15,7 @@ from benchmarks.faults.ledger import Row
 from benchmarks.faults.processes import Ended
 from benchmarks.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started
 from posttrain.data.parquet import write_parquet
-from posttrain.pipeline.digests import recorded
+from posttrain.pipeline.lock.digests import recorded
 
 RECORDING_S = 1.0
 """After the stage has ended DVC looks at its inputs once more."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.faults.ledger import Row
 from benchmarks.faults.project import command, errors, made, products, repro
-from posttrain.pipeline.digests import recorded
-from posttrain.pipeline.fsync import cached
+from posttrain.pipeline.lock.digests import recorded
+from posttrain.pipeline.lock.fsync import cached
 
 CACHE = Path(".dvc/cache/files/md5")
 READERS = {"data": "fit@b", "models": "summary", "metrics": "summary"}

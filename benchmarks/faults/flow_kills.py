@@ -17,7 +17,7 @@ from benchmarks.faults.edits import replaced
 from benchmarks.faults.ledger import Row
 from benchmarks.faults.project import command, ended, made, products, started
 from flows import server
-from posttrain.pipeline.digests import recorded
+from posttrain.pipeline.lock.digests import recorded
 from tests.workspace import ROOT, environment, git
 
 EDITS: dict[str, Callable[[Path], None]] = {

@@ -112,7 +112,7 @@ def settings(folder: Path) -> Said:
 ANSWERS: Final = """
 import json, sys
 from posttrain import __main__ as program
-from posttrain.commands import line
+from posttrain.pipeline.commands import line
 given = json.loads(sys.stdin.read())
 sys.argv = ["posttrain", *sys.argv[1:]]
 line.run = lambda arguments: line.as_json(given) if arguments.json else "\\n".join(given)
@@ -170,8 +170,8 @@ def webhook(folder: Path) -> Said:
 
 def pages(folder: Path) -> Said:
     """HTML of `preview --html`, and the data in a report's page."""
-    from posttrain.commands.preview.page import page
-    from posttrain.report.page import embedded
+    from posttrain.pipeline.commands.preview.page import page
+    from posttrain.pipeline.report.page import embedded
 
     del folder
     given = [marked(*pair) for pair in enumerate(TEXTS.values())]

@@ -196,7 +196,7 @@ def _read(file: Path) -> str:
         valid_pattern(file.read_text(encoding="utf-8"))
         return "accepted"
     if file.suffix == ".yaml":
-        from posttrain.params.yaml_files import read_yaml
+        from posttrain.pipeline.params.yaml_files import read_yaml
 
         read_yaml(file)
         return "accepted"
@@ -205,7 +205,7 @@ def _read(file: Path) -> str:
 
         with open_weights(file.parent) as weights:
             return f"{len(weights)} tensors"
-    from posttrain.tables.readers import Columns, file_part
+    from posttrain.pipeline.tables.readers import Columns, file_part
 
     rows = sum(1 for _ in file_part(file).rows(Columns(frozenset({"text"})), "data.files.mine"))
     return f"{rows} rows"
@@ -220,7 +220,7 @@ def largest_memory() -> float:
 def main() -> None:
     """Read one file, or all."""
     if sys.argv[1:]:
-        import posttrain.tables.readers  # noqa: F401  its import is not part of the time
+        import posttrain.pipeline.tables.readers  # noqa: F401  its import is not part of the time
         from posttrain.errors import PosttrainError
 
         before = time.monotonic()

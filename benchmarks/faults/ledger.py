@@ -12,14 +12,20 @@ from typing import Any
 from tests.workspace import ROOT
 
 LEDGER = ROOT / ".faults/ledger.jsonl"
-CODE = ("posttrain/*.py", "posttrain/train/checkpoint.py", "stages/__init__.py", "benchmarks/faults/small/*")
+CODE = (
+    "posttrain/*.py",
+    "posttrain/train/checkpoint.py",
+    "posttrain/pipeline/runs/*.py",
+    "stages/__init__.py",
+    "benchmarks/faults/small/*",
+)
 FLOWS = ("graph", "guard", "pipeline", "process", "record", "run", "server", "slots")
 SERVICES = (*FLOWS, "deploy", "plan", "serving", "stage", "sweep", "trials", "workers")
 MORE = {
     "flows": tuple(f"flows/{name}.py" for name in FLOWS),
     "services": tuple(f"flows/{name}.py" for name in SERVICES),
     "lies": (
-        *(f"posttrain/{room}/*.py" for room in ("pipeline", "compare", "lineage", "report", "commands/promote")),
+        *(f"posttrain/pipeline/{room}/*.py" for room in ("lock", "compare", "lineage", "report", "commands/promote")),
         "benchmarks/faults/lies.py",
         "benchmarks/faults/asked.py",
         "benchmarks/faults/spy.py",

@@ -35,7 +35,7 @@ def load() -> None:
     importlib.import_module("posttrain.models.files.import_model")
     importlib.import_module("posttrain.rewards.learned")
     importlib.import_module("pandera.polars")
-    importlib.import_module("posttrain.pipeline.code_manifest").PRELOADED.update(sys.modules)
+    importlib.import_module("posttrain.pipeline.lock.code_manifest").PRELOADED.update(sys.modules)
 
 
 def become(request: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ def tables(began: float, kind: Any) -> None:
     from pathlib import Path
 
     from benchmarks.overhead.tables import frame_of
-    from posttrain.tables.store import check_table
+    from posttrain.pipeline.tables.store import check_table
 
     frame = frame_of(kind, ROWS)
     cpu, wall = time.process_time(), time.perf_counter()

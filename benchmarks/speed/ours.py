@@ -31,11 +31,11 @@ from posttrain.online.collect import Collect, PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import FreshRounds, Rounds
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, TokenRow
-from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, EngineName, SampledModel
 from posttrain.sampling.sampler import Sampler, SamplingParams

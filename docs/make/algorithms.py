@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posttrain.algorithms.objective import flat
-from posttrain.commands.params.describe import FAMILIES, OTHERS, shown
+from posttrain.pipeline.commands.params.describe import FAMILIES, OTHERS, shown
 from posttrain.settings.choices import choices_of
 
 PAGE = Path("docs/reference/algorithms.md")

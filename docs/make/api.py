@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from posttrain import api, losses, rewards, tasks
+from posttrain.numerics import fix_numerics
 
 PAGE = Path("docs/reference/api.md")
 HEAD = """# posttrain in Python
@@ -36,6 +37,8 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
 
     yield f"## {name}\n"
     yield _text(inspect.getdoc(posttrain if module is api else module))
+    if module is api:
+        yield from _entry(f"{name}.fix_numerics", fix_numerics)
     for public in module.__all__:
         yield from _entry(f"{name}.{public}", getattr(module, public))
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from posttrain.commands.params.describe import FAMILIES
+from posttrain.pipeline.commands.params.describe import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reports/coverage.md"

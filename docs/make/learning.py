@@ -23,7 +23,7 @@ from benchmarks.learning_trials import (
     read_result,
     scores_per_prompt,
 )
-from posttrain.compare.statistics import ALPHA, difference
+from posttrain.pipeline.compare.statistics import ALPHA, difference
 
 Floats = NDArray[np.float64]
 FEWEST = 2

@@ -18,16 +18,16 @@ from docs.make.picture import digest_of
 from docs.make.picture import draw as draw_page
 from posttrain.errors import DataError
 from posttrain.files import write_text
-from posttrain.params.params_file import read
-from posttrain.params.stage_table import Settings
-from posttrain.params.stage_table import policies as evaluated_labels
-from posttrain.report.build import PAGE
-from posttrain.report.lineage import labels
-from posttrain.report.markup import NOT_MEASURED, UNREAD
-from posttrain.report.policies import read_json
-from posttrain.report.results import reward_note
-from posttrain.report.stale_results import staleness
-from posttrain.report.summary import (
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.stage_table import Settings
+from posttrain.pipeline.params.stage_table import policies as evaluated_labels
+from posttrain.pipeline.report.build import PAGE
+from posttrain.pipeline.report.lineage import labels
+from posttrain.pipeline.report.markup import NOT_MEASURED, UNREAD
+from posttrain.pipeline.report.policies import read_json
+from posttrain.pipeline.report.results import reward_note
+from posttrain.pipeline.report.stale_results import staleness
+from posttrain.pipeline.report.summary import (
     SUMMARY,
     Figures,
     gains,
@@ -40,8 +40,8 @@ from posttrain.report.summary import (
     settings_in,
     trainings_in,
 )
-from posttrain.tables.curve import Column, read_curve
-from posttrain.workspace import plot_path
+from posttrain.pipeline.tables.curve import Column, read_curve
+from posttrain.pipeline.workspace import plot_path
 
 README, FIGURE = Path("README.md"), Path("docs/reports/learning.svg")
 PROCESSOR = Path(".ci/processor")

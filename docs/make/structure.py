@@ -16,12 +16,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs/reports/structure.md"
-PIPELINE: Final = frozenset(
-    {
-        "__main__", "checks", "commands", "compare", "lineage", "outside", "params", "pipeline", "processes", "report",
-        "runs", "serve", "tables", "template", "track", "workspace",
-    }
-)  # fmt: skip
+PIPELINE: Final = frozenset({"__main__", "pipeline", "plugins"})
 """Rooms and modules of `posttrain/` that belong to the pipeline or to plugins; all others are the library."""
 PUBLIC: Final = ("posttrain", "posttrain.losses", "posttrain.rewards", "posttrain.tasks")
 NAMES: Final = re.compile(r"\bdvc (?:repro|checkout|pull|push)|`posttrain [a-z]|\bparams\.yaml\b")

@@ -1,0 +1,38 @@
+"""The pipeline over the library: params.yaml, DVC stages, tables, records and commands.
+
+Importing any part of it tells the library what it cannot know: the file of settings, the names of secrets, folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from posttrain.errors import ParamsError
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE, cache_path, main_root
+from posttrain.settings.host import HOST
+from posttrain.settings.plain import texts_in
+
+
+def names_in_params() -> Iterator[str]:
+    """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
+    try:
+        yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
+    except ParamsError:  # reported by what needs the file
+        return
+
+
+EXPLAINED: Final = "`posttrain params` explains every key"
+FIXES: Final = {
+    "settings": EXPLAINED,
+    "base missing": "Run `dvc repro`, or `dvc pull {base}`",
+    "base changed": "Run `dvc repro`, which trains it again on this one",
+    "reward": "Fix the reward; `posttrain reward test` shows the traceback",
+    "worker": "Read what it printed above; `posttrain check` imports the same modules",
+}
+"""Topic of an error of the library -> the command that fixes it here."""
+
+HOST.settings_file, HOST.secret_names, HOST.cache, HOST.root = PARAMS_FILE, names_in_params, cache_path, main_root
+HOST.fixes = FIXES

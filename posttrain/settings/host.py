@@ -1,6 +1,6 @@
 """What the program around the library tells it: where settings come from, which variables are secret, where files lie.
 
-Each has a default for a program that tells nothing. The pipeline sets all of them in posttrain/params/__init__.py.
+Each has a default for a program that tells nothing. The pipeline sets all of them in posttrain/pipeline/__init__.py.
 """
 
 from __future__ import annotations

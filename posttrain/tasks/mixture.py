@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, field_validator
 from posttrain.data.columns import Kind, Split
 from posttrain.errors import ParamsError
 from posttrain.measure.record import note
-from posttrain.runs.task_tables import errors_at, generated, generator_of
+from posttrain.pipeline.runs.task_tables import errors_at, generated, generator_of
 from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.tasks.counts import COUNTED, Counts

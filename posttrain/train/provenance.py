@@ -30,7 +30,7 @@ def _library_files() -> dict[str, str]:
     return {
         name: hashlib.sha256(file.read_bytes()).hexdigest()[:16]
         for name, file in named.items()
-        if not name.startswith(("posttrain/pipeline/", "posttrain/plugins/"))
+        if not name.startswith(("posttrain/pipeline/lock/", "posttrain/plugins/"))
     }
 
 

@@ -48,8 +48,9 @@ def own_imports(module: str, at_run_time: bool = False) -> set[str]:
 
 
 def home(module: str) -> str:
-    """Sub-package or top-level module that a module belongs to: `posttrain.tables.store` -> `posttrain.tables`."""
-    return ".".join(module.split(".")[:2])
+    """Room of a module: `posttrain.train.loop` -> `posttrain.train`; in the pipeline one name more."""
+    names = module.split(".")
+    return ".".join(names[: 3 if names[:2] == ["posttrain", "pipeline"] else 2])
 
 
 def _walk(node: ast.AST, at_run_time: bool) -> Iterator[ast.AST]:

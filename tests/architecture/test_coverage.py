@@ -12,8 +12,8 @@ import pytest
 
 from docs.make.coverage import ITEMS, PAGE, page
 from flows.sweep_config import nested
-from posttrain.checks.params_schema import check_params
-from posttrain.commands.params.describe import FAMILIES
+from posttrain.pipeline.checks.params_schema import check_params
+from posttrain.pipeline.commands.params.describe import FAMILIES
 from posttrain.settings.plain import merge
 from tests.architecture.sources import ROOT
 

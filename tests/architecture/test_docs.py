@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from docs.make import WRITERS
-from posttrain.commands.line import DOES
+from posttrain.pipeline.commands.line import DOES
 from tests.architecture.sources import ROOT
 
 PAGES = [
-    page for where in ("*.md", "docs/**/*.md", "custom/*.md", "posttrain/template/*.md") for page in ROOT.glob(where)
+    page
+    for where in ("*.md", "docs/**/*.md", "custom/*.md", "posttrain/pipeline/template/*.md")
+    for page in ROOT.glob(where)
 ]
 READING = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
 OWN = ("posttrain/", "flows/", "stages/", "tests/", "benchmarks/", "recipes/", "examples/")
@@ -93,7 +95,7 @@ def test_a_page_names_only_what_exists(page: Path) -> None:
 
 
 def test_examples_import_only_what_is_public() -> None:
-    files = [*ROOT.glob("examples/*.py"), *ROOT.glob("custom/*.py"), *ROOT.glob("posttrain/template/*.py")]
+    files = [*ROOT.glob("examples/*.py"), *ROOT.glob("custom/*.py"), *ROOT.glob("posttrain/pipeline/template/*.py")]
     assert files and not [(file.name, found) for file in files if (found := wrong_imports(file))]
 
 

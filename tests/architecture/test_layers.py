@@ -8,16 +8,17 @@ from tests.architecture.sources import home, imports, modules, own, own_imports
 
 LAYERS = (
     {"posttrain.__main__"},
-    {"flows", "posttrain.commands"},
-    {"posttrain.checks", "posttrain.track"},
-    {"posttrain.lineage", "stages"},
-    {"posttrain.report"},
-    {"posttrain.compare", "posttrain.outside", "posttrain.serve"},
-    {"posttrain.runs"},
-    {"posttrain.processes", "posttrain.tables", "posttrain.template"},
+    {"flows", "posttrain.pipeline.commands"},
+    {"posttrain.pipeline.checks", "posttrain.pipeline.track"},
+    {"posttrain.pipeline.lineage", "stages"},
+    {"posttrain.pipeline.report"},
+    {"posttrain.pipeline.compare", "posttrain.pipeline.outside", "posttrain.pipeline.serve"},
+    {"posttrain.pipeline.runs"},
+    {"posttrain.pipeline.processes", "posttrain.pipeline.tables", "posttrain.pipeline.template"},
+    {"posttrain.pipeline.lock"},
     {"posttrain.pipeline"},
-    {"posttrain.params"},
-    {"posttrain.workspace"},
+    {"posttrain.pipeline.params"},
+    {"posttrain.pipeline.workspace"},
     # the library
     {"posttrain.api"},
     {"posttrain.online"},
@@ -31,7 +32,7 @@ LAYERS = (
     {"posttrain.measure"},
     {"posttrain.settings"},
     {"posttrain.sandbox"},
-    {"posttrain.extras", "posttrain.files", "posttrain.locks"},
+    {"posttrain.extras", "posttrain.files", "posttrain.locks", "posttrain.numerics"},
     {
         "posttrain",
         "posttrain.answers",
@@ -41,7 +42,7 @@ LAYERS = (
         "posttrain.rollout",
     },
 )
-UPWARD = {"posttrain.tasks.mixture": {"posttrain.runs.task_tables"}}
+UPWARD = {"posttrain.tasks.mixture": {"posttrain.pipeline.runs.task_tables"}}
 """A task of the pipeline that still lies in the library."""
 THIRD_PARTY = {
     "posttrain.formulas": {"torch"},
@@ -50,8 +51,8 @@ THIRD_PARTY = {
     "posttrain.settings": {"pydantic", "pydantic_core"},
     "posttrain.measure.progress": set(),
     "posttrain.sandbox": set(),
-    "posttrain.params.slots": {"pydantic"},
-    "posttrain.params.stage_table": set(),
+    "posttrain.pipeline.params.slots": {"pydantic"},
+    "posttrain.pipeline.params.stage_table": set(),
     "posttrain.measure": {"colorama", "psutil", "torch"},  # colorama: to keep DVC from wrapping streams in it
 }
 
@@ -95,7 +96,8 @@ def test_stages_are_started_as_processes() -> None:
         for module in modules()
         for other in own_imports(module)
         if other.startswith("stages.")
-        and module not in ("posttrain.checks.params_schema", "posttrain.commands.replay.rerun", "stages.distill")
+        and module
+        not in ("posttrain.pipeline.checks.params_schema", "posttrain.pipeline.commands.replay.rerun", "stages.distill")
     ]
     allowed = "a stage is run, and imported for the types of its runs, a replay, or a student that samples:"
     assert not wrong, "\n".join([allowed, *wrong])
@@ -107,7 +109,7 @@ def test_lower_layers_stay_light() -> None:
         for module in modules()
         for name in sorted(foreign(module))
         if (part(module) in THIRD_PARTY and name not in THIRD_PARTY[part(module)])
-        or (part(module) == "posttrain.tables" and name in {"torch", "transformers", "prefect"})
+        or (part(module) == "posttrain.pipeline.tables" and name in {"torch", "transformers", "prefect"})
         or (part(module).startswith("posttrain") and name == "prefect")
     ]
     assert not wrong, "\n".join(["an import that this layer should not need:", *wrong])

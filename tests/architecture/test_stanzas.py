@@ -7,7 +7,7 @@ import re
 import pytest
 from dvc.repo import Repo
 
-from posttrain.pipeline.code_manifest import CODE, UNCOUNTED, Library, code_path
+from posttrain.pipeline.lock.code_manifest import CODE, UNCOUNTED, Library, code_path
 from tests.architecture.sources import ROOT, modules, own_imports
 
 COMMAND = re.compile(r"python -m stages\.(?P<module>\w+)")
@@ -36,8 +36,8 @@ def test_what_only_measures_imports_what_every_run_can_load() -> None:
     always = set(Library().code("data_files@run", {})["files"])
     training = (
         "posttrain.__main__",
-        "posttrain.processes.",
-        "posttrain.commands",
+        "posttrain.pipeline.processes.",
+        "posttrain.pipeline.commands",
     )  # what they import is listed or not run
     for module in filter(lambda name: name.startswith(UNCOUNTED) and not name.startswith(training), modules()):
         others = {name for name in own_imports(module) if not name.startswith(UNCOUNTED)}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.learning_trials import Subject, subjects
-from posttrain.runs.online import ONLINE
+from posttrain.pipeline.runs.online import ONLINE
 from posttrain.settings.params import check
 from posttrain.settings.plain import merge
 from posttrain.train.loop import TrainingRun

@@ -12,7 +12,7 @@ from benchmarks import RESULTS
 from benchmarks.overhead.tables import frame_of
 from docs.make.performance_overhead import overhead_lines
 from posttrain.data.columns import Kind
-from posttrain.tables.store import check_table
+from posttrain.pipeline.tables.store import check_table
 
 
 @pytest.mark.parametrize("kind", ["chat", "pairs", "prompts", "rollouts"])

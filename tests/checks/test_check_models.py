@@ -14,11 +14,11 @@ import torch
 import yaml
 
 from posttrain.__main__ import main
-from posttrain.checks import check_models as module
-from posttrain.checks import meta_models
-from posttrain.checks.check_models import check_models
-from posttrain.checks.meta_models import context_length
 from posttrain.errors import EngineError, ModelError, ParamsError
+from posttrain.pipeline.checks import check_models as module
+from posttrain.pipeline.checks import meta_models
+from posttrain.pipeline.checks.check_models import check_models
+from posttrain.pipeline.checks.meta_models import context_length
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON, engine_command
 from posttrain.sampling.vllm.server import VERSIONS
@@ -241,8 +241,8 @@ def test_the_command_checks_it_too(
 ) -> None:
     with pytest.raises(ParamsError):
         checked(router={"balance": 0.1}, adapter={"type": "lora", "rank": 99})
-    monkeypatch.setattr("posttrain.checks.params_schema.check_params", lambda: "params.yaml: 5 runs are right")
-    monkeypatch.setattr("posttrain.pipeline.package_pin.check_installed", lambda: None)
+    monkeypatch.setattr("posttrain.pipeline.checks.params_schema.check_params", lambda: "params.yaml: 5 runs are right")
+    monkeypatch.setattr("posttrain.pipeline.lock.package_pin.check_installed", lambda: None)
     monkeypatch.setattr("sys.argv", ["posttrain", "check"])
     assert main() == 1
     shown = " ".join(capsys.readouterr().err.split())  # however wide the terminal is

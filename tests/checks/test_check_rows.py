@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from posttrain.checks.check_rows import check_rows
 from posttrain.errors import DataError, ParamsError
+from posttrain.pipeline.checks.check_rows import check_rows
+from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.tables.sources import file_tables
+from posttrain.pipeline.tables.store import read_table
 from posttrain.rewards.scorable import stored_unread
 from posttrain.rewards.unread_answers import answer_notes
 from posttrain.settings import user_code
 from posttrain.settings.user_code import load_object
-from posttrain.tables.prepare import prepare
-from posttrain.tables.sources import file_tables
-from posttrain.tables.store import read_table
 from stages.online import load
 from tests.workspace import ROOT, environment
 

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from posttrain.checks.editor_schema import editor_schema
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.checks.editor_schema import editor_schema
+from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.workspace import ROOT
 
-GIVEN = [ROOT / "params.yaml", *sorted(ROOT.glob("recipes/*.yaml")), *sorted(ROOT.glob("posttrain/template/recipes/*"))]
+GIVEN = [
+    ROOT / "params.yaml",
+    *sorted(ROOT.glob("recipes/*.yaml")),
+    *sorted(ROOT.glob("posttrain/pipeline/template/recipes/*")),
+]
 
 
 @pytest.fixture(scope="module")

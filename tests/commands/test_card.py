@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from posttrain.commands.push.card import licences
-from posttrain.commands.push.upload import scored_policy
 from posttrain.errors import ParamsError
 from posttrain.files import write_json
 from posttrain.measure.record import LICENCE, record_path
+from posttrain.pipeline.commands.push.card import licences
+from posttrain.pipeline.commands.push.upload import scored_policy
 
 RUNS: dict[str, tuple[str, Any]] = {
     "data_files@mine": ("data.files.mine", {"path": "my/data", "license": "cc-by-4.0", "chat": "a.jsonl"}),

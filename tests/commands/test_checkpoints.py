@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.checkpoints.actions import clean, list_checkpoints
 from posttrain.errors import PosttrainError
+from posttrain.pipeline.commands.checkpoints.actions import clean, list_checkpoints
 from tests.workspace import ROOT, environment
 
 STOPPED = """
 import torch
 from pathlib import Path
-from posttrain.checks.params_schema import load_settings
+from posttrain.pipeline.checks.params_schema import load_settings
 from posttrain.train.checkpoint import CheckpointData, Checkpoints
 from posttrain.train.loop import checkpoint_settings, RUNS_ON
 for stage, group in (("base@tiny", "base.scratch"), ("sft@main", "sft.runs")):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.completion import SCRIPTS, completions
+from posttrain.pipeline.commands.completion import SCRIPTS, completions
 from tests.workspace import ROOT, environment
 
 PROBE = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.params.describe import effective, named_run
+from posttrain.pipeline.commands.params.describe import effective, named_run
 
 
 @pytest.mark.parametrize("name", ["online.runs.grpo", "online/grpo", "online@grpo"])

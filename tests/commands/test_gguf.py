@@ -13,9 +13,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from posttrain.commands.push import gguf_file
-from posttrain.commands.push.gguf_file import write_gguf
 from posttrain.errors import ModelError, ParamsError, PipelineError
+from posttrain.pipeline.commands.push import gguf_file
+from posttrain.pipeline.commands.push.gguf_file import write_gguf
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from tests.workspace import ROOT, environment
 

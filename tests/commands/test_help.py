@@ -16,10 +16,10 @@ import flows.pipeline
 import flows.server
 import flows.sweep
 import flows.workers
-from posttrain.commands.line import DOES, overview, parse
-from posttrain.commands.line import parser as posttrain_parser
-from posttrain.commands.table import RENAMED
 from posttrain.errors import ParamsError
+from posttrain.pipeline.commands.line import DOES, overview, parse
+from posttrain.pipeline.commands.line import parser as posttrain_parser
+from posttrain.pipeline.commands.table import RENAMED
 
 
 def every_command() -> argparse.ArgumentParser:
@@ -60,7 +60,7 @@ def test_a_command_without_its_action_means_the_default() -> None:
 def test_the_overview_lists_every_command_and_its_file_exists() -> None:
     shown = overview()
     assert all(f"\n  {name} " in shown for name in DOES)
-    assert all(find_spec(f"posttrain.commands.{name}") for name in DOES)
+    assert all(find_spec(f"posttrain.pipeline.commands.{name}") for name in DOES)
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import pytest
 
 from posttrain import errors
 from posttrain.__main__ import main
-from posttrain.commands.line import DOES, parser
-from posttrain.params.yaml_files import AliasError
+from posttrain.pipeline.commands.line import DOES, parser
+from posttrain.pipeline.params.yaml_files import AliasError
 from tests.commands.test_help import commands
 from tests.workspace import ROOT, environment
 

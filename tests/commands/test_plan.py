@@ -12,10 +12,6 @@ import pytest
 import yaml
 
 from posttrain.algorithms.preference_objective import PreferenceObjective
-from posttrain.checks.meta_models import config_source
-from posttrain.checks.params_schema import load_settings
-from posttrain.commands.plan.memory_estimate import demand_of
-from posttrain.commands.plan.table import plan
 from posttrain.errors import ModelError, ParamsError
 from posttrain.files import format_size, write_json
 from posttrain.measure.phases import NAMES, OTHER
@@ -23,7 +19,11 @@ from posttrain.measure.timings import timings_path
 from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.memory import byte_count, decoding_bytes
-from posttrain.params.params_file import at, read
+from posttrain.pipeline.checks.meta_models import config_source
+from posttrain.pipeline.checks.params_schema import load_settings
+from posttrain.pipeline.commands.plan.memory_estimate import demand_of
+from posttrain.pipeline.commands.plan.table import plan
+from posttrain.pipeline.params.params_file import at, read
 from posttrain.sampling.vllm.engine import OWN_BYTES
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
@@ -238,7 +238,7 @@ def test_processes_on_a_cpu_share_the_free_memory(params: Path, monkeypatch: pyt
     found = demand_of("sft.runs", "main", read(), 512, None)
     assert (found.processes, found.in_one_memory) == (4, 4)
     for free, mark in ((4.1 * found.total, False), (2 * found.total, True)):
-        monkeypatch.setattr("posttrain.commands.plan.memory_estimate.free_bytes", lambda _, free=free: free)
+        monkeypatch.setattr("posttrain.pipeline.commands.plan.memory_estimate.free_bytes", lambda _, free=free: free)
         table = plan(["sft@main"], None, 512)
         assert f"each of 4 processes{' (!)' if mark else '  '}" in table and "of N processes: " in table
     assert "processes" not in plan(["preference@dpo"], None, 512)
@@ -272,7 +272,7 @@ def test_the_settings_that_lower_a_total_are_named_with_what_is_left(
         for one in nested:
             del settings["sft"]["runs"]["main"][one]
     assert not any(one.startswith("activations") for one in named("sft@main", activations="recompute"))
-    monkeypatch.setattr("posttrain.commands.plan.memory_estimate.free_bytes", lambda _: 1.0)
+    monkeypatch.setattr("posttrain.pipeline.commands.plan.memory_estimate.free_bytes", lambda _: 1.0)
     file.write_text(yaml.safe_dump(settings), encoding="utf-8")
     assert "adapter: lora + activations: recompute + device.precision: bf16 (" in plan(["sft@main"], None, 512)
 

@@ -11,11 +11,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.commands import line
-from posttrain.commands.preview.text import Style, preview
 from posttrain.data.columns import Kind, with_ids
 from posttrain.errors import DataError, ParamsError, TableError
-from posttrain.tables.store import write_table
+from posttrain.pipeline.commands import line
+from posttrain.pipeline.commands.preview.text import Style, preview
+from posttrain.pipeline.tables.store import write_table
 from tests.models.tiny import tiny_folder
 from tests.tables.samples import assistant, table_of, user
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from posttrain.commands import line
-from posttrain.commands.init.project import RECIPES, init, upgrade_project
 from posttrain.errors import PosttrainError
+from posttrain.pipeline.commands import line
+from posttrain.pipeline.commands.init.project import RECIPES, init, upgrade_project
 from tests.workspace import ROOT, Finished, environment
 
 LIBRARY = {"PYTHONPATH": str(ROOT)}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.promote.promotion import present, promote
 from posttrain.errors import DataError, ParamsError, PipelineError
-from posttrain.pipeline.digests import Digests
+from posttrain.pipeline.commands.promote.promotion import present, promote
+from posttrain.pipeline.lock.digests import Digests
 from tests.workspace import dvc, git
 
 pytestmark = pytest.mark.slow

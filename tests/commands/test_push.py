@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from posttrain.commands.push.adapter import HubModel, hub_base, push_note, uploaded
-from posttrain.commands.push.card import head as card_head
 from posttrain.errors import ModelError
-from posttrain.lineage.lineage import Lineage
 from posttrain.models.files.weights import digest
+from posttrain.pipeline.commands.push.adapter import HubModel, hub_base, push_note, uploaded
+from posttrain.pipeline.commands.push.card import head as card_head
+from posttrain.pipeline.lineage.lineage import Lineage
 from tests.workspace import ROOT, environment, git
 
 SHA = "b" * 40
@@ -127,7 +127,7 @@ def commit(workspace: Path) -> None:
 UPLOAD = """
 import sys
 from pathlib import Path
-from posttrain.commands.push.upload import upload
+from posttrain.pipeline.commands.push.upload import upload
 files = {file.name: file for file in Path(sys.argv[1]).iterdir()}
 print(upload("me/tiny", {**files, "README.md": b"---\\nlibrary_name: x\\n---\\n"}, "private"))
 """

@@ -14,7 +14,7 @@ from benchmarks.faults.kills import RUNS, prepared
 from benchmarks.faults.processes import Server
 from posttrain.errors import DataError
 from posttrain.isolation.library import library_command
-from posttrain.runs.stored_rollouts import StoredRollouts
+from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
 from tests.workspace import ROOT, environment
 
 FOLDERS = ("data", "models", "metrics", "plots", "records", "rollouts", "checkpoints", "timings")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from posttrain.commands import reward
-from posttrain.commands.line import parser
-from posttrain.commands.reward.inputs import _option
-from posttrain.commands.reward.trial import reward_test
 from posttrain.errors import DataError, ParamsError, PosttrainError, RewardError
-from posttrain.tables.store import write_table
+from posttrain.pipeline.commands import reward
+from posttrain.pipeline.commands.line import parser
+from posttrain.pipeline.commands.reward.inputs import _option
+from posttrain.pipeline.commands.reward.trial import reward_test
+from posttrain.pipeline.tables.store import write_table
 from tests.models.tiny import tiny_folder
 from tests.tables.samples import table_of
 from tests.workspace import ROOT, environment

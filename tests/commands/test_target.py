@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.line import parse
-from posttrain.commands.target import target
 from posttrain.errors import ParamsError
+from posttrain.pipeline.commands.line import parse
+from posttrain.pipeline.commands.target import target
 from tests.workspace import git
 
 GRAPH = """stages:
@@ -61,14 +61,14 @@ def test_no_command_writes_over_what_is_tracked_made_or_of_another_kind(
     names += ["out.json"]
     for name in names:
         arguments = parse([*line.split(), name])
-        command = importlib.import_module(f"posttrain.commands.{line.split(maxsplit=1)[0]}")
+        command = importlib.import_module(f"posttrain.pipeline.commands.{line.split(maxsplit=1)[0]}")
         with pytest.raises(ParamsError, match="posttrain does not write to"):
             command.run(arguments)
     assert contents(workspace) == before
 
 
 def test_a_folder_of_logs_is_none_of_the_workspaces(workspace: Path) -> None:
-    from posttrain.commands.show import run
+    from posttrain.pipeline.commands.show import run
 
     for name in (".", "report", "mine.html"):
         with pytest.raises(ParamsError, match="posttrain does not write to"):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.line import DOES, overview
-from posttrain.commands.line import parser as posttrain_parser
 from posttrain.measure.text_table import folded
+from posttrain.pipeline.commands.line import DOES, overview
+from posttrain.pipeline.commands.line import parser as posttrain_parser
 from tests.commands.test_help import PARSERS, commands
 from tests.marks import slow_except
 
@@ -112,7 +112,7 @@ def test_a_terminal_says_at_once_what_a_command_does(line: str, smoke_workspace:
             chunks.append(chunk.decode())
     os.close(ours)
     child.wait()
-    doing = import_module(f"posttrain.commands.{line.split(maxsplit=1)[0]}").DOING
+    doing = import_module(f"posttrain.pipeline.commands.{line.split(maxsplit=1)[0]}").DOING
     assert chunks[0] == f"{doing} ..."
     assert "".join(chunks[1:]).startswith("\r\033[2K") and len("".join(chunks)) > len(doing) + 20
     assert doing not in posttrain(smoke_workspace, line).stderr

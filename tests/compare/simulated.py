@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posttrain.compare.statistics import Floats
+from posttrain.pipeline.compare.statistics import Floats
 
 PROMPTS, SAMPLES = 40, 4
 

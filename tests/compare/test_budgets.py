@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from posttrain.compare.budgets import at_equal
-from posttrain.compare.evaluated import EvaluatedPolicy
-from posttrain.compare.settings import Setting
+from posttrain.pipeline.compare.budgets import at_equal
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy
+from posttrain.pipeline.compare.settings import Setting
 
 
 def training(name: str, seconds: float, reward: list[float | None], **more: Any) -> EvaluatedPolicy:

@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posttrain.commands.compare import run
-from posttrain.commands.line import parser
-from posttrain.compare.comparison import compare, verdict
-from posttrain.compare.experiments import git
-from posttrain.compare.paired import against
-from posttrain.compare.selection import select
-from posttrain.compare.settings import differing, meaning
-from posttrain.compare.text import as_data, as_text, conclusion
 from posttrain.data.columns import from_rows
 from posttrain.errors import PosttrainError
-from posttrain.lineage.recompute import evaluated
-from posttrain.params.params_file import read
-from posttrain.params.yaml_files import read_yaml
-from posttrain.report.decision import decide
-from posttrain.report.policies import read_policies
+from posttrain.pipeline.commands.compare import run
+from posttrain.pipeline.commands.line import parser
+from posttrain.pipeline.compare.comparison import compare, verdict
+from posttrain.pipeline.compare.experiments import git
+from posttrain.pipeline.compare.paired import against
+from posttrain.pipeline.compare.selection import select
+from posttrain.pipeline.compare.settings import differing, meaning
+from posttrain.pipeline.compare.text import as_data, as_text, conclusion
+from posttrain.pipeline.lineage.recompute import evaluated
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.report.decision import decide
+from posttrain.pipeline.report.policies import read_policies
+from posttrain.pipeline.tables.store import read_table, write_table
 from posttrain.settings.plain import flattened
-from posttrain.tables.store import read_table, write_table
 from tests.report import workspace
 from tests.workspace import ROOT
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from posttrain.compare.comparison import Comparison, Mean, Pair
-from posttrain.compare.statistics import Finding
-from posttrain.compare.text import conclusion
+from posttrain.pipeline.compare.comparison import Comparison, Mean, Pair
+from posttrain.pipeline.compare.statistics import Finding
+from posttrain.pipeline.compare.text import conclusion
 
 
 def said(seeds: dict[str, int], *clear: tuple[str, str], equal: tuple[tuple[str, str], ...] = ()) -> str:

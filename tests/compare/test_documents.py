@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from posttrain.compare.evaluated import as_rollouts
-from posttrain.compare.paired import prompt_scores
-from posttrain.outside.lm_eval import documents_table
+from posttrain.pipeline.compare.evaluated import as_rollouts
+from posttrain.pipeline.compare.paired import prompt_scores
+from posttrain.pipeline.outside.lm_eval import documents_table
 
 
 def test_a_document_that_is_read_in_two_ways_is_one_prompt() -> None:

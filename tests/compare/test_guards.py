@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from posttrain.commands.compare import run
-from posttrain.commands.line import parser
-from posttrain.compare.comparison import compare, verdict
-from posttrain.compare.selection import select
-from posttrain.compare.text import as_data, conclusion
 from posttrain.errors import DataError
-from posttrain.params.params_file import read
-from posttrain.report.decision import decide
-from posttrain.report.policies import read_policies
-from posttrain.report.results import results_table
+from posttrain.pipeline.commands.compare import run
+from posttrain.pipeline.commands.line import parser
+from posttrain.pipeline.compare.comparison import compare, verdict
+from posttrain.pipeline.compare.selection import select
+from posttrain.pipeline.compare.text import as_data, conclusion
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.report.decision import decide
+from posttrain.pipeline.report.policies import read_policies
+from posttrain.pipeline.report.results import results_table
 from tests.report import workspace
 from tests.workspace import ROOT
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.compare.settings import grouped
+from posttrain.pipeline.compare.settings import grouped
 from tests.compare.test_budgets import training
 
 

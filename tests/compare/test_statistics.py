@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.compare.statistics import ALPHA, Difference, Floats, difference, findings
+from posttrain.pipeline.compare.statistics import ALPHA, Difference, Floats, difference, findings
 from tests.compare.simulated import prompts, side
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from posttrain.compare.token_shift import TILE, _summary, token_ranks
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.pipeline.compare.token_shift import TILE, _summary, token_ranks
 from posttrain.rollout import TokenRow
 from tests.models.tiny import tiny_model
 

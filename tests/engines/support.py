@@ -13,8 +13,8 @@ import pytest
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer
 from posttrain.online.rollout_params import RolloutParams
+from posttrain.pipeline.runs.online import ONLINE
 from posttrain.rollout import Prompt, Rollout
-from posttrain.runs.online import ONLINE
 from posttrain.sampling.sampler import Sampler
 from posttrain.sampling.vllm.client import EngineSampler, Patience
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess

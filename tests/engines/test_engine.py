@@ -11,7 +11,7 @@ import torch
 from posttrain.errors import EngineError
 from posttrain.models.device import CUBLAS_WORKSPACE
 from posttrain.models.files.store import load_tokenizer
-from posttrain.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess

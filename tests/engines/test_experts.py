@@ -19,10 +19,10 @@ from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.online.collect import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, training_run
-from posttrain.params.named_runs import typed_run
+from posttrain.pipeline.params.named_runs import typed_run
+from posttrain.pipeline.runs.online import ONLINE
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.rollout import Prompt, TokenRow
-from posttrain.runs.online import ONLINE
-from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import RoutedSampling, Sampler, SamplingParams, generate_rollouts

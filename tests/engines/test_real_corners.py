@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from posttrain.models.files.store import load_tokenizer
-from posttrain.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, Request, SamplingParams

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from posttrain.models.files.store import load_tokenizer
-from posttrain.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler

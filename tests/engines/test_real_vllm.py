@@ -33,11 +33,12 @@ from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.forward.logp import head_of
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.served_teacher import ServedTeacher, TeacherServer
+from posttrain.pipeline.runs.evaluate_samples import evaluate
+from posttrain.pipeline.runs.evaluation import EvaluateParams
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.tables.store import write_table
 from posttrain.rewards.likelihood import Likelihood, LikelihoodOptions
 from posttrain.rollout import Prompt, TokenRow
-from posttrain.runs.evaluate_samples import evaluate
-from posttrain.runs.evaluation import EvaluateParams
-from posttrain.runs.stage_checkpoints import Checkpoints
 from posttrain.sampling.agreement import sampler_gap
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.engines import ENGINES, SampledModel
@@ -45,7 +46,6 @@ from posttrain.sampling.sampler import Completion, Request, SamplingParams, gene
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.process import PYTHON, USUAL
 from posttrain.settings.params import check
-from posttrain.tables.store import write_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack

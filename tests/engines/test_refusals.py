@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from posttrain.errors import ParamsError
-from posttrain.runs.distill import DISTILL
-from posttrain.runs.online import ONLINE, PolicyRun
+from posttrain.pipeline.runs.distill import DISTILL
+from posttrain.pipeline.runs.online import ONLINE, PolicyRun
 from posttrain.sampling.vllm.engine import bytes_next_to_training, own_options
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.settings.params import check

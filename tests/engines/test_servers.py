@@ -18,7 +18,7 @@ import torch
 
 from posttrain.errors import EngineError
 from posttrain.models.files.store import load_tokenizer
-from posttrain.processes.stage import hear_ctrl_c
+from posttrain.pipeline.processes.stage import hear_ctrl_c
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import Completion, SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler

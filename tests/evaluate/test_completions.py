@@ -10,16 +10,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.commands.preview.text import preview
-from posttrain.compare.evaluated import read_evaluated
 from posttrain.data.columns import ROLLOUT_TEXT, from_rows
 from posttrain.errors import DataError
 from posttrain.evaluate.completions import SAMPLED_PROMPTS, select_text
 from posttrain.evaluate.context import Completions
-from posttrain.lineage.query import Query
-from posttrain.lineage.search import in_file
-from posttrain.report.build import build_report
-from posttrain.tables.store import read_table, write_table
+from posttrain.pipeline.commands.preview.text import preview
+from posttrain.pipeline.compare.evaluated import read_evaluated
+from posttrain.pipeline.lineage.query import Query
+from posttrain.pipeline.lineage.search import in_file
+from posttrain.pipeline.report.build import build_report
+from posttrain.pipeline.tables.store import read_table, write_table
 from stages.evaluate import main
 from tests.models.tiny import tiny_folder
 from tests.report import workspace

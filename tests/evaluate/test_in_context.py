@@ -19,8 +19,8 @@ from posttrain.evaluate.intervals import best_of_k
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.files.text import load_text
+from posttrain.pipeline.runs.evaluation import EvaluateRun
 from posttrain.rollout import Message, Prompt, Rollout, TokenRow
-from posttrain.runs.evaluation import EvaluateRun
 from posttrain.sampling.sampler import encode_prompts
 from posttrain.settings.params import check
 from posttrain.text.chat import ChatText

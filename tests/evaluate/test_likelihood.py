@@ -29,9 +29,9 @@ from posttrain.evaluate.likelihood import (
     row_logps,
 )
 from posttrain.models.files.store import load_policy, load_tokenizer
-from posttrain.runs.evaluation import EvaluateRun
+from posttrain.pipeline.runs.evaluation import EvaluateRun
+from posttrain.pipeline.tables.store import check_table
 from posttrain.settings.params import check
-from posttrain.tables.store import check_table
 from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder
 from tests.train.test_training import DEVICE

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from posttrain.checks.params_schema import check_params
 from posttrain.data.columns import from_rows, with_ids
 from posttrain.errors import DataError, ParamsError, PosttrainError, RewardError
 from posttrain.evaluate.completions import select_text
-from posttrain.runs.ratings import BATCH, RatingRun, figures, played
-from posttrain.tables.store import read_table, write_table
+from posttrain.pipeline.checks.params_schema import check_params
+from posttrain.pipeline.runs.ratings import BATCH, RatingRun, figures, played
+from posttrain.pipeline.tables.store import read_table, write_table
 from stages.evaluate_ratings import main
 from tests.evaluate.rating_table import differences, rating_table
 from tests.rewards.judge.conftest import Endpoint, _endpoint, endpoint  # noqa: F401  fixtures

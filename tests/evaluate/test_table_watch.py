@@ -15,12 +15,12 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.checks.params_schema import settings_of
 from posttrain.data.columns import from_rows
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.table_watch import HeldoutLoss, TableWatch, heldout_rows, table_watch
 from posttrain.models.files.store import load_scorer
 from posttrain.online.heldout import sampled_demonstrations
+from posttrain.pipeline.checks.params_schema import settings_of
 from posttrain.train.batch_sources import collate
 from posttrain.train.heldout import mean_loss
 from posttrain.train.loop import TrainingRun

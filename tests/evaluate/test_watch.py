@@ -18,14 +18,14 @@ from posttrain.online.config import WatchParams
 from posttrain.online.heldout import HeldoutRewards
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
+from posttrain.pipeline.runs.heldout import heldout_prompts, heldout_watch
+from posttrain.pipeline.runs.online import ONLINE
+from posttrain.pipeline.tables.store import write_table
 from posttrain.rewards.reward import Reward, WeightedReward
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.runs.heldout import heldout_prompts, heldout_watch
-from posttrain.runs.online import ONLINE
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.settings.params import check
-from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.train.limits import LimitParams
 from posttrain.train.loop import TrainingParams, TrainingRun

@@ -162,7 +162,7 @@ def test_parameters_that_are_changed_and_changed_back_resume(folder: Path) -> No
 HOLDER = """
 import sys, time
 from pathlib import Path
-from posttrain.workspace import hold
+from posttrain.pipeline.workspace import hold
 hold(Path(sys.argv[1]), "a run")
 print("held", flush=True)
 time.sleep(600)

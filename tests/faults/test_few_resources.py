@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from posttrain.errors import FREE_MEMORY, from_system, lacks_resources
-from posttrain.tables.store import write_table
-from posttrain.workspace import VERIFY
+from posttrain.pipeline.tables.store import write_table
+from posttrain.pipeline.workspace import VERIFY
 from tests.tables.samples import table_of
 from tests.workspace import ROOT, environment
 
@@ -22,7 +22,7 @@ import resource, sys
 from pathlib import Path
 import polars, pyarrow.parquet
 from posttrain.errors import PosttrainError
-from posttrain.tables.store import read_table
+from posttrain.pipeline.tables.store import read_table
 size = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (size + 2**20, size + 2**20))
 try:
@@ -68,7 +68,7 @@ def test_other_errors_are_other_errors(error: BaseException) -> None:
 
 def test_a_command_without_memory_is_one_line(tmp_path: Path) -> None:
     script = (
-        "import runpy, sys; import posttrain.commands.line as line\n"
+        "import runpy, sys; import posttrain.pipeline.commands.line as line\n"
         'def run(arguments): raise RuntimeError("can\'t start new thread")\n'
         "line.run = run; sys.argv = ['posttrain', 'status']; runpy.run_module('posttrain', run_name='__main__')"
     )

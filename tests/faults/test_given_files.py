@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from benchmarks.faults.processes import Server
-from posttrain.commands import line
 from posttrain.errors import DataError, PosttrainError
 from posttrain.models.files.store import load_tokenizer
+from posttrain.pipeline.commands import line
 from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder
 from tests.tables.samples import assistant, user

@@ -13,10 +13,10 @@ from benchmarks.faults.cuts import Cuts
 from benchmarks.faults.edits import Edits, replaced
 from benchmarks.faults.flips import CACHE, Flips
 from benchmarks.faults.project import RUN, command, ended, errors, made, products, repro, stage_runs, started
-from posttrain.pipeline.digests import recorded
-from posttrain.pipeline.fsync import cached
-from posttrain.pipeline.run_records import contradictions
-from posttrain.pipeline.verify import CHECKED
+from posttrain.pipeline.lock.digests import recorded
+from posttrain.pipeline.lock.fsync import cached
+from posttrain.pipeline.lock.run_records import contradictions
+from posttrain.pipeline.lock.verify import CHECKED
 from tests.marks import slow_except
 from tests.workspace import dvc, run
 

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.faults.large import FILES, made, tried
 from posttrain.data.parquet_pages import page_sizes
+from posttrain.pipeline.tables.arrow_sizes import unpacked_sizes
+from posttrain.pipeline.tables.readers import Columns, file_part
 from posttrain.rewards.patterns import written_out
-from posttrain.tables.arrow_sizes import unpacked_sizes
-from posttrain.tables.readers import Columns, file_part
 from tests.marks import slow_except
 
 QUICK = (

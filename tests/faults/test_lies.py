@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.faults.asked import Readers
 from benchmarks.faults.lies import Lies
-from posttrain.pipeline.run_records import RunRecords
+from posttrain.pipeline.lock.run_records import RunRecords
 from tests.workspace import dvc, git
 
 

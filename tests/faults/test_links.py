@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks.faults.processes import Server
 from posttrain.files import file_digest, write_json
-from posttrain.pipeline.digests import KEPT, Digests, recorded
-from posttrain.pipeline.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
-from posttrain.pipeline.lock_check import NOTES, forget_mismatched
+from posttrain.pipeline.lock.digests import KEPT, Digests, recorded
+from posttrain.pipeline.lock.fsync import SYNCED, cache_folder, cached, object_path, sync_cache
+from posttrain.pipeline.lock.lock_check import NOTES, forget_mismatched
 from tests.workspace import dvc, run
 
 STAGES = ("data_tasks two_step", "base_scratch tiny", "sft main", "data_samples compared", "reward main")
@@ -115,7 +115,7 @@ def test_digests_of_dvc_are_taken_unless_a_file_changed_since(
 @pytest.mark.slow
 def test_only_new_objects_are_written_to_the_disk_again(own_workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("posttrain.pipeline.fsync.fsync", synced.append)
+    monkeypatch.setattr("posttrain.pipeline.lock.fsync.fsync", synced.append)
     (own_workspace / SYNCED).unlink(missing_ok=True)
     cache = cache_folder(own_workspace)
     (out,) = [out for out in recorded(own_workspace)["sft@main"]["outs"] if out["path"].startswith("records/")]

@@ -14,7 +14,7 @@ import pytest
 
 from posttrain.data.parquet import ran_out_of_memory, write_parquet
 from posttrain.measure import masking
-from posttrain.pipeline.repair_dvc import USER_SITE_CACHE, repair_lock
+from posttrain.pipeline.lock.repair_dvc import USER_SITE_CACHE, repair_lock
 from posttrain.rewards.reward import raised
 from tests.marks import slow_except
 from tests.workspace import ROOT, environment
@@ -85,7 +85,7 @@ def test_what_an_own_reward_prints_or_raises_has_no_secret(tmp_path: Path, proce
 LIMITED = """import resource, sys
 import psutil
 from posttrain.errors import TableError
-from posttrain.tables.store import read_table
+from posttrain.pipeline.tables.store import read_table
 
 limit = psutil.Process().memory_info().vms + 40_000_000
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

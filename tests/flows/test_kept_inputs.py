@@ -12,7 +12,7 @@ import pytest
 
 from flows.graph import read
 from posttrain.errors import PipelineError
-from posttrain.lineage.kept_inputs import kept_note, require_kept, unkept_inputs
+from posttrain.pipeline.lineage.kept_inputs import kept_note, require_kept, unkept_inputs
 from tests.flows.project import Project
 
 READER = """

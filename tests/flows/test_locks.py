@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.pipeline.repair_dvc import repair_lock
+from posttrain.pipeline.lock.repair_dvc import repair_lock
 from tests.flows.project import PYTHON, Project
 
 SLEEP = "import time; time.sleep(300)"

@@ -51,7 +51,7 @@ MINE = "def f(rollouts):\n    return [0.0 for _ in rollouts]\n"
 STEP = """
 import os, pathlib, time
 from posttrain.settings.params import read
-from posttrain.workspace import checkpoint_path
+from posttrain.pipeline.workspace import checkpoint_path
 from tests.compare.test_comparison import put_run
 checkpoint_path("online@a").mkdir(parents=True, exist_ok=True)
 run = read()["online"]["runs"]["a"]

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from flows.sweep_start import Start, write_params
 from posttrain.errors import PipelineError
-from posttrain.pipeline.git import git
+from posttrain.pipeline.lock.git import git
 
 PARAMS = """\
 # of mine

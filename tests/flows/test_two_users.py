@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flows.server import login
-from posttrain.pipeline.repair_dvc import repair_lock
+from posttrain.pipeline.lock.repair_dvc import repair_lock
 from tests.flows.project import Project
 from tests.flows.test_origin_check import ask
 

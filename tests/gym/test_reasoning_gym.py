@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.tables.sources import file_tables
+from posttrain.pipeline.tables.sources import file_tables
 from tests.workspace import ROOT
 
 PYTHON = ROOT / ".reasoning-gym" / "bin" / "python"

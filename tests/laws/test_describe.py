@@ -7,8 +7,8 @@ import pytest
 from docs.make import algorithms as page
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
-from posttrain.commands.params import describe
 from posttrain.errors import ParamsError
+from posttrain.pipeline.commands.params import describe
 
 ROOT = Path(__file__).resolve().parents[2]
 

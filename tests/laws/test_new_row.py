@@ -10,8 +10,8 @@ from posttrain.algorithms.policy import rloo
 from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
 from posttrain.algorithms.preference import slic
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
-from posttrain.commands.params import describe
 from posttrain.laws.cases import Shape
+from posttrain.pipeline.commands.params import describe
 from tests.laws.oracle_laws import LAWS
 from tests.laws.subjects import subjects
 

@@ -16,8 +16,8 @@ from posttrain.errors import ParamsError
 from posttrain.laws.laws import LAWS
 from posttrain.laws.own import check_module, subjects, worst
 from posttrain.laws.padded import PADDED_LAWS
-from posttrain.runs.online import ONLINE
-from posttrain.runs.preference import PREFERENCE
+from posttrain.pipeline.runs.online import ONLINE
+from posttrain.pipeline.runs.preference import PREFERENCE
 from posttrain.settings.params import check
 from tests.workspace import ROOT, environment
 

@@ -19,8 +19,8 @@ from posttrain.algorithms.surrogate import SURROGATES
 from posttrain.errors import ParamsError
 from posttrain.formulas.distill import forward_kl
 from posttrain.online.sampled import SAMPLED_ROWS
-from posttrain.runs.distill import DISTILL
-from posttrain.runs.online import ONLINE
+from posttrain.pipeline.runs.distill import DISTILL
+from posttrain.pipeline.runs.online import ONLINE
 from posttrain.settings.choices import choices_of
 from posttrain.settings.params import check
 

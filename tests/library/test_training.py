@@ -44,7 +44,9 @@ def is_right(rollouts: Sequence[Any]) -> list[float]:
 
 
 @pytest.mark.timeout(600)
-def test_sft_dpo_a_reward_model_an_evaluation_and_a_saved_model(model_and_tokenizer: tuple[Any, Any], tmp_path: Path) -> None:
+def test_sft_dpo_a_reward_model_an_evaluation_and_a_saved_model(
+    model_and_tokenizer: tuple[Any, Any], tmp_path: Path
+) -> None:
     from transformers import AutoModelForCausalLM
 
     model, tokenizer = model_and_tokenizer

@@ -13,10 +13,10 @@ import pytest
 
 from flows.hosts import push_results
 from posttrain.errors import DataError
-from posttrain.lineage.explain import why
-from posttrain.lineage.query import Query
-from posttrain.lineage.row_copies import find_copies, where
-from posttrain.lineage.search import in_bytes
+from posttrain.pipeline.lineage.explain import why
+from posttrain.pipeline.lineage.query import Query
+from posttrain.pipeline.lineage.row_copies import find_copies, where
+from posttrain.pipeline.lineage.search import in_bytes
 from tests.commands.test_project import LIBRARY, command, posttrain
 from tests.lineage.guide import ADDRESS, LINE, PARAMS, project, write_data
 from tests.workspace import ROOT, environment

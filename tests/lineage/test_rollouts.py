@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from posttrain.data.columns import TRAINING_TEXT
-from posttrain.lineage.query import Query
-from posttrain.lineage.search import in_file
-from posttrain.lineage.user_text import user_text
-from posttrain.tables.store import write_table
+from posttrain.pipeline.lineage.query import Query
+from posttrain.pipeline.lineage.search import in_file
+from posttrain.pipeline.lineage.user_text import user_text
+from posttrain.pipeline.tables.store import write_table
 from tests.tables.samples import table_of
 
 

@@ -14,18 +14,18 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError
-from posttrain.lineage.explain import explain, explain_figure, why
-from posttrain.lineage.figures import Figures
-from posttrain.lineage.lineage import Lineage
-from posttrain.lineage.tree import NOT_STORED, Node
-from posttrain.params.params_file import read
-from posttrain.report.build import page_data, reward_metrics
-from posttrain.report.decision import decide
-from posttrain.report.lineage import made_from
-from posttrain.report.policies import read_policies
-from posttrain.report.results import results_table
-from posttrain.report.samples import side_by_side
-from posttrain.report.summary import summarize
+from posttrain.pipeline.lineage.explain import explain, explain_figure, why
+from posttrain.pipeline.lineage.figures import Figures
+from posttrain.pipeline.lineage.lineage import Lineage
+from posttrain.pipeline.lineage.tree import NOT_STORED, Node
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.report.build import page_data, reward_metrics
+from posttrain.pipeline.report.decision import decide
+from posttrain.pipeline.report.lineage import made_from
+from posttrain.pipeline.report.policies import read_policies
+from posttrain.pipeline.report.results import results_table
+from posttrain.pipeline.report.samples import side_by_side
+from posttrain.pipeline.report.summary import summarize
 from tests.commands.test_project import command
 from tests.lineage.guide import LINE, PARAMS, project
 from tests.report import workspace

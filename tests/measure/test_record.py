@@ -30,7 +30,7 @@ sys.version_info = Version(major, minor, micro + 1, *rest)
 """
 CODE = """
 import json
-from posttrain.pipeline.code_manifest import Library
+from posttrain.pipeline.lock.code_manifest import Library
 from posttrain.measure.record import versions
 print(json.dumps([Library().code("sft@main", {"sft": {"runs": {"main": {}}}}), versions()]))
 """

@@ -76,7 +76,7 @@ def test_a_stall_is_reported_once_with_the_stacks_of_all_processes(stage: subpro
 WAIT = """
 import os, signal, threading, time
 import polars
-from posttrain.processes.stage import hear_ctrl_c
+from posttrain.pipeline.processes.stage import hear_ctrl_c
 
 def interrupt():
     time.sleep(0.5)

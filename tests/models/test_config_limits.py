@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from posttrain.checks.check_models import check_models
 from posttrain.errors import ModelError, ParamsError
 from posttrain.models.files.store import load_config
+from posttrain.pipeline.checks.check_models import check_models
 from tests.models.imported_models import policy_folder
 
 ODD = [

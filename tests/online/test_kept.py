@@ -22,12 +22,12 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
 from posttrain.models.forward.logp import loss_tiles, plain_token_logp, token_logp
+from posttrain.pipeline.runs.offline import LoggedSource, logged_rollouts
+from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
+from posttrain.pipeline.tables.store import read_table
 from posttrain.rollout import Kept, Prompt, Rollout, TokenRow
-from posttrain.runs.offline import LoggedSource, logged_rollouts
-from posttrain.runs.stored_rollouts import StoredRollouts
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Completion, KeptSampling, Request, SamplingParams, generate_rollouts
-from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops

@@ -21,12 +21,12 @@ from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online import rollout_log
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import RolloutParams
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
+from posttrain.pipeline.tables.store import read_table
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.runs.stage_checkpoints import Checkpoints
-from posttrain.runs.stored_rollouts import StoredRollouts
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
-from posttrain.tables.store import read_table
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingParams, TrainingRun, train
 from posttrain.train.model_set import ModelSet

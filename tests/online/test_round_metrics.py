@@ -10,9 +10,9 @@ import torch
 from posttrain.algorithms.objective import part_columns
 from posttrain.errors import ParamsError
 from posttrain.online.rounds import groups_with_signal, reward_metrics
-from posttrain.params.named_runs import typed_run
+from posttrain.pipeline.params.named_runs import typed_run
+from posttrain.pipeline.runs.online import ONLINE
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow, token_rows
-from posttrain.runs.online import ONLINE
 from posttrain.train.step import Batch, make_batch
 
 

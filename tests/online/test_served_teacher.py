@@ -32,8 +32,8 @@ from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.forward.forward import packed_states
 from posttrain.models.forward.logp import head_of
 from posttrain.online.served_teacher import ServedTeacher, TeacherServer
+from posttrain.pipeline.tables.store import write_table
 from posttrain.rollout import TokenRow
-from posttrain.tables.store import write_table
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet, Teacher

@@ -11,8 +11,8 @@ import pytest
 from posttrain.data.columns import Kind, from_rows
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
-from posttrain.runs.teacher_context import prompts_in_context
-from posttrain.tables.store import write_table
+from posttrain.pipeline.runs.teacher_context import prompts_in_context
+from posttrain.pipeline.tables.store import write_table
 from posttrain.text.chat import ChatText
 from tests.models.tiny import tiny_folder
 

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from benchmarks.lm_eval_agreement import agreement, write_project
-from posttrain.tables.store import read_table, write_table
+from posttrain.pipeline.tables.store import read_table, write_table
 from tests.models.tiny import tiny_folder
 from tests.workspace import ROOT, dvc, run, stage
 

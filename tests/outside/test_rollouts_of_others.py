@@ -17,9 +17,9 @@ import pytest
 
 from posttrain.data.columns import from_rows
 from posttrain.errors import DataError, ParamsError
-from posttrain.outside.rollouts import inspect_samples, prime_rl_traces, trl_completions
-from posttrain.outside.rollouts.training_rollouts import Rollouts
-from posttrain.tables.store import read_table, write_table
+from posttrain.pipeline.outside.rollouts import inspect_samples, prime_rl_traces, trl_completions
+from posttrain.pipeline.outside.rollouts.training_rollouts import Rollouts
+from posttrain.pipeline.tables.store import read_table, write_table
 from tests.workspace import ROOT, environment
 
 OTHERS = Path(__file__).parent / "others"

@@ -12,11 +12,11 @@ import pytest
 
 from posttrain.errors import EngineError, ParamsError
 from posttrain.isolation.environment import ChildError, answer_of, fault
-from posttrain.outside.inspect_logs import write_logs
-from posttrain.outside.lm_eval import TOOL, LmEvalRun
-from posttrain.params.stage_table import STAGES
-from posttrain.pipeline.code_manifest import named_files
-from posttrain.report.lm_eval import lm_eval_lines
+from posttrain.pipeline.lock.code_manifest import named_files
+from posttrain.pipeline.outside.inspect_logs import write_logs
+from posttrain.pipeline.outside.lm_eval import TOOL, LmEvalRun
+from posttrain.pipeline.params.stage_table import STAGES
+from posttrain.pipeline.report.lm_eval import lm_eval_lines
 from posttrain.settings.params import check
 from tests.report import workspace
 from tests.workspace import ROOT, environment

@@ -10,8 +10,8 @@ import pytest
 
 from posttrain.errors import ModelError, ParamsError, TableError
 from posttrain.models.files.store import load_model
-from posttrain.params.params_file import read
-from posttrain.tables.store import read_table, write_table
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.tables.store import read_table, write_table
 from tests.models.tiny import tiny_folder
 from tests.tables.samples import table_of
 

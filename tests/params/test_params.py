@@ -11,12 +11,12 @@ import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from posttrain.checks import params_schema
-from posttrain.checks.params_schema import ALGORITHMS, MODELS, check_params, describe_params
 from posttrain.errors import ParamsError, excerpt
-from posttrain.params.params_file import GROUPS
-from posttrain.params.slots import slots
-from posttrain.params.stage_table import STAGES, Evaluated, Stage, curve_runs, evaluated
+from posttrain.pipeline.checks import params_schema
+from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS, check_params, describe_params
+from posttrain.pipeline.params.params_file import GROUPS
+from posttrain.pipeline.params.slots import slots
+from posttrain.pipeline.params.stage_table import STAGES, Evaluated, Stage, curve_runs, evaluated
 from posttrain.settings.plain import merge
 from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT
@@ -108,7 +108,7 @@ def test_models_that_are_evaluated_nowhere_are_noted() -> None:
 
 def test_runs_of_a_new_stage_of_results_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     """`check` skipped every stage of results, so that a misspelt key was right until the run."""
-    new = Stage("count_rows", "count.runs", "results", "posttrain.runs.base:HubRun")
+    new = Stage("count_rows", "count.runs", "results", "posttrain.pipeline.runs.base:HubRun")
     assert not new.shares_settings and next(stage for stage in STAGES if stage.name == "evaluate").shares_settings
     monkeypatch.setattr(params_schema, "STAGES", (*STAGES, new))
     monkeypatch.setitem(MODELS, new.group, params_schema.HubModel)  # type: ignore[misc]

@@ -9,14 +9,14 @@ import pytest
 
 from flows.sweep_config import Sweep, trials
 from posttrain.errors import ParamsError
-from posttrain.params.params_file import at
-from posttrain.params.params_file import read as read_settings
-from posttrain.params.seeds import shared_seed
-from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.code_manifest import read_code as read
-from posttrain.pipeline.code_manifest import write_code
+from posttrain.pipeline.lock.code_manifest import read_code as read
+from posttrain.pipeline.lock.code_manifest import write_code
+from posttrain.pipeline.params.params_file import at
+from posttrain.pipeline.params.params_file import read as read_settings
+from posttrain.pipeline.params.seeds import shared_seed
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.train.provenance import code_differences
-from posttrain.workspace import PARAMS_FILE
 
 PARAMS = """
 seed: {seed}

@@ -10,8 +10,8 @@ from ruamel.yaml.composer import Composer
 
 from posttrain.__main__ import main
 from posttrain.errors import ParamsError
-from posttrain.params import params_file
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.params import params_file
+from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.workspace import ROOT
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -48,7 +48,7 @@ def test_a_file_is_parsed_once_and_again_after_an_edit(tmp_path: Path, parsed: l
 def test_a_check_parses_params_once_for_its_own_reader(
     smoke_workspace: Path, monkeypatch: pytest.MonkeyPatch, parsed: list[object]
 ) -> None:
-    from posttrain.checks.params_schema import check_params
+    from posttrain.pipeline.checks.params_schema import check_params
 
     monkeypatch.chdir(smoke_workspace)
     text = (smoke_workspace / "params.yaml").read_text()

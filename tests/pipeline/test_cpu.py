@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.measure.record import write_record
-from posttrain.runs.stage_maker import stage_maker
+from posttrain.pipeline.runs.stage_maker import stage_maker
 from posttrain.train.provenance import differences
 from tests.cpu import HOSTILE, ISA
 from tests.workspace import ROOT

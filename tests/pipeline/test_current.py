@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from posttrain.errors import PipelineError
-from posttrain.pipeline.code_manifest import CODE
-from posttrain.pipeline.graph import NOT_SET, Pipeline, changed
-from posttrain.pipeline.running import RWLOCK, running_stages
-from posttrain.report.stale_results import staleness
+from posttrain.pipeline.lock.code_manifest import CODE
+from posttrain.pipeline.lock.graph import NOT_SET, Pipeline, changed
+from posttrain.pipeline.lock.running import RWLOCK, running_stages
+from posttrain.pipeline.report.stale_results import staleness
 from tests.marks import slow_except
 from tests.workspace import dvc, environment, run
 
@@ -181,7 +181,7 @@ def test_a_tracked_file_of_the_users_is_no_stage_that_never_ran(own_workspace: P
 
 def test_no_dvc_and_no_torch_are_loaded_to_say_what_is_current(workspace: Path) -> None:
     code = (
-        "import sys; from posttrain.report.stale_results import staleness; staleness(['grpo']);"
+        "import sys; from posttrain.pipeline.report.stale_results import staleness; staleness(['grpo']);"
         "print([name for name in ('dvc.repo', 'torch', 'polars', 'transformers') if name in sys.modules])"
     )
     assert run(workspace, "python", "-c", code).stdout == "[]\n"

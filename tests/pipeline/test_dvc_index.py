@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from flows.graph import read
-from posttrain.compare.experiments import Experiment, fetch
 from posttrain.errors import PipelineError
-from posttrain.pipeline.dvc_index import DATABASES
-from posttrain.pipeline.repair_dvc import SITE_CACHE, repair_lock
-from posttrain.pipeline.status import dvc_repo
-from posttrain.pipeline.verify import repair, verify
+from posttrain.pipeline.compare.experiments import Experiment, fetch
+from posttrain.pipeline.lock.dvc_index import DATABASES
+from posttrain.pipeline.lock.repair_dvc import SITE_CACHE, repair_lock
+from posttrain.pipeline.lock.status import dvc_repo
+from posttrain.pipeline.lock.verify import repair, verify
 
 MAKE = "mkdir -p results/p && seq 3000 > results/p/rollouts.parquet"
 GRAPH = f"stages: {{make: {{cmd: '{MAKE}', outs: [results/p/rollouts.parquet]}}}}\n"

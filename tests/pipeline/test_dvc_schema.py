@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jsonschema import Draft7Validator
 
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.params.yaml_files import read_yaml
 from tests.workspace import ROOT
 
 SCHEMA = Draft7Validator(json.loads(Path(__file__).with_name("dvcyaml_schema.json").read_text(encoding="utf-8")))

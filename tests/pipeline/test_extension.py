@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.settings.plain import flattened
 from tests.workspace import ROOT, dvc, git, make_workspace, run
 

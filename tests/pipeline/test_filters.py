@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.runs.scored_filter import answered
+from posttrain.pipeline.tables.store import read_table
 from posttrain.rewards.learned import RewardModel
-from posttrain.tables.store import read_table
-from stages.data_filters import answered
 from tests.models.imported_models import scorer_folder
 from tests.pipeline.test_adapters import edit
 from tests.pipeline.test_flow import states

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.compare.experiments import commit, settings_of
 from posttrain.errors import PipelineError
-from posttrain.pipeline.git import git
+from posttrain.pipeline.compare.experiments import commit, settings_of
+from posttrain.pipeline.lock.git import git
 
 USER = ("-c", "user.name=A", "-c", "user.email=a@example.com")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from posttrain.tables.store import read_table
+from posttrain.pipeline.tables.store import read_table
 from tests.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT, make_workspace, run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.pipeline.code_manifest import Library, code_path
+from posttrain.pipeline.lock.code_manifest import Library, code_path
 from tests.architecture.sources import ROOT, modules, own, tree
 from tests.marks import slow_except
 
@@ -62,14 +62,14 @@ def test_a_run_depends_on_what_it_imports(stage: str, own_workspace: Path, monke
 
 def test_the_miniature_depends_on_no_more_files_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    from posttrain.params.yaml_files import read_yaml
+    from posttrain.pipeline.params.yaml_files import read_yaml
 
     assert len(Library().code("online@grpo", read_yaml("params.yaml"))["files"]) <= MOST
 
 
 def test_the_report_asks_the_rewards_of_evaluations_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    from posttrain.params.yaml_files import read_yaml
+    from posttrain.pipeline.params.yaml_files import read_yaml
     from posttrain.rewards.catalog import REWARDS
 
     settings, library = read_yaml("params.yaml"), Library()
@@ -82,7 +82,7 @@ def test_the_report_asks_the_rewards_of_evaluations_again(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("kind", ["numeric", "exact", "regex", "math", "choice"])
 def test_the_parser_of_answers_is_code_of_the_runs_that_name_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    from posttrain.params.yaml_files import read_yaml
+    from posttrain.pipeline.params.yaml_files import read_yaml
 
     settings = read_yaml("params.yaml")
     settings["online"]["runs"]["grpo"]["reward"] = {"correct": {"weight": 1.0, "answer": kind}}
@@ -93,7 +93,7 @@ def test_the_parser_of_answers_is_code_of_the_runs_that_name_it(kind: str, monke
 def test_prompts_that_were_sampled_and_filtered_bring_the_code_of_their_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their tables name the task in each row, so that a run imports it."""
     monkeypatch.chdir(ROOT)
-    from posttrain.params.yaml_files import read_yaml
+    from posttrain.pipeline.params.yaml_files import read_yaml
 
     settings = read_yaml("params.yaml")
     directly = Library().code("online@grpo", settings)["files"]

@@ -12,10 +12,10 @@ import pytest
 from dvc.utils.serialize import dumps_yaml
 
 from posttrain.errors import PipelineError
-from posttrain.pipeline.digests import dvc_lock
-from posttrain.pipeline.lock_file import merge_entries, read_entries
-from posttrain.pipeline.orphaned_outputs import remove_leftovers
-from posttrain.pipeline.verify import repair
+from posttrain.pipeline.lock.digests import dvc_lock
+from posttrain.pipeline.lock.lock_file import merge_entries, read_entries
+from posttrain.pipeline.lock.orphaned_outputs import remove_leftovers
+from posttrain.pipeline.lock.verify import repair
 
 SFT, REMOVED = {"cmd": "sft main"}, {"cmd": "sft old"}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.line import parse
 from posttrain.errors import PosttrainError
-from posttrain.pipeline.lock_shape import added_files, lock_stages
+from posttrain.pipeline.commands.line import parse
+from posttrain.pipeline.lock.lock_shape import added_files, lock_stages
 from tests.workspace import git, make_workspace
 
 ODD = (
@@ -44,7 +44,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ask(command: str) -> None:
     """Run a command in this process; it may answer, or end with a clear error."""
     with contextlib.suppress(PosttrainError):
-        importlib.import_module(f"posttrain.commands.{command.split(maxsplit=1)[0]}").run(parse(command.split()))
+        importlib.import_module(f"posttrain.pipeline.commands.{command.split(maxsplit=1)[0]}").run(
+            parse(command.split())
+        )
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -86,6 +88,6 @@ def test_null_bytes_in_params_yaml(workspace: Path, key: str) -> None:
     mine = {"path": "my", "chat": "a.jsonl", key: "a\0b"}
     (workspace / "params.yaml").write_text(json.dumps({"format": 2, "data": {"files": {"mine": mine}}}, indent=1))
     with pytest.raises(PosttrainError, match=r"params\.yaml: line [67]: a text with a null byte"):
-        importlib.import_module("posttrain.commands.check").run(parse(["check"]))
+        importlib.import_module("posttrain.pipeline.commands.check").run(parse(["check"]))
     for command in ("status", "params", "show results"):
         ask(command)

@@ -14,7 +14,7 @@ PROGRAM = """
 import os, sys
 from collections import Counter
 from functools import lru_cache
-import posttrain.params.formats as formats
+import posttrain.pipeline.params.formats as formats
 import posttrain.train.loop as loop
 import posttrain.train.run_config as run_config
 
@@ -36,7 +36,7 @@ def first_step(*arguments):
 formats._parsed = lru_cache(maxsize=8)(counted_parse)
 run_config.check, loop._train = counted_check, first_step
 sys.argv = ["stages.{stage}", "{run}"]
-from posttrain.processes.stage import run_named_stage
+from posttrain.pipeline.processes.stage import run_named_stage
 from stages.{stage} import main
 run_named_stage(main)
 """

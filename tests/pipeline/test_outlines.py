@@ -12,20 +12,20 @@ import pytest
 
 from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.errors import PipelineError
-from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline import code_manifest
-from posttrain.pipeline.accept import changes
-from posttrain.pipeline.code_digest import normalised, outlined
-from posttrain.pipeline.code_manifest import Library
-from posttrain.pipeline.inputs import watch_code
-from posttrain.pipeline.reasons import accepted_code
-from posttrain.runs.distill import DISTILL
-from posttrain.runs.online import ONLINE
-from posttrain.runs.preference import PREFERENCE
+from posttrain.pipeline.lock import code_manifest
+from posttrain.pipeline.lock.accept import changes
+from posttrain.pipeline.lock.code_digest import normalised, outlined
+from posttrain.pipeline.lock.code_manifest import Library
+from posttrain.pipeline.lock.inputs import watch_code
+from posttrain.pipeline.lock.reasons import accepted_code
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.runs.distill import DISTILL
+from posttrain.pipeline.runs.online import ONLINE
+from posttrain.pipeline.runs.preference import PREFERENCE
+from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings import listing
 from posttrain.settings.listing import listed_modules, row_modules
 from posttrain.train.provenance import code_differences
-from posttrain.workspace import PARAMS_FILE
 from tests.architecture.sources import ROOT, modules
 
 CODE = '''"""A module."""
@@ -166,7 +166,7 @@ def test_a_run_has_the_surrogate_that_it_names_and_no_other(monkeypatch: pytest.
     assert f"{folder}/sapo.py" not in grpo and f"{folder}/sapo.py" in sapo
     assert "posttrain/rewards/learned.py" not in grpo
     assert "posttrain/rewards/learned.py" in run_of("online", {"algorithm": "grpo", "reward": {"model": 1.0}})
-    assert not any(file.startswith(("posttrain/measure/", "posttrain/report/")) for file in grpo)
+    assert not any(file.startswith(("posttrain/measure/", "posttrain/pipeline/report/")) for file in grpo)
 
 
 def test_a_run_that_judges_a_mixture_has_the_code_of_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

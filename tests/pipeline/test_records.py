@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from posttrain.commands.promote.promotion import promote
-from posttrain.commands.replay.rerun import replay
-from posttrain.compare.comparison import compare
-from posttrain.compare.selection import select
 from posttrain.errors import DataError, PipelineError, PosttrainError
-from posttrain.lineage.explain import why
-from posttrain.pipeline.digests import Digests, read_lock
-from posttrain.pipeline.fsync import cache_folder, cached, object_path
-from posttrain.pipeline.lock_file import write_entries
-from posttrain.pipeline.status import status
-from posttrain.pipeline.verify import repair, verify
-from posttrain.report.results import results_table
-from posttrain.report.stale_results import staleness
+from posttrain.pipeline.commands.promote.promotion import promote
+from posttrain.pipeline.commands.replay.rerun import replay
+from posttrain.pipeline.compare.comparison import compare
+from posttrain.pipeline.compare.selection import select
+from posttrain.pipeline.lineage.explain import why
+from posttrain.pipeline.lock.digests import Digests, read_lock
+from posttrain.pipeline.lock.fsync import cache_folder, cached, object_path
+from posttrain.pipeline.lock.lock_file import write_entries
+from posttrain.pipeline.lock.status import status
+from posttrain.pipeline.lock.verify import repair, verify
+from posttrain.pipeline.report.results import results_table
+from posttrain.pipeline.report.stale_results import staleness
 from tests.workspace import dvc, git
 
 RUN = "online@grpo"

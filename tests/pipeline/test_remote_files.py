@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.tables.store import read_table
+from posttrain.pipeline.tables.store import read_table
 from tests.tables.hub_server import COMMIT, served
 from tests.workspace import dvc, git, make_workspace
 

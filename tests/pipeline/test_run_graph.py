@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from ruamel.yaml import YAML
 
+from posttrain.pipeline.tables.store import check_disjoint, read_table
 from posttrain.settings.plain import merge
-from posttrain.tables.store import check_disjoint, read_table
 from tests.workspace import ROOT, Finished, dvc, git, run, stage
 
 ODD_STARTS = """

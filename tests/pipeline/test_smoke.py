@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from safetensors.torch import load_file
 
 from posttrain.data.columns import Kind
-from posttrain.tables.store import check_disjoint, read_table
+from posttrain.pipeline.tables.store import check_disjoint, read_table
 from tests.workspace import dvc, stage
 
 POLICIES = {"base": "base/tiny", "sft": "sft/main", "dpo": "preference/dpo", "grpo": "online/grpo"}

@@ -45,13 +45,13 @@ EDITS = {
     "a docstring in algorithms": ("algorithms/policy_objective.py", '"""', '"""New. """\n', set()),
     "a surrogate that no run uses": ("algorithms/policy/sapo.py", "def ", "NEW = 1\n", set()),
     "a row that no run uses": ("algorithms/policy/rloo.py", "ROWS = {", "NEW = 1\n", set()),
-    "code that says what is stale": ("pipeline/git.py", "def ", "NEW = 1\n", set()),
+    "code that says what is stale": ("pipeline/lock/git.py", "def ", "NEW = 1\n", set()),
     "a reward that no run uses": ("rewards/learned.py", "class ", "NEW = 1\n", set()),
     "the surrogate of one run": ("algorithms/policy/ppo.py", "\n\n\n", "\nNEW = 1\n", {"online@grpo"}),
     "the row of one run": ("algorithms/policy/grpo.py", "Shao 2024, ", "New ", {"online@grpo"}),
     "code in sampling": ("sampling/sampler.py", "\n\n\n", "\nNEW = 1\n", SAMPLING),
-    "code in training": ("train/loop.py", "def share_run", "NEW = 1\n", TRAINING),
-    "code of the report": ("report/page.py", "def ", "NEW = 1\n", {"report"}),
+    "code in training": ("train/loop.py", "def refuse_dropout", "NEW = 1\n", TRAINING),
+    "code of the report": ("pipeline/report/page.py", "def ", "NEW = 1\n", {"report"}),
     "code of the tables of a task": (
         "tasks/two_step/text.py",
         "def ",
@@ -160,13 +160,13 @@ def test_status_says_which_file_and_which_parameter_changed(own_workspace: Path)
 
 @pytest.mark.slow
 def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Path) -> None:
-    insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
+    insert("posttrain/pipeline/report/page.py", "def ", "NEW = 1\n")(own_workspace)
     insert("posttrain/algorithms/policy/ppo.py", "\n\n\n", "\nNEW = 1\n")(own_workspace)
     accept = ("python", "-m", "posttrain", "accept")
     done = run(own_workspace, *accept, "online@grpo", "report", "--reason", "a constant that nothing reads")
     assert done.stdout.splitlines() == [
         "online@grpo: accepted: posttrain/algorithms/policy/ppo.py changed",
-        "report: accepted: posttrain/report/page.py changed",
+        "report: accepted: posttrain/pipeline/report/page.py changed",
     ]
     (accepted,) = json.loads((own_workspace / "records/online/grpo.json").read_text())["accepted"]
     assert accepted["reason"] == "a constant that nothing reads"
@@ -181,7 +181,7 @@ def test_an_accepted_refactoring_is_recorded_and_nothing_runs(own_workspace: Pat
 
 KILLED = """import os, signal
 import dvc.repo
-from posttrain.pipeline.accept import accept
+from posttrain.pipeline.lock.accept import accept
 
 dvc.repo.Repo.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 accept(["report"], "a constant that nothing reads")
@@ -190,7 +190,7 @@ accept(["report"], "a constant that nothing reads")
 
 @pytest.mark.parametrize("between", slow_except(("repair",), ("", "repair")))
 def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> None:
-    insert("posttrain/report/page.py", "def ", "NEW = 1\n")(own_workspace)
+    insert("posttrain/pipeline/report/page.py", "def ", "NEW = 1\n")(own_workspace)
     record = own_workspace / "records/report.json"
     before = record.read_text()
     assert run(own_workspace, "python", "-c", KILLED).returncode == -9
@@ -200,7 +200,7 @@ def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> N
         assert "`accept` of report was interrupted: undone, run it again" in said and "dvc repro --force" not in said
         assert record.read_text() == before
     again = run(own_workspace, "python", "-m", "posttrain", "accept", "report", "--reason", "a constant")
-    assert again.stdout == "report: accepted: posttrain/report/page.py changed\n"
+    assert again.stdout == "report: accepted: posttrain/pipeline/report/page.py changed\n"
     (accepted,) = json.loads(record.read_text())["accepted"]
     assert accepted["reason"] == "a constant"
     assert "up to date" in dvc(own_workspace, "status").stdout

@@ -12,9 +12,9 @@ from posttrain.files import write_json
 from posttrain.measure.progress import Progress
 from posttrain.measure.stage_log import log_path
 from posttrain.measure.timings import NAMES, OTHER, timings_path
-from posttrain.pipeline.code_manifest import CODE
-from posttrain.pipeline.graph import Pipeline
-from posttrain.pipeline.status import _left, _progress
+from posttrain.pipeline.lock.code_manifest import CODE
+from posttrain.pipeline.lock.graph import Pipeline
+from posttrain.pipeline.lock.status import _left, _progress
 from tests.workspace import dvc, stage
 
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 import stages
 from posttrain.errors import PipelineError
-from posttrain.pipeline.inputs import Declared, Inputs
+from posttrain.pipeline.lock.inputs import Declared, Inputs
 
 with Path(sys.argv[1]).open("a") as file:
     file.write("\\nCHANGED = 1\\n")
@@ -28,7 +28,7 @@ except PipelineError as error:
 """
 
 
-@pytest.mark.parametrize("changed", ["posttrain/workspace.py", "stages/sft.py"])
+@pytest.mark.parametrize("changed", ["posttrain/pipeline/workspace.py", "stages/sft.py"])
 def test_code_that_changes_while_a_stage_starts_is_refused(changed: str, tmp_path: Path) -> None:
     for folder in ("posttrain", "stages"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands.init.project import RECIPES
+from posttrain.pipeline.commands.init.project import RECIPES
 from tests.workspace import ROOT, Finished, environment, make_workspace, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

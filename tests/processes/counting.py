@@ -13,8 +13,8 @@ from pathlib import Path
 
 from posttrain.distributed import world
 from posttrain.errors import DataError, PosttrainError
-from posttrain.processes.children import follow
-from posttrain.processes.launch import end, end_failed, explained_deaths, start
+from posttrain.pipeline.processes.children import follow
+from posttrain.pipeline.processes.launch import end, end_failed, explained_deaths, start
 
 follow()
 

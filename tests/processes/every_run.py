@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from posttrain.distributed import world
 from posttrain.models.sharding import full
-from posttrain.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.train.loop import train
 from tests.train.test_training import make_run
 

@@ -17,8 +17,18 @@ import psutil
 import pytest
 
 from posttrain.errors import PosttrainError
-from posttrain.processes.agreement import differences
-from posttrain.processes.schedulers import ADDRESS, LAUNCH, LOCAL, PORT, RANK, SIZE, check_size, first_node, read_slurm
+from posttrain.pipeline.processes.agreement import differences
+from posttrain.pipeline.processes.schedulers import (
+    ADDRESS,
+    LAUNCH,
+    LOCAL,
+    PORT,
+    RANK,
+    SIZE,
+    check_size,
+    first_node,
+    read_slurm,
+)
 from tests.processes.test_launch import ENDED_S, LONG, Start, alive, came_true
 from tests.workspace import ROOT, stage
 

@@ -11,13 +11,13 @@ import pytest
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
-from posttrain.params.stage_table import model_runs
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.params.stage_table import model_runs
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import plot_path
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
 from posttrain.text.chat import ChatText
-from posttrain.workspace import plot_path
 from tests.workspace import ROOT, dvc, make_workspace, stage
 
 MODEL = ROOT / "my" / "smollm2"

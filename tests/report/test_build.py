@@ -13,10 +13,10 @@ import pytest
 
 from docs.make.readme import read_summary
 from posttrain.errors import DataError, ParamsError
-from posttrain.params.params_file import read
-from posttrain.report.build import CURVES, PAGE, SAMPLES, build_report
-from posttrain.report.lineage import labels
-from posttrain.report.page import embedded
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.report.build import CURVES, PAGE, SAMPLES, build_report
+from posttrain.pipeline.report.lineage import labels
+from posttrain.pipeline.report.page import embedded
 from tests.report import workspace
 from tests.workspace import ROOT, run
 

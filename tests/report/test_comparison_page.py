@@ -6,8 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
-from posttrain.commands.compare import _typed, run
-from posttrain.commands.line import parser
+from posttrain.pipeline.commands.compare import _typed, run
+from posttrain.pipeline.commands.line import parser
 from tests.workspace import ROOT
 
 

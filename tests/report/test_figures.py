@@ -9,12 +9,12 @@ import pytest
 
 from docs.make.readme import smoothed
 from posttrain.files import write_json
-from posttrain.lineage.figures import Figures, shown_in
-from posttrain.report.curves import thinned
-from posttrain.report.lineage import differing
-from posttrain.report.policies import Policy, read_policies
-from posttrain.report.samples import lengths
-from posttrain.report.summary import (
+from posttrain.pipeline.lineage.figures import Figures, shown_in
+from posttrain.pipeline.report.curves import thinned
+from posttrain.pipeline.report.lineage import differing
+from posttrain.pipeline.report.policies import Policy, read_policies
+from posttrain.pipeline.report.samples import lengths
+from posttrain.pipeline.report.summary import (
     SUMMARY,
     from_json,
     gains,
@@ -26,8 +26,8 @@ from posttrain.report.summary import (
     trainings_in,
     verdict,
 )
+from posttrain.pipeline.tables.curve import read_curve
 from posttrain.settings.plain import flattened
-from posttrain.tables.curve import read_curve
 
 
 def test_a_summary_is_stored_as_rows_with_equal_keys() -> None:
@@ -149,7 +149,7 @@ def test_smoothed_is_a_running_mean() -> None:
 @pytest.mark.slow
 def test_lengths_are_those_of_samples(finished: Path) -> None:
     # 30 prompts, 6 of each of the lengths 1..5 for the first sample and 2..6 for the second
-    from posttrain.params.params_file import read
+    from posttrain.pipeline.params.params_file import read
 
     found = lengths(read_policies(read(), {})[0][0])
     assert found["mean"] == 3.5

@@ -6,9 +6,9 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from posttrain.report.build import PAGE, build_report
-from posttrain.report.heading import PAGE_SO_FAR, heading
-from posttrain.report.results import write_report
+from posttrain.pipeline.report.build import PAGE, build_report
+from posttrain.pipeline.report.heading import PAGE_SO_FAR, heading
+from posttrain.pipeline.report.results import write_report
 from tests.report import workspace
 
 NOW = datetime(2026, 11, 26, 0, 30, tzinfo=UTC)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.report.build import PAGE, build_report
-from posttrain.report.page import asset
+from posttrain.pipeline.report.build import PAGE, build_report
+from posttrain.pipeline.report.page import asset
 from tests.report import browser, workspace
 from tests.report.browser import Page
 

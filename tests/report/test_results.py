@@ -25,14 +25,14 @@ from docs.make.readme import (
     write_readme,
 )
 from posttrain.errors import DataError, PipelineError
-from posttrain.params.params_file import read
-from posttrain.report.build import build_report, read_report
-from posttrain.report.decision import decide
-from posttrain.report.other_tables import as_cells, other_tables
-from posttrain.report.policies import read_policies
-from posttrain.report.results import _judge_note, results_json, results_table
-from posttrain.report.stale_results import staleness
-from posttrain.report.summary import extra_columns
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.report.build import build_report, read_report
+from posttrain.pipeline.report.decision import decide
+from posttrain.pipeline.report.other_tables import as_cells, other_tables
+from posttrain.pipeline.report.policies import read_policies
+from posttrain.pipeline.report.results import _judge_note, results_json, results_table
+from posttrain.pipeline.report.stale_results import staleness
+from posttrain.pipeline.report.summary import extra_columns
 from posttrain.settings.plain import merge
 from tests.report import workspace
 from tests.report.browser import program

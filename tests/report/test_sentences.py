@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from docs.make.readme import BEGIN, END, write_readme
-from posttrain.compare.comparison import compare
-from posttrain.compare.selection import select
-from posttrain.report.build import build_report
-from posttrain.report.results import results_table
+from posttrain.pipeline.compare.comparison import compare
+from posttrain.pipeline.compare.selection import select
+from posttrain.pipeline.report.build import build_report
+from posttrain.pipeline.report.results import results_table
 from tests.marks import slow_except
 from tests.report import workspace
 from tests.report.test_build import page_data

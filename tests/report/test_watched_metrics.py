@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from posttrain.commands.line import parse, run
-from posttrain.report.watched_metrics import METRICS, about, health, table_rows, worries
+from posttrain.pipeline.commands.line import parse, run
+from posttrain.pipeline.report.watched_metrics import METRICS, about, health, table_rows, worries
 from tests.workspace import ROOT
 
 

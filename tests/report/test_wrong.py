@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.params.params_file import read
-from posttrain.report.policies import Policy, read_policies
-from posttrain.report.samples import for_page
-from posttrain.report.wrong import Asked, ends_with, wrong_rows
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.report.policies import Policy, read_policies
+from posttrain.pipeline.report.samples import for_page
+from posttrain.pipeline.report.wrong import Asked, ends_with, wrong_rows
 from tests.report import workspace
 
 
@@ -88,7 +88,7 @@ def test_with_little_room_fewer_samples_and_then_fewer_prompts_are_kept(finished
 
 
 def test_the_files_next_to_the_page_keep_their_columns(finished: Path) -> None:
-    from posttrain.report.build import SAMPLES, build_report
+    from posttrain.pipeline.report.build import SAMPLES, build_report
 
     build_report()
     assert pl.read_parquet(SAMPLES).columns[:9] == [

@@ -14,8 +14,8 @@ import polars as pl
 from posttrain.data.columns import from_rows, with_ids
 from posttrain.evaluate.completions import select_text
 from posttrain.evaluate.context import Completions
-from posttrain.runs.ratings import RatingRun, figures, pairs_of, played
-from posttrain.tables.store import read_table, write_table
+from posttrain.pipeline.runs.ratings import RatingRun, figures, pairs_of, played
+from posttrain.pipeline.tables.store import read_table, write_table
 
 POLICIES = ("base", "sft", "dpo", "grpo")
 PROMPTS, SAMPLES = 30, 2

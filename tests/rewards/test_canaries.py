@@ -15,6 +15,7 @@ import pytest
 from posttrain.data.columns import from_rows, with_ids
 from posttrain.errors import ModelError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.pipeline.tables.store import write_table
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, WeightedReward, rule
@@ -23,7 +24,6 @@ from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.settings.params import Params
 from posttrain.settings.params import check as params_check
 from posttrain.settings.user_code import load_object
-from posttrain.tables.store import write_table
 from stages import online
 from tests.models.tiny import tiny_folder
 

@@ -20,16 +20,16 @@ import pytest
 from posttrain.errors import RewardError
 from posttrain.measure.record import _NOTED
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.pipeline.runs.task_tables import generated
+from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.rewards import code
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.code import CodeOptions, program_of
 from posttrain.rewards.reward import Context
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
-from posttrain.runs.task_tables import generated
 from posttrain.sandbox.verdicts import Verdict
 from posttrain.settings.params import check
 from posttrain.tasks.task import load_task
-from posttrain.workspace import PARAMS_FILE
 
 CONTEXT = Context(Runtime(DeviceParams()), "online.runs.grpo", name="code")
 ASSERTS = {"tests": ["assert f(1) == 2", "assert f(2) == 3"], "entry_point": "f"}

@@ -15,16 +15,16 @@ from posttrain.data.columns import with_ids
 from posttrain.errors import ParamsError, RewardError
 from posttrain.evaluate.metrics import evaluation_metrics, rollouts_table, summary
 from posttrain.files import read_finite_json
-from posttrain.lineage.recompute import evaluated
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.pipeline.lineage.recompute import evaluated
+from posttrain.pipeline.runs.evaluate_samples import write_results
+from posttrain.pipeline.runs.evaluation import EvaluateParams, EvaluateRun
+from posttrain.pipeline.tables.store import check_table
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.runs.evaluate_samples import write_results
-from posttrain.runs.evaluation import EvaluateParams, EvaluateRun
 from posttrain.settings.params import check
-from posttrain.tables.store import check_table
 from tests.models.tiny import rollout_of
 from tests.workspace import ROOT
 
@@ -284,8 +284,8 @@ def test_every_stage_that_may_wait_for_a_server_hands_it_on() -> None:
         for file in sorted((ROOT / folder).rglob("*.py"))
     }
     assert {name: sizes for name, sizes in calls.items() if sizes} == {
-        "posttrain/commands/reward/inputs.py": [2],
-        "posttrain/runs/evaluate_samples.py": [3],
+        "posttrain/pipeline/commands/reward/inputs.py": [2],
+        "posttrain/pipeline/runs/evaluate_samples.py": [3],
         "posttrain/online/heldout.py": [3, 2],  # the second is of demonstrations, whose runs have no such setting
         "posttrain/online/run.py": [3],
         "posttrain/rewards/composition.py": [2],

@@ -17,7 +17,7 @@ import pytest
 
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.pipeline.code_manifest import Library
+from posttrain.pipeline.lock.code_manifest import Library
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts

@@ -21,6 +21,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy, load_scorer, load_tokenizer, save_model
 from posttrain.models.files.text import load_text
 from posttrain.models.forward.forward import score_rows
+from posttrain.pipeline.runs.samples import SamplesRun, sampled_tables
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.learned import RewardModel
 from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward, as_score, rule
@@ -28,7 +29,6 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rewards.steps import REDUCE, Reduce, step_ends, steps_of
 from posttrain.rewards.turns import placed_terms, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
-from posttrain.runs.samples import SamplesRun, sampled_tables
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, encode_prompts, generate_rollouts
 from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_steps

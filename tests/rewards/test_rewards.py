@@ -15,14 +15,14 @@ from ruamel.yaml import YAML
 from posttrain.errors import DataError, ParamsError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.pipeline.runs.evaluation import EvaluateParams
+from posttrain.pipeline.runs.samples import _prefers
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.numeric import NumericOptions, expected_number, final_number
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.scorable import check_scorable, scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, Status
-from posttrain.runs.evaluation import EvaluateParams
-from posttrain.runs.samples import _prefers
 from posttrain.settings.params import Params, check
 from tests.models.tiny import function_reward, rollout_of
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.pipeline.runs.online import PolicyRun
 from posttrain.rewards.catalog import REWARDS, Rewards
 from posttrain.rewards.length import soft_overlong
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, Score, TokenRow
-from posttrain.runs.online import PolicyRun
 from posttrain.settings.params import Params, check
 from tests.models.tiny import rollout_of
 

@@ -12,9 +12,9 @@ import pytest
 
 from posttrain.data.columns import with_ids
 from posttrain.errors import DataError, RewardError, TableError
-from posttrain.tables.prepare import prepare
-from posttrain.tables.sources import file_tables
-from posttrain.tables.store import write_table
+from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.tables.sources import file_tables
+from posttrain.pipeline.tables.store import write_table
 from stages import data_samples, evaluate
 from stages import online as online_stage
 from tests.models.tiny import tiny_folder

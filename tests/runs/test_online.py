@@ -8,8 +8,8 @@ import pytest
 
 from posttrain.errors import ParamsError
 from posttrain.online.config import CONFIGS
-from posttrain.params.slots import slots
-from posttrain.runs.online import ONLINE
+from posttrain.pipeline.params.slots import slots
+from posttrain.pipeline.runs.online import ONLINE
 from posttrain.settings.params import check
 
 INPUTS = {"start": "sft/main", "data": "a/prompts", "corpus": "none", "reward_model": "none"}

@@ -16,8 +16,8 @@ from benchmarks.faults.processes import Server
 from posttrain.files import remove_oldest
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_tokenizer
-from posttrain.runs import completion_cache as cache
-from posttrain.runs.completion_cache import CachedSampler
+from posttrain.pipeline.runs import completion_cache as cache
+from posttrain.pipeline.runs.completion_cache import CachedSampler
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Completion, Mixture, Request, SamplingParams
 from posttrain.text.chat import ChatText

@@ -28,8 +28,8 @@ from posttrain.models.forward.varlen import kernel
 from posttrain.models.master_weights import frozen_on, master_of
 from posttrain.models.nf4 import dequantise, level_pairs, quantise_model
 from posttrain.models.scratch import ScratchParams, scratch_config
+from posttrain.pipeline.runs.stage_maker import stage_maker
 from posttrain.rollout import token_rows
-from posttrain.runs.stage_maker import stage_maker
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.text.packing import pack

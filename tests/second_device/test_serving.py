@@ -9,8 +9,8 @@ import torch
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
+from posttrain.pipeline.serve.policy import Policy
 from posttrain.rollout import TokenRow
-from posttrain.serve.policy import Policy
 from posttrain.text.packing import pack
 from tests.models.tiny import tiny_folder
 

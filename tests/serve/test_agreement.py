@@ -15,7 +15,7 @@ import pytest
 from posttrain.data.columns import with_ids
 from posttrain.isolation.library import library_environment
 from posttrain.models.files.store import load_tokenizer
-from posttrain.tables.store import read_table, write_table
+from posttrain.pipeline.tables.store import read_table, write_table
 from tests.models.tiny import tiny_folder
 from tests.rewards.judge.models import parrot_folder
 from tests.serve.served import Served

@@ -20,10 +20,10 @@ import pytest
 
 import posttrain
 from posttrain.errors import ParamsError, PipelineError
-from posttrain.pipeline.digests import Digests
-from posttrain.serve.loopback import listening
-from posttrain.serve.policy import Policy
-from posttrain.serve.server import _secret
+from posttrain.pipeline.lock.digests import Digests
+from posttrain.pipeline.serve.loopback import listening
+from posttrain.pipeline.serve.policy import Policy
+from posttrain.pipeline.serve.server import _secret
 from tests.models.tiny import tiny_folder
 from tests.serve.served import Served
 from tests.workspace import ROOT, environment

@@ -17,7 +17,7 @@ from typing import Any
 from posttrain.errors import PosttrainError
 from posttrain.measure.record import LICENCE, noted
 from posttrain.models.files.import_model import fetch_model
-from posttrain.tables.options import HubTable
+from posttrain.pipeline.tables.options import HubTable
 from tests.tables.hub_server import COMMIT
 from tests.tables.loading import load_table
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.data.columns import Kind
-from posttrain.tables.options import Source
-from posttrain.tables.user_data import make_table, read_sources, split_tables
+from posttrain.pipeline.tables.options import Source
+from posttrain.pipeline.tables.user_data import make_table, read_sources, split_tables
 
 
 def load_table(

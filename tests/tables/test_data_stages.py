@@ -13,8 +13,8 @@ import pytest
 
 import posttrain
 from posttrain.data.columns import Kind
-from posttrain.tables.sources import USER_KINDS
-from posttrain.tables.store import read_table
+from posttrain.pipeline.tables.sources import USER_KINDS
+from posttrain.pipeline.tables.store import read_table
 from tests.tables.samples import assistant, user
 
 SIZES = {"n_corpus": 300, "n_corpus_heldout": 20, "n_sft": 50, "n_sft_heldout": 10, "n_rl": 60} | {

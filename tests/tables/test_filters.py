@@ -17,14 +17,14 @@ import pytest
 from posttrain.data.columns import TURNS, Kind, from_rows, with_ids
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.import_model import fetch_model
-from posttrain.runs.samples import SamplesRun, sampled_tables
-from posttrain.runs.scored_filter import ScoredFilterRun
+from posttrain.pipeline.runs.samples import SamplesRun, sampled_tables
+from posttrain.pipeline.runs.scored_filter import ScoredFilterRun
+from posttrain.pipeline.tables.filters import COMMON, FilterRun, filtered
+from posttrain.pipeline.tables.near_duplicates import SHINGLE, near_duplicates
+from posttrain.pipeline.tables.ngrams import chunks, grams
+from posttrain.pipeline.tables.options import FileTable
+from posttrain.pipeline.tables.store import read_table, write_tables
 from posttrain.settings.params import check
-from posttrain.tables.filters import COMMON, FilterRun, filtered
-from posttrain.tables.near_duplicates import SHINGLE, near_duplicates
-from posttrain.tables.ngrams import chunks, grams
-from posttrain.tables.options import FileTable
-from posttrain.tables.store import read_table, write_tables
 from stages.data_filters import low_scored
 from tests.models.imported_models import scorer_folder
 from tests.models.tiny import tiny_folder

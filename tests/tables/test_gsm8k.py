@@ -11,9 +11,9 @@ import pytest
 
 from posttrain.data.splits import training_prompts
 from posttrain.errors import DataError
-from posttrain.tables.prepare import prepare
-from posttrain.tables.sources import file_tables
-from posttrain.tables.store import read_table
+from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.tables.sources import file_tables
+from posttrain.pipeline.tables.store import read_table
 from tests.tables.gsm8k import row, write_gsm8k
 
 TEST = {row(number)["question"] for number in range(60, 80)}

@@ -13,9 +13,9 @@ import pytest
 
 from posttrain.data.columns import Kind, content_id
 from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.pipeline.tables.options import FileTable
+from posttrain.pipeline.tables.store import check_table, read_table, write_table
 from posttrain.settings.params import check
-from posttrain.tables.options import FileTable
-from posttrain.tables.store import check_table, read_table, write_table
 from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 

@@ -9,13 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.params.params_file import read
-from posttrain.report.build import learned
-from posttrain.report.tables import health_list
-from posttrain.tables.leaks import leaks_of, tables_under
-from posttrain.tables.ngrams import grams
-from posttrain.tables.prepare import prepare
-from posttrain.tables.sources import file_tables
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.report.build import learned
+from posttrain.pipeline.report.tables import health_list
+from posttrain.pipeline.tables.leaks import leaks_of, tables_under
+from posttrain.pipeline.tables.ngrams import grams
+from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.tables.sources import file_tables
 
 
 @pytest.fixture(autouse=True)

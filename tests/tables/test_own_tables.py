@@ -14,11 +14,11 @@ import pytest
 
 from posttrain.data.columns import SPLITS
 from posttrain.errors import DataError, PosttrainError
-from posttrain.pipeline.code_manifest import Library
-from posttrain.runs.task_tables import generated, task_tables
+from posttrain.pipeline.lock.code_manifest import Library
+from posttrain.pipeline.runs.task_tables import generated, task_tables
+from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.tables.store import read_table
 from posttrain.settings.params import Params
-from posttrain.tables.prepare import prepare
-from posttrain.tables.store import read_table
 from posttrain.tasks.task import Generator, Task, load_task
 from tests.tables.samples import assistant, user
 from tests.workspace import ROOT

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.pipeline.tables.options import FileTable
 from posttrain.settings.params import check
-from posttrain.tables.options import FileTable
 from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 

@@ -9,13 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from posttrain.checks.check_rows import check_rows
 from posttrain.errors import DataError, ParamsError, TableError
+from posttrain.pipeline.checks.check_rows import check_rows
+from posttrain.pipeline.tables.mixing import rows_per_source
+from posttrain.pipeline.tables.options import FileTable
+from posttrain.pipeline.tables.sources import FilesRun, HubRun, file_tables
+from posttrain.pipeline.tables.store import check_table
 from posttrain.settings.params import check
-from posttrain.tables.mixing import rows_per_source
-from posttrain.tables.options import FileTable
-from posttrain.tables.sources import FilesRun, HubRun, file_tables
-from posttrain.tables.store import check_table
 from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 

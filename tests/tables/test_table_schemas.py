@@ -10,9 +10,9 @@ import pytest
 
 from posttrain.data.columns import COLUMNS, KINDS, ROLLOUT_TEXT, SPLITS, Kind, with_ids
 from posttrain.errors import TableError
-from posttrain.tables.failures import row_failures
-from posttrain.tables.schemas import schema_of
-from posttrain.tables.store import check_disjoint, check_table, rejected_path
+from posttrain.pipeline.tables.failures import row_failures
+from posttrain.pipeline.tables.schemas import schema_of
+from posttrain.pipeline.tables.store import check_disjoint, check_table, rejected_path
 from tests.tables.samples import assistant, table_of, user
 
 NAN, INF = float("nan"), float("inf")

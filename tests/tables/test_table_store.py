@@ -20,7 +20,7 @@ import posttrain
 from posttrain.data.columns import Kind, with_ids
 from posttrain.data.parquet import write_parquet
 from posttrain.errors import TableError
-from posttrain.tables.store import read_table, rejected_path, write_table
+from posttrain.pipeline.tables.store import read_table, rejected_path, write_table
 from tests.tables.samples import table_of
 
 ROOT = Path(posttrain.__file__).parents[1]
@@ -94,7 +94,7 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from tests.tables.samples import table_of\n"
-        "from posttrain.tables.store import write_parquet\n"
+        "from posttrain.pipeline.tables.store import write_parquet\n"
         "frames = [table_of('corpus', rows=n) for n in (3000, 4000)]\n"
         "print('ready', flush=True)\n"
         "while True:\n"

@@ -17,12 +17,12 @@ import pytest
 from posttrain.data.columns import COLUMNS, Kind, content_id
 from posttrain.data.parquet import check_decoded_size
 from posttrain.errors import DataError, ParamsError, PosttrainError, TableError
-from posttrain.lineage.query import parse_query
+from posttrain.pipeline.lineage.query import parse_query
+from posttrain.pipeline.tables.hub_data import dataset_parts
+from posttrain.pipeline.tables.options import FileTable, HubTable
+from posttrain.pipeline.tables.readers import Columns
+from posttrain.pipeline.tables.store import check_disjoint, check_table
 from posttrain.settings.params import check
-from posttrain.tables.hub_data import dataset_parts
-from posttrain.tables.options import FileTable, HubTable
-from posttrain.tables.readers import Columns
-from posttrain.tables.store import check_disjoint, check_table
 from tests.tables.loading import load_table
 from tests.tables.samples import assistant, user
 
@@ -843,7 +843,7 @@ def test_a_table_that_does_not_fit_the_memory_is_refused_before_it_fills_it(
     rows = [json.dumps({"text": f"{number} {'x' * 200}"}) for number in range(20_000)]
     (workspace / "long.jsonl").write_text("\n".join(rows))
     source = {"path": "long.jsonl", "heldout_share": 0.0}
-    monkeypatch.setattr("posttrain.tables.conversion.free_memory", lambda: 5e6)
+    monkeypatch.setattr("posttrain.pipeline.tables.conversion.free_memory", lambda: 5e6)
     with pytest.raises(DataError, match=r"the first 16,384 rows take .* MB of memory, and .* MB more are not free"):
         load_table(FileTable(**source), "corpus", "data.files.mine.corpus")
     assert load_table(FileTable(**source, limit=5000), "corpus", "data.files.mine.corpus").height == 5000

@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.pipeline.runs.task_tables import task_tables
+from posttrain.pipeline.tables.store import check_disjoint, check_table
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.runs.task_tables import task_tables
-from posttrain.tables.store import check_disjoint, check_table
 from posttrain.tasks.arithmetic.problems import Range, draw_product, draw_sequence, draw_story, draw_sum
 
 Write = Callable[[str], None]

@@ -12,12 +12,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.pipeline.runs.task_tables import generated
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
-from posttrain.runs.task_tables import generated
 from posttrain.settings.params import Params, check
 from posttrain.tasks.instructions.checks import CHECKS, fault, followed
 from posttrain.tasks.instructions.problems import EXCLUSIVE, KINDS, demonstration, draw_problem

@@ -22,6 +22,7 @@ from posttrain.formulas.distill import forward_kl
 from posttrain.laws.cases import Shape, build
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer
+from posttrain.pipeline.tables.store import check_table
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.reward import Context, WeightedReward
@@ -30,7 +31,6 @@ from posttrain.rewards.turns import TurnsOptions, rewards_by_token
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Completion, Request, SamplingParams, generate_rollouts
-from posttrain.tables.store import check_table
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import pack
 from posttrain.train.model_set import ModelSet, Teacher

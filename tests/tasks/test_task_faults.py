@@ -12,10 +12,10 @@ import pytest
 from posttrain.errors import DataError
 from posttrain.evaluate.metrics import evaluation_metrics
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.params.yaml_files import read_yaml
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.runs.task_tables import task_tables
 from posttrain.rewards.reward import Context, Reward, WeightedReward
 from posttrain.rewards.score import RewardSum
-from posttrain.runs.task_tables import task_tables
 from posttrain.tasks.task import load_task
 from tests.models.tiny import rollout_of
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from posttrain.errors import ParamsError
-from posttrain.runs.task_tables import task_tables
-from posttrain.tables.prepare import prepare
+from posttrain.pipeline.runs.task_tables import task_tables
+from posttrain.pipeline.tables.prepare import prepare
 from posttrain.tasks.task import PLAIN, TASKS, load_task
 
 OWN = """

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import posttrain
 from posttrain.errors import ParamsError
+from posttrain.pipeline.tables.store import check_disjoint, check_table
 from posttrain.settings.params import check
-from posttrain.tables.store import check_disjoint, check_table
 from posttrain.tasks.two_step.problems import PROBLEM_KINDS, all_problems
 from posttrain.tasks.two_step.tables import TwoStepParams, two_step
 

@@ -231,7 +231,7 @@ class Dated(Params):
     ],
 )
 def test_a_date_is_iso_text(tmp_path: Path, written: str, reason: str) -> None:
-    from posttrain.params.params_file import load
+    from posttrain.pipeline.params.params_file import load
 
     file = tmp_path / "params.yaml"
     file.write_text(f"sft: {{runs: {{main: {{date: {written}}}}}}}")

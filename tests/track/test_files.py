@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands import track
 from posttrain.errors import ParamsError
-from posttrain.tables.store import write_table
-from posttrain.track.runs import completions, curve, figures, named_runs, tracked
-from posttrain.workspace import plot_path
+from posttrain.pipeline.commands import track
+from posttrain.pipeline.tables.store import write_table
+from posttrain.pipeline.track.runs import completions, curve, figures, named_runs, tracked
+from posttrain.pipeline.workspace import plot_path
 from tests.architecture.sources import home, modules, own_imports
 from tests.tables.samples import table_of
 from tests.workspace import ROOT, environment
@@ -91,7 +91,11 @@ def test_the_trackers_of_the_environment_variable_are_the_default(monkeypatch: p
 @pytest.mark.slow
 def test_no_run_can_load_what_tracks_it() -> None:
     """So that no digest of a run's code changes with it."""
-    users = {module for module in modules() for other in own_imports(module) if home(other) == "posttrain.track"}
-    assert {home(module) for module in users} == {"posttrain.commands", "posttrain.track"}
-    texts = {module for module, file in modules().items() if "posttrain.track" in file.read_text(encoding="utf-8")}
+    users = {
+        module for module in modules() for other in own_imports(module) if home(other) == "posttrain.pipeline.track"
+    }
+    assert {home(module) for module in users} == {"posttrain.pipeline.commands", "posttrain.pipeline.track"}
+    texts = {
+        module for module, file in modules().items() if "posttrain.pipeline.track" in file.read_text(encoding="utf-8")
+    }
     assert texts == users, "a text that names a module counts as an import"

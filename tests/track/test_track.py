@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.track.push import FIRST
+from posttrain.pipeline.track.push import FIRST
 from tests.report import workspace
 from tests.track.read_back import Points
 from tests.workspace import ROOT, environment
@@ -249,7 +249,10 @@ def wait_for(come: Callable[[], bool], process: subprocess.Popen[str], most: flo
 class training:  # noqa: N801  read as words
     """A process that holds the lock of a run, as one that trains it does."""
 
-    CODE = "import sys, posttrain.workspace as w; w.lock_stage('online@grpo'); print(flush=True); sys.stdin.read()"
+    CODE = (
+        "import sys; from posttrain.pipeline.workspace import lock_stage as lock; "
+        "lock('online@grpo'); print(flush=True); sys.stdin.read()"
+    )
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

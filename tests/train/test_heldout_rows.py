@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from posttrain.checks.params_schema import settings_of
 from posttrain.data.columns import from_rows
+from posttrain.pipeline.checks.params_schema import settings_of
 from posttrain.train.heldout import HeldoutRows, rows_of
 
 ROWS = [{"split": "heldout" if n % 3 else "train", "text": f"document {n}"} for n in range(90)]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from posttrain.checks.check_models import check_models
-from posttrain.commands.params.describe import effective
 from posttrain.models.nf4 import Nf4Linear
+from posttrain.pipeline.checks.check_models import check_models
+from posttrain.pipeline.commands.params.describe import effective
 from posttrain.train.learning_rates import RATES, RateKind, default_rate, parameters_of
 from posttrain.train.loop import TrainingParams, adamw
 from tests.models.imported_models import policy_folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from posttrain.errors import TrainingError
-from posttrain.runs.preference import PreferenceRun
-from posttrain.runs.sft import SftRun
+from posttrain.pipeline.runs.preference import PreferenceRun
+from posttrain.pipeline.runs.sft import SftRun
 from posttrain.settings.params import check
 from posttrain.train.limits import LimitParams, check_limits
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_scorer, save_model
-from posttrain.runs.online import ONLINE
+from posttrain.pipeline.runs.online import ONLINE
 from posttrain.settings.params import check
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet

@@ -18,8 +18,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.models.forward.forward import run_in_rows, score_tokens
 from posttrain.models.forward.routers import find_routers
-from posttrain.params.named_runs import typed_run
-from posttrain.runs.online import ONLINE
+from posttrain.pipeline.params.named_runs import typed_run
+from posttrain.pipeline.runs.online import ONLINE
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.commands import line
 from posttrain.data.columns import KINDS, SPLITS, from_rows
 from posttrain.errors import DataError
 from posttrain.models.files.store import load_tokenizer
-from posttrain.runs.token_counts import BAR, token_counts
-from posttrain.tables.store import write_tables
+from posttrain.pipeline.commands import line
+from posttrain.pipeline.runs.token_counts import BAR, token_counts
+from posttrain.pipeline.tables.store import write_tables
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from tests.models.tiny import TEXTS

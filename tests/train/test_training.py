@@ -38,18 +38,18 @@ from posttrain.online.rounds import Rounds
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
-from posttrain.params.named_runs import typed_run
+from posttrain.pipeline.params.named_runs import typed_run
+from posttrain.pipeline.runs.distill import DISTILL, MixedSource
+from posttrain.pipeline.runs.online import ONLINE, OnlineParams
+from posttrain.pipeline.runs.preference import preference_source
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints, run_key
+from posttrain.pipeline.tables.store import write_table
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.runs.distill import DISTILL, MixedSource
-from posttrain.runs.online import ONLINE, OnlineParams
-from posttrain.runs.preference import preference_source
-from posttrain.runs.stage_checkpoints import Checkpoints, run_key
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
 from posttrain.settings.params import check
 from posttrain.settings.plain import merge
-from posttrain.tables.store import write_table
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import with_system_prompt
 from posttrain.text.packing import pack

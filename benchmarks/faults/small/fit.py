@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 from posttrain.data.parquet import decode
 from posttrain.files import write_json
 from posttrain.measure.phases import phase
-from posttrain.params.yaml_files import read_yaml
-from posttrain.processes.stage import run_named_stage
-from posttrain.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.processes.stage import run_named_stage
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.workspace import metrics_path, model_path
 from posttrain.train.checkpoint import CheckpointData
-from posttrain.workspace import metrics_path, model_path
 
 EVERY = 5
 PAUSE_S = 0.04

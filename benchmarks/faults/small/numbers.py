@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from posttrain.data.parquet import write_parquet
-from posttrain.params.yaml_files import read_yaml
-from posttrain.processes.stage import run_stage
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.processes.stage import run_stage
 
 
 def main() -> None:

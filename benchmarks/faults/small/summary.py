@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from posttrain.files import read_finite_json, write_json
-from posttrain.processes.stage import run_stage
+from posttrain.pipeline.processes.stage import run_stage
 
 
 def main() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from posttrain.commands.reward.agreement import _of_rollouts, judge_agreement
 from posttrain.data.columns import with_ids
 from posttrain.errors import DataError, ParamsError, RewardError
+from posttrain.pipeline.commands.reward.agreement import _of_rollouts, judge_agreement
+from posttrain.pipeline.tables.store import write_table
 from posttrain.rewards.judge.agreement import kappa
-from posttrain.tables.store import write_table
 from tests.rewards.judge.conftest import Endpoint
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from posttrain.data.columns import with_ids
 from posttrain.isolation.library import library_environment
-from posttrain.params.yaml_files import read_yaml
-from posttrain.pipeline.code_manifest import Library
-from posttrain.tables.store import read_table, write_table
-from posttrain.workspace import PARAMS_FILE
+from posttrain.pipeline.lock.code_manifest import Library
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.tables.store import read_table, write_table
+from posttrain.pipeline.workspace import PARAMS_FILE
 from tests.models.tiny import tiny_folder
 from tests.rewards.judge.conftest import Endpoint
 from tests.rewards.judge.models import parrot_folder

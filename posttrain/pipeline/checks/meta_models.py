@@ -1,0 +1,137 @@
+"""Models without their weights: from a config on disk, or from that of the model that a run will start from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.errors import ModelError
+from posttrain.files import read_finite_json
+from posttrain.models.decoder.kv_size import kv_sizes
+from posttrain.models.files.adapter_files import config_file
+from posttrain.models.files.loading import model_class, prepared, quiet, scorer_name
+from posttrain.models.files.store import load_config
+from posttrain.models.files.text import context_of
+from posttrain.models.files.tokenizer import written_template
+from posttrain.models.scratch import scratch_config
+from posttrain.pipeline.checks.params_schema import load_settings, settings_of
+from posttrain.pipeline.lock.digests import read_lock
+from posttrain.pipeline.params.params_file import at, read
+from posttrain.pipeline.params.stage_table import STAGES, Settings, model_runs, section_of, stage_of
+from posttrain.pipeline.workspace import PARAMS_FILE, model_path
+from posttrain.settings.plain import NONE
+from posttrain.text.bpe import CHAT_TEMPLATE
+from posttrain.train.learning_rates import explained, parameters_of
+
+
+def config_of(model: str, settings: Settings) -> Any:
+    """Return the config of a folder under models/, or of what its run starts from where it does not exist yet."""
+    source = config_source(model, settings)
+    if isinstance(source, Path):
+        return load_config(source)
+    return scratch_config(source.shape, source.tokenizer.vocabulary, stop=0, pad=None)
+
+
+def context_length(model: str, settings: Settings) -> int | None:
+    """Return the most tokens of a row of the model; transformers is imported only where config.json omits them."""
+    source = config_source(model, settings)
+    if not isinstance(source, Path):
+        return int(source.shape.context)
+    with suppress(OSError, ValueError, AttributeError):  # then `load_config` says what is wrong with it
+        config = read_finite_json(config_file(source))
+        context = config.get("text_config", config).get("max_position_embeddings")
+        if isinstance(context, int) and context > 0:
+            return context
+    return context_of(load_config(source))
+
+
+def config_source(model: str, settings: Settings) -> Any:
+    """Return the folder that has the model's config, or the settings of the run of base.scratch that makes it.
+
+    A folder that a run has made counts while dvc.lock has the settings of that run, and of those that it descends from.
+    """
+    runs, chain, name = model_runs(settings), list[str](), model
+    while name in runs and name not in chain:
+        chain.append(name)
+        name = str(runs[name].get("start", runs[name].get("path", name)))
+    lock = read_lock(Path())
+    current = [_is_current(one, settings, lock) for one in chain]
+    for place, one in enumerate(chain):
+        if all(current[place:]) and _has_config(model_path(one)):
+            return model_path(one)
+    if name not in chain:  # the path of base.folders, or a folder that --model names
+        for folder in (model_path(name), Path(name)):
+            if _has_config(folder):
+                return folder
+    root = chain[-1] if chain else name
+    group, _, run = section_of(settings, root).rpartition(".")
+    if group == "base.scratch":
+        return settings_of(group, at(settings, f"{group}.{run}"), f"{group}.{run}")
+    if root not in runs:
+        raise ModelError(
+            what="no config.json there", where=model, fix="Give a folder with one, or a run of params.yaml"
+        )
+    if _has_config(model_path(root)) and stage_of(settings, root) not in lock:  # its stage was run without DVC
+        return model_path(root)
+    fix = f"Run `dvc repro {stage_of(settings, root)}` first, or plan with another: --model FOLDER"
+    old = "its config.json is of other settings" if _has_config(model_path(root)) else "it has no config.json yet"
+    raise ModelError(what=old, where=f"models/{root}", fix=fix)
+
+
+def _has_config(folder: Path) -> bool:
+    return config_file(folder).is_file()
+
+
+def _is_current(model: str, settings: Settings, lock: Mapping[str, Any]) -> bool:
+    """Return whether dvc.lock has the present settings of the run that makes a model."""
+    section = section_of(settings, model)
+    recorded = lock.get(stage_of(settings, model), {}).get("params", {}).get(PARAMS_FILE, {})
+    return bool(recorded.get(section, NONE) == at(settings, section))
+
+
+def size_of_run(group: str, run: str, settings: Settings) -> int:
+    """Return the number of weights of the model that a run trains; raises where its config is not there yet."""
+    stage = next(stage for stage in STAGES if stage.group == group)
+    start = str(getattr(load_settings(group, run), "start", stage.output(run)))  # a run of base.scratch makes its own
+    return parameters_of(shape_of(config_of(start, settings), scores=group == "reward.runs"))
+
+
+def rate_of(group: str, run: str) -> str:
+    """Return the learning rate of a run that sets none, in words."""
+    params = load_settings(group, run)
+    return explained(params.rate_kind, size_of_run(group, run, read()), adapter=params.adapter.type != "none")
+
+
+def template_of(model: str, settings: Settings) -> str | None:
+    """Return the chat template of the model that a run descends from; None where it is not there yet."""
+    name, runs, seen = model, model_runs(settings), set[str]()
+    while name in runs and name not in seen:
+        seen.add(name)
+        group, _, run = section_of(settings, name).rpartition(".")
+        made = at(settings, f"{group}.{run}") or {}
+        if group == "base.scratch":
+            return CHAT_TEMPLATE
+        if group.startswith("base."):
+            folder = Path(made["path"]) if "path" in made else None
+            return written_template(Path(), folder, made.get("chat_template"))
+        name = str(made.get("start", NONE))
+    return None
+
+
+def shape_of(config: Any, *, scores: bool = False) -> Any:
+    """Return the model of a config on the device meta, with a scalar head if it `scores`."""
+    config = copy.deepcopy(config)
+    if scores:
+        config.architectures, config.num_labels = [scorer_name(config.model_type)], 1
+    elif not config.architectures:
+        config.architectures = [scorer_name(config.model_type).replace("ForSequenceClassification", "ForCausalLM")]
+    with quiet(), torch.device("meta"):
+        model = prepared(model_class(config)(config))
+        if not scores:
+            kv_sizes(model.to(torch.bfloat16))  # some experts have no float32 kernel on meta
+        return model.to(torch.float32)

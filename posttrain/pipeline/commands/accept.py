@@ -1,0 +1,20 @@
+"""`posttrain accept`: keep results although their code changed."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = "online@grpo sft --reason 'renamed a variable'"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take stages and a reason."""
+    parser.add_argument("stages", nargs="+", metavar="STAGE", help="e.g. online@grpo, or online for all its runs")
+    parser.add_argument("--reason", required=True, help="why the results stay the same; records/ keeps it")
+
+
+def run(arguments: Namespace) -> str:
+    """Accept the change."""
+    from posttrain.pipeline.lock.accept import accept
+
+    return accept(arguments.stages, arguments.reason)

@@ -1,0 +1,30 @@
+"""`posttrain check`: check params.yaml as a whole, the first rows of its files, and its models."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+EXAMPLE = ""
+DOING = "reading params.yaml, its files and models"
+
+
+def add_arguments(_: ArgumentParser) -> None:
+    """Take no arguments."""
+
+
+def run(_: Namespace) -> str:
+    """Check the packages first, then everything that a run would meet."""
+    from posttrain.pipeline.lock.package_pin import check_installed
+
+    check_installed()
+    from posttrain.pipeline.checks.check_models import check_models
+    from posttrain.pipeline.checks.check_rows import check_rows
+    from posttrain.pipeline.checks.params_schema import check_params
+    from posttrain.pipeline.lineage.kept_inputs import kept_note
+    from posttrain.pipeline.lock.check_inputs import refuse_pipes
+    from posttrain.pipeline.lock.repair_dvc import OUTPUTS
+    from posttrain.settings.user_code import CUSTOM
+
+    refuse_pipes([CUSTOM, *map(Path, OUTPUTS)])  # before own code is imported
+    return "\n".join(filter(None, [check_params(), check_rows(), check_models(), kept_note()]))

@@ -1,0 +1,33 @@
+"""`posttrain clean`: what belongs to no run of params.yaml."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from posttrain.pipeline.commands.line import add_action, add_actions
+
+EXAMPLE = "--list"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take what to clean; by default outputs and entries of dvc.lock."""
+    parser.add_argument("--list", action="store_true", help="list the outputs and entries only")
+    actions = add_actions(parser, "runs")
+    does = "remove checkpoints that no run of params.yaml would resume, but none of a running stage"
+    checkpoints = add_action(actions, "clean", "checkpoints", does, "--all")
+    checkpoints.add_argument("--all", action="store_true", help="remove also those that a run would resume")
+
+
+def run(arguments: Namespace) -> str:
+    """Remove the files, or list them."""
+    if arguments.action == "checkpoints":
+        from posttrain.pipeline.commands.checkpoints.actions import clean
+
+        return clean("all" if arguments.all else "unused")
+    from posttrain.pipeline.checks.params_schema import check_params
+    from posttrain.pipeline.lock.orphaned_outputs import describe_leftovers, remove_leftovers
+
+    if arguments.list:
+        return describe_leftovers()
+    check_params()  # a run may start from what would be removed
+    return remove_leftovers()

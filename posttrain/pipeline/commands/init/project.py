@@ -1,0 +1,194 @@
+"""A project outside the checkout: `init` writes it, `upgrade` brings it to the installed package."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from posttrain.errors import ParamsError, PipelineError, shortened
+from posttrain.extras import PIPELINE, need
+from posttrain.files import write_json, write_text
+from posttrain.isolation.library import LIBRARY
+from posttrain.pipeline.checks.editor_schema import editor_schema
+from posttrain.pipeline.lock.code_manifest import FOLDER, Library, code_path, read_code, run_names
+from posttrain.pipeline.lock.package_pin import PINNED, describe_package, installed, pinned
+from posttrain.pipeline.lock.repair_dvc import repair_lock
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.report import plots_page
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.params import did_you_mean
+from posttrain.train.provenance import code_differences
+
+TEMPLATE: Final = LIBRARY / "posttrain" / "template"
+RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
+OURS: Final = {".dvc/plots/curves.json": "curves.json"}
+"""Files that `upgrade` keeps current in addition to dvc.yaml, and where the package has them."""
+FILES: Final = {
+    ".gitignore": "gitignore",
+    ".dvcignore": "dvcignore",
+    ".dvc/config": "dvc_config",
+    ".vscode/settings.json": "vscode_settings",
+    "README.md": "README.md",
+    "custom/rewards.py": "rewards.py",
+    "data/none.parquet": "none",
+    "models/none": "none",
+}
+"""Files that belong to the user once they are written."""
+SCHEMA: Final = Path(".vscode/params.schema.json")
+FILLED: Final = ("metrics", "plots", "results")
+"""Folders that the report depends on, whether or not a run fills them."""
+CHECKOUT: Final = "      - constraints.txt\n      - custom\n      - posttrain\n      - stages\n"
+"""What the stage `code` depends on in a checkout; in a project it is the package that posttrain.lock names."""
+MOST: Final = 4
+"""As many changes of a run as a line names."""
+
+
+def init(folder: Path, recipe: str) -> str:
+    """Write a project that uses the installed package; what to do next."""
+    if recipe not in RECIPES:
+        raise ParamsError(what=f"no recipe '{recipe}'", where="--recipe", fix=did_you_mean(recipe, RECIPES))
+    if folder.exists() and not folder.is_dir():
+        raise PipelineError(what="this is a file", where=str(folder), fix="Name a new folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        fix = "Name a new or an empty folder; nothing was written"
+        raise PipelineError(what="the folder is not empty", where=str(folder), fix=fix)
+    if not shutil.which("git"):
+        raise PipelineError(what="git was not found", where="PATH", fix="Install git, e.g. apt-get install git")
+    need(PIPELINE)
+    with _whole(folder):
+        _initialise(folder)
+        for name, text in {**_current(), "params.yaml": _read(f"recipes/{recipe}.yaml")}.items():
+            write_text(folder / name, text)
+        for name, source in FILES.items():
+            write_text(folder / name, _read(source))
+        for rows in sorted((TEMPLATE / "rows").iterdir()):
+            write_text(folder / "my/data" / rows.name, rows.read_text(encoding="utf-8"))
+        for name in FILLED:
+            write_text(folder / name / ".gitkeep", "")
+        _pin(folder)
+        repair_lock(folder)  # keeps DVC's own files in the project
+        if importlib.util.find_spec("vl_convert"):  # else `dvc plots show` loads its scripts from the network
+            plots_page.install(folder)
+    return "\n".join(
+        [
+            f"wrote a project with the recipe {recipe} to {folder}. Next:",
+            f"  cd {folder}",
+            "  posttrain check                # checks params.yaml, runs nothing",
+            "  dvc repro                      # runs it, in about a minute",
+            "  posttrain show results         # the figures",
+            "  git add --all && git commit",
+        ]
+    )
+
+
+def upgrade(mode: str) -> str:
+    """Say what the installed package changes in a project, and whether it was written."""
+    if pinned() is None:
+        return "A clone upgrades by git; `upgrade` is for projects of `init` (docs/versions.md)"
+    lines = upgrade_project(mode)
+    if not lines:
+        return f"{PINNED} names the installed package: nothing to upgrade"
+    end = "Written. Then: dvc repro" if mode == "write" else "To write it: posttrain init --upgrade --yes"
+    return "\n".join([*lines, end])
+
+
+def upgrade_project(mode: str) -> list[str]:
+    """Return what the installed package changes in a project, in lines; none where it is current or no project."""
+    old = pinned()
+    if old is None:
+        return []
+    lines, new = [], installed()
+    if {name: old[name] for name in new} != new:
+        lines += [f"{PINNED}: {describe_package(old)} -> {describe_package(new)}", *_stale()]
+    for name, text in _current().items():
+        file = Path(name)
+        found = file.read_text(encoding="utf-8") if file.is_file() else ""
+        before = old.get("files", {}).get(name)
+        if found == text or before == _digest(text):  # the package's own did not change
+            continue
+        lines += ["", *difflib.unified_diff(found.splitlines(), text.splitlines(), name, f"{name} (new)", lineterm="")]
+        if found and _digest(found) != before:
+            lines.append(f"You have edited {name}: it is left as it is. Take these changes over by hand")
+        elif mode == "write":
+            write_text(file, text)
+    if lines and mode == "write":
+        _pin(Path())
+    return lines
+
+
+def _stale() -> Iterator[str]:
+    """Yield the runs whose code or packages are other ones than before."""
+    library, settings = Library(), read_yaml(PARAMS_FILE)
+    if not FOLDER.is_dir():
+        return
+    for stage in run_names(settings):
+        old = read_code(code_path(stage))
+        if old and (changed := code_differences(old, library.code(stage, settings))):
+            more = f" and {len(changed) - MOST} more" if len(changed) > MOST else ""
+            yield f"  {stage} has to run again: {', '.join(changed[:MOST])}{more}"
+
+
+def _current() -> dict[str, str]:
+    """Return the files of a project that the package decides: the checkout's own graph with other commands."""
+    graph = re.sub(r"python -m stages\.(\w+)", r"posttrain run \1", _read("graph.yaml"))
+    own = {"dvc.yaml": graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
+    return own | {name: _read(source) for name, source in OURS.items()}
+
+
+def _pin(folder: Path) -> None:
+    """Write posttrain.lock: the package, and the digests of its files here, by which `upgrade` knows those edited.
+
+    And the schema of params.yaml, by which an editor knows its keys.
+    """
+    files = {name: _digest(text) for name, text in _current().items()}
+    write_text(folder / SCHEMA, editor_schema())
+    write_json(folder / PINNED, {**installed(), "files": files})
+
+
+def _initialise(folder: Path) -> None:
+    """Make it a repository of git and of DVC."""
+    quiet = {**os.environ, "DVC_NO_ANALYTICS": "1"}
+    for words in (
+        ["git", "init", "--quiet", "--initial-branch=main"],
+        [sys.executable, "-m", "dvc", "init", "--quiet"],
+    ):
+        done = subprocess.run(words, cwd=folder, env=quiet, capture_output=True, text=True, check=False)
+        if done.returncode:
+            what = shortened((done.stderr or done.stdout), 300)
+            raise PipelineError(what=what, where=" ".join(words), fix="Fix it; nothing was left behind")
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """A new or empty folder, empty again or gone if not all could be written into it."""
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as error:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if new and folder.is_dir():
+            folder.rmdir()
+        if isinstance(error, OSError):
+            where, fix = str(error.filename or folder), "Fix it; nothing was left behind"
+            raise PipelineError(what=str(error.strerror or error), where=where, fix=fix) from error
+        raise
+
+
+def _read(name: str) -> str:
+    return (TEMPLATE / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,22 @@
+"""`posttrain laws`: the mathematical laws, on the surrogates and losses of a user's module."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from posttrain.pipeline.commands.line import Document
+
+EXAMPLE = "my_losses"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take a module."""
+    parser.add_argument("module", metavar="MODULE", help="e.g. my_losses for custom/my_losses.py")
+
+
+def run(arguments: Namespace) -> str:
+    """Check the module."""
+    from posttrain.laws.own import check_module
+
+    text = check_module(arguments.module, as_json=arguments.json)
+    return Document(text) if arguments.json else text

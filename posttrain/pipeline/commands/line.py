@@ -1,0 +1,150 @@
+"""The command line: the overview of all commands, and the arguments of the one that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace, _SubParsersAction
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NoReturn
+
+from posttrain.errors import ParamsError
+from posttrain.measure.terminal import Coded, escaped_json
+from posttrain.measure.text_table import FoldedHelp, folded
+from posttrain.pipeline.commands.table import COMMANDS, RENAMED
+
+DOES = {name: does for group in COMMANDS.values() for name, does in group.items()}
+
+
+def parse(words: Sequence[str]) -> Namespace:
+    """Read a command line; only the module of its command is imported."""
+    if words and words[0] in RENAMED:
+        fix = f"It is `posttrain {RENAMED[words[0]]}` now"
+        raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
+    named = words[0] if words and words[0] in DOES else None
+    if words and named is None and not words[0].startswith("-"):
+        near = get_close_matches(words[0], DOES, n=1)
+        fix = f"Did you mean '{near[0]}'?" if near else "`posttrain --help` lists the commands"
+        raise ParamsError(what=f"unknown command '{words[0]:.80}'", where="posttrain", fix=fix)
+    arguments = parser(named).parse_args(words)
+    if arguments.command is None:
+        print(overview())
+        raise SystemExit(0)
+    return arguments
+
+
+class Document(str):
+    """What a command prints that is JSON already."""
+
+
+def run(arguments: Namespace) -> str:
+    """Run the command and return what it prints; with `--json` one document, and all else goes to stderr."""
+    module = _module(arguments.command)
+    if not arguments.json:
+        with _said_meanwhile(getattr(module, "DOING", "")):
+            return module.run(arguments)  # type: ignore[no-any-return]
+    with contextlib.redirect_stdout(sys.stderr):
+        text = module.run(arguments)
+    return text if isinstance(text, Document) else as_json({"command": arguments.command, "text": text})
+
+
+@contextlib.contextmanager
+def _said_meanwhile(doing: str) -> Iterator[None]:
+    """Show on a terminal what a command does until it prints: imports alone take seconds."""
+    if not doing or not sys.stderr.isatty():
+        yield
+        return
+    sys.stderr.write(f"{doing} ...")
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        sys.stderr.write(Coded("\r\033[2K"))
+        sys.stderr.flush()
+
+
+def as_json(data: object) -> str:
+    """Return a document as commands print it."""
+    return escaped_json(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def parser(*names: str | None) -> ArgumentParser:
+    """Make the parser with the arguments of these commands; the others have their line alone."""
+    top = _Parser(prog="posttrain", add_help=False, usage="posttrain COMMAND ...", epilog="example: posttrain check")
+    top.add_argument("-h", "--help", action="store_const", const=None, dest="command", help="show all commands")
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="posttrain")
+    for name, does in DOES.items():
+        shown = does[0].upper() + does[1:]
+        command = commands.add_parser(name, description=f"{shown}.", formatter_class=FoldedHelp)
+        if name in names:
+            module = _module(name)
+            command.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
+            module.add_arguments(command)
+            command.set_defaults(json=False)
+            _add_json(command)
+    return top
+
+
+def overview() -> str:
+    """List all commands by when they are used."""
+    width = max(map(len, DOES))
+    lines = ["usage: posttrain COMMAND ...", "`posttrain COMMAND --help` shows its arguments and an example"]
+    for when, commands in COMMANDS.items():
+        lines += ["", f"{when}:", *(folded(f"  {name.ljust(width)}  {does}") for name, does in commands.items())]
+    return "\n".join(lines)
+
+
+def add_actions(parser: ArgumentParser, default: str | None = None) -> Any:
+    """Add the actions of a command; `default`: the one that is meant if none is given."""
+    actions = parser.add_subparsers(dest="action", required=default is None, metavar="ACTION")
+    parser.set_defaults(action=default)  # after the actions, which would set it to None
+    return actions
+
+
+def add_action(actions: Any, command: str, name: str, does: str, example: str = "") -> ArgumentParser:
+    """Add an action with its help and an example."""
+    shown, line = does[0].upper() + does[1:], f"posttrain {command} {name} {example}".strip()
+    action: ArgumentParser = actions.add_parser(
+        name,
+        help=does,
+        description=f"{shown}.",
+        epilog=f"example: {line}",
+        formatter_class=FoldedHelp,
+    )
+    return action
+
+
+def _add_json(command: ArgumentParser) -> None:
+    """Add the choice between text and JSON to a command and its actions."""
+    command.add_argument("--json", action="store_true", default=SUPPRESS, help="print JSON instead of text")
+    for group in command._actions:
+        for action in group.choices.values() if isinstance(group, _SubParsersAction) else ():
+            _add_json(action)
+
+
+class _Parser(ArgumentParser):
+    """A parser whose complaint is JSON where JSON was asked for."""
+
+    def error(self, message: str) -> NoReturn:
+        if "--json" in sys.argv:
+            fix = f"`{self.prog} --help` shows its arguments"
+            print(as_json({"error": {"code": "usage", "what": message, "where": self.prog, "fix": fix}}))
+        super().error(message)
+
+
+class _Version(Action):
+    """The option that prints the version, which is looked up only then: a checkout on PYTHONPATH has none."""
+
+    def __call__(self, *_: Any) -> None:
+        from posttrain import __version__
+
+        print(f"posttrain {__version__}")
+        raise SystemExit(0)
+
+
+def _module(name: str) -> Any:
+    return import_module(f"posttrain.pipeline.commands.{name}")

@@ -1,0 +1,41 @@
+"""`posttrain params`: every parameter of a section, an algorithm with its settings, or what a run is set to."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from posttrain.pipeline.commands.line import Document
+
+EXAMPLE = "online"
+DOING = "reading the settings"
+ALGORITHMS, METRICS = "algorithms", "metrics"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take one name."""
+    about = f"a section of params.yaml, e.g. online; an algorithm, e.g. grpo; `{ALGORITHMS}`; `{METRICS}` of a step"
+    run = "a run, e.g. online.runs.grpo or online/grpo: what each of its settings is"
+    parser.add_argument("--schema", action="store_true", help="print a JSON schema of params.yaml, for editors")
+    parser.add_argument("name", nargs="?", metavar="NAME", help=f"{about}; {run}; default: all sections")
+
+
+def run(arguments: Namespace) -> str:
+    """Describe a section, or else an algorithm."""
+    from posttrain.pipeline.checks.params_schema import describe_params
+    from posttrain.pipeline.commands.params.describe import describe, effective, named_run
+    from posttrain.pipeline.params.params_file import GROUPS
+
+    if arguments.schema:
+        from posttrain.pipeline.checks.editor_schema import editor_schema
+
+        return Document(editor_schema())
+    name: str | None = arguments.name
+    if name == METRICS:
+        from posttrain.pipeline.report.watched_metrics import listed
+
+        return listed()
+    if name is not None and (found := named_run(name)):
+        return effective(*found)
+    if name is None or name.partition(".")[0] in GROUPS:
+        return describe_params(name)
+    return describe(None if name == ALGORITHMS else name)

@@ -1,0 +1,198 @@
+"""What `posttrain params [NAME]` prints of the algorithm tables, and of a run: what each of its settings is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.algorithms.distillation import DISTILL_ROWS, DistillObjective
+from posttrain.algorithms.objective import AlgorithmRow
+from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.reward import RewardConfig
+from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.errors import ParamsError, PosttrainError
+from posttrain.online.sampled import SAMPLED_ROWS
+from posttrain.online.sampled.best import SampledBestConfig
+from posttrain.online.sampled.pairs import SampledPairConfig
+from posttrain.pipeline.checks.meta_models import rate_of
+from posttrain.pipeline.checks.params_schema import load_settings
+from posttrain.pipeline.params.params_file import at, read
+from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.settings.choices import choices_of
+from posttrain.settings.params import Params, did_you_mean
+from posttrain.settings.plain import flattened
+
+COSTS: Mapping[str, str] = {
+    "ref_logp": "a frozen reference model (weights, no gradient)",
+    "value": "a critic (weights, gradients, optimizer state)",
+    "step_start_logp": "one more forward pass per step",
+    "step_start_entropy": "one more forward pass per step",
+    "recomputed_logp": "one more forward pass per batch",
+    "kl_old": "the sampling policy (weights) and its distribution, in tiles",
+    "teacher_kl": "a teacher model (weights) and its distribution, in tiles",
+}
+"""What a need costs beyond the trained policy; needs that are not here are columns of numbers."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One table of rows and where in params.yaml its names are used."""
+
+    title: str
+    section: str
+    rows: Mapping[str, AlgorithmRow]
+    needs: Callable[[Any], frozenset[str]]
+    kinds: tuple[type[Params], ...]
+    """The models of its rows' settings."""
+
+
+def _sampled_needs(settings: Any) -> frozenset[str]:
+    if isinstance(settings, SampledPairConfig):
+        return PreferenceObjective(settings).needs
+    return LikelihoodObjective(settings).needs
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "Policy objectives",
+        "online.runs",
+        POLICY_ROWS,
+        lambda settings: PolicyObjective(settings, 1).needs,
+        (POLICY_ROWS["grpo"].model,),
+    ),
+    Family(
+        "Learning from chosen samples of one's own",
+        "online.runs",
+        SAMPLED_ROWS,
+        _sampled_needs,
+        (SampledPairConfig, SampledBestConfig),
+    ),
+    Family(
+        "Preference objectives",
+        "preference.runs",
+        PREFERENCE_ROWS,
+        lambda settings: PreferenceObjective(settings).needs,
+        (PREFERENCE_ROWS["dpo"].model,),
+    ),
+    Family(
+        "Distillation",
+        "distill.runs",
+        DISTILL_ROWS,
+        lambda settings: DistillObjective(settings).needs,
+        (DISTILL_ROWS["gkd"].model,),
+    ),
+)
+
+OTHERS: tuple[tuple[str, str, str, type[Params]], ...] = (
+    ("likelihood", "pretraining and SFT", "-mean logp", LikelihoodConfig),
+    ("reward", "Ouyang 2022, arXiv:2203.02155", "-logsigmoid(s_c - s_r - margin), pairs or ranks", RewardConfig),
+)
+"""Objectives that are not rows of a table: name, paper, formula, settings."""
+
+
+def describe(name: str | None = None) -> str:
+    """Return all rows in a line each, or one row in full."""
+    if name is None:
+        return "\n".join(_overview())
+    for family in FAMILIES:
+        if name in family.rows:
+            return "\n".join(_in_full(family, family.rows[name]))
+    for other, paper, formula, model in OTHERS:
+        if other == name:
+            return "\n".join(
+                [f"{name}: {paper}", f"  {formula}", "settings", *_setting_lines(model.model_validate({}))]
+            )
+    known = sorted([*(row for family in FAMILIES for row in family.rows), *(other[0] for other in OTHERS)])
+    raise ParamsError(what=f"no algorithm '{name}'", where="algorithms", fix=did_you_mean(name, known))
+
+
+def _overview() -> Iterator[str]:
+    width = max(len(name) for family in FAMILIES for name in family.rows)
+    for family in FAMILIES:
+        yield f"{family.title} ({family.section}.NAME.algorithm)"
+        yield from (f"  {row.name:{width}}  {row.formula}" for row in family.rows.values())
+    yield "Other objectives"
+    yield from (f"  {name:{width}}  {formula}" for name, _, formula, _ in OTHERS)
+
+
+def _in_full(family: Family, row: AlgorithmRow) -> Iterator[str]:
+    settings = row.settings()
+    needs = family.needs(settings)
+    yield f"{row.name}: {row.paper}"
+    yield f"  {row.formula}"
+    yield f"set as: {family.section}.NAME.algorithm"
+    yield f"needs: {', '.join(sorted(needs)) or 'nothing but the log-probs'}"
+    yield f"memory: {_memory(needs)}"
+    yield "settings (* differs from the default)"
+    yield from _setting_lines(settings)
+
+
+def _setting_lines(settings: Params) -> Iterator[str]:
+    """Yield each setting with its value, a choice with the options that it has."""
+    model, choices = type(settings), dict(choices_of(type(settings)))
+    for name, field in model.model_fields.items():
+        value, default = getattr(settings, name), field.get_default(call_default_factory=True)
+        if name not in choices:
+            yield f" {'*' if value != default else ' '} {name} = {shown(value)}  {field.description}"
+            continue
+        entry = choices[name].entry(value.type)
+        yield f" {'*' if value.type != default else ' '} {name} = {value.type}  {entry.formula}"
+        for option, of in _options(entry.options):
+            given, usual = getattr(value, option), of.get_default()
+            yield f" {'*' if given != usual else ' '}   {name}.{option} = {shown(given)}  {of.description}"
+
+
+def _options(options: type[Params]) -> Iterator[tuple[str, Any]]:
+    """Return the fields of an entry's options, without its name."""
+    return ((name, field) for name, field in options.model_fields.items() if name != "type")
+
+
+def _memory(needs: frozenset[str]) -> str:
+    costs = [text for need, text in COSTS.items() if need in needs]
+    return "the policy" + "".join(f" + {text}" for text in costs)
+
+
+def shown(value: Any) -> str:
+    """Return a value as params.yaml writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{', '.join(shown(item) for item in value)}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def named_run(name: str) -> tuple[str, str] | None:
+    """Return the group and the name of a run: of online.runs.grpo, online/grpo or online@grpo; None if it is no run."""
+    try:
+        settings = read()
+    except PosttrainError:  # without a project there are still sections and algorithms
+        return None
+    for stage in STAGES:
+        for run in () if stage.shares_settings else group_of(settings, stage.group):
+            if name in (f"{stage.group}.{run}", stage.output(run), f"{stage.name}@{run}"):
+                return stage.group, run
+    return None
+
+
+def _default_rate(group: str, run: str) -> str:
+    """Return the learning rate that a run without one gets, and where it comes from."""
+    try:
+        return rate_of(group, run) or ""
+    except PosttrainError:  # the model's shape is not known yet
+        return "decided by the run's kind, its model's size and its adapter when it starts"
+
+
+def effective(group: str, run: str) -> str:
+    """Return a line for each setting, with a star where params.yaml gives it."""
+    settings = load_settings(group, run).model_dump(mode="json")
+    given = flattened(at(read(), f"{group}.{run}") or {})
+    lines = [f"{group}.{run}   (* given in params.yaml; the others are defaults)"]
+    for key, value in flattened(settings).items():
+        is_given = key in given or any(key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in given)
+        source = f"   ({_default_rate(group, run)})" if key == "optimizer.lr" and value == "null" else ""
+        lines.append(f"{'*' if is_given else ' '} {key}: {value}{source}")
+    return "\n".join(lines)

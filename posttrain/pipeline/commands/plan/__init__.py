@@ -1,0 +1,24 @@
+"""`posttrain plan`: the memory and disk that stages take before they run, and the seconds of their last run."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = "sft@main online"
+DOING = "estimating memory, disk and time"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take stages, and what to plan as."""
+    parser.add_argument(
+        "stages", nargs="*", metavar="STAGE", help="e.g. sft@main, or sft for all its runs; default: all"
+    )
+    parser.add_argument("--model", metavar="FOLDER", help="plan as if every model were this one")
+    parser.add_argument("--prompt", type=int, default=512, metavar="N", help="longest prompt in tokens; default: 512")
+
+
+def run(arguments: Namespace) -> str:
+    """Estimate the stages."""
+    from posttrain.pipeline.commands.plan.table import plan
+
+    return plan(arguments.stages, arguments.model, arguments.prompt)

@@ -1,0 +1,92 @@
+"""`posttrain plan`: what stages take, from params.yaml and config.json, before any weights are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from posttrain.errors import ModelError, ParamsError
+from posttrain.files import format_size
+from posttrain.measure.text_table import text_table
+from posttrain.measure.timings import read_timings, timings_path
+from posttrain.pipeline.commands.plan.advice import what_lowers
+from posttrain.pipeline.commands.plan.memory_estimate import Demand, demand_of
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.params import did_you_mean
+
+OUTSIDE = {"external.runs": "what a trainer of your own takes", "evaluate.lm_eval": "what lm-eval takes"}
+"""Groups whose runs another program computes."""
+GROUPS = (
+    "base.scratch", "sft.runs", "data.samples", "reward.runs", "preference.runs", "online.runs", "distill.runs",
+    "offline.runs", "evaluate.policies", "evaluate.runs", *OUTSIDE,
+)  # fmt: skip
+"""Those whose runs train or sample."""
+COLUMNS = (
+    "stage", "total", "last run", "weights", "moments", "training", "KV cache", "decoding", "rollouts", "checkpoints",
+    "settings that lower it (to)",
+)  # fmt: skip
+NOTES = """
+weights: with the float32 masters of trained ones. training: gradients, activations, the head.
+decoding: copies of weights, a step or a prefill.
+total: the most device memory at a time, of {free} that are free; (!) is more than that. rollouts, checkpoints: disk.
+On a CPU the process itself takes about 0.7 GB more, and stages that run at the same time share what is free.
+{shared}Each at its largest, with prompts of {prompt} tokens (--prompt N) where the model's context allows them."""
+SHARED = """of N processes: weights to total are of one. On a CPU (!) compares what all of this host take together.
+"""
+
+
+def plan(stages: Sequence[str], model: str | None, prompt: int) -> str:
+    """Return a table of the stages."""
+    if prompt < 1:
+        raise ParamsError(what=f"--prompt = {prompt}", where="plan", fix="Give at least 1")
+    settings = read()
+    known = {f"{stage.name}@{run}": (stage.group, run) for stage in STAGES if stage.group in GROUPS
+             for run in group_of(settings, stage.group)}  # fmt: skip
+    chosen = [name for name in known if not stages or name in stages or name.partition("@")[0] in stages]
+    families = {name.partition("@")[0] for name in known}
+    for name in stages:
+        if name not in known and name not in families:
+            what = f"'{name}' is no stage that trains or samples"
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(known)))
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    unknown, free, shared = [], "", ""
+    for name in chosen:
+        if known[name][0] in OUTSIDE:
+            unknown.append(f"{name}: {OUTSIDE[known[name][0]]} is not known here")
+            continue
+        try:
+            planned = partial(demand_of, *known[name], settings, prompt, model)
+            demand = planned()
+            rows.append((*_row(name, demand), what_lowers(name, demand, planned)))
+            free = format_size(demand.free)
+            shared = SHARED if demand.processes > 1 else shared
+        except ModelError as error:
+            unknown.append(f"{name}: {error}")
+    if not free:
+        return "\n".join(unknown)
+    table = text_table(rows, left=range(len(COLUMNS)))
+    return "\n".join([*table, *unknown, NOTES.format(free=free, prompt=prompt, shared=shared)])
+
+
+def _row(name: str, found: Demand) -> tuple[str, ...]:
+    sampling, disk = found.sampling, (found.rollouts, found.checkpoints)
+    weights = found.states["weights"] + found.states.get("masters", 0.0)
+    which = "the first" if found.once else "each"
+    each = f", {which} of {found.processes} processes" if found.processes > 1 else ""
+    total = f"{format_size(found.total)}{each}{'' if found.fits else ' (!)'}"
+    sizes = (
+        weights, found.states.get("moments", 0.0), sum(found.training.values()),
+        sampling.get("keys and values", 0.0), sampling.get("decoding", 0.0),
+    )  # fmt: skip
+    return (name, total, _seconds(name), *map(_size, sizes), *map(_size, disk))
+
+
+def _size(count: float) -> str:
+    return format_size(count) if count else "-"
+
+
+def _seconds(stage: str) -> str:
+    file = timings_path(stage)
+    return f"{read_timings(file)['total']:,.0f} s" if file.is_file() else "unknown"

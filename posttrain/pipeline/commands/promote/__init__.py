@@ -1,0 +1,26 @@
+"""`posttrain promote`: name the best model, as a git tag, where the comparison says that it is the best."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Literal
+
+EXAMPLE = "grpo --as champion"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take a policy, a name, and a reason to do without a comparison."""
+    parser.add_argument("policy", metavar="POLICY", help="a label of evaluate.policies, or its model, e.g. online/grpo")
+    title = "what it becomes: the tag promoted/NAME/N, of which the highest N is the present one"
+    parser.add_argument("--as", dest="title", required=True, metavar="NAME", help=title)
+    force = "promote it although it is not better than the present one; the tag keeps the reason"
+    parser.add_argument("--force", metavar="REASON", help=force)
+    parser.add_argument("--dry-run", action="store_true", help="show what the tag would say, and make none")
+
+
+def run(arguments: Namespace) -> str:
+    """Promote the policy."""
+    from posttrain.pipeline.commands.promote.promotion import promote
+
+    does: Literal["tag", "show"] = "show" if arguments.dry_run else "tag"
+    return promote(arguments.policy, arguments.title, arguments.force, does)

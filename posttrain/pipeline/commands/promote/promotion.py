@@ -1,0 +1,197 @@
+"""Promotions: an annotated git tag that names a policy's model, its score, and what it was better than."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from posttrain.errors import DataError, ParamsError, PipelineError
+from posttrain.evaluate.intervals import SEED, interval
+from posttrain.pipeline.commands.push.adapter import push_note
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts
+from posttrain.pipeline.compare.guards import falls, guarded, untested, without_value
+from posttrain.pipeline.compare.paired import tested, with_scores
+from posttrain.pipeline.compare.selection import select
+from posttrain.pipeline.compare.settings import Setting, differing, meaning
+from posttrain.pipeline.lineage.kept_inputs import require_kept
+from posttrain.pipeline.lineage.lineage import Lineage
+from posttrain.pipeline.lock.code_manifest import CODE
+from posttrain.pipeline.lock.digests import LOCK
+from posttrain.pipeline.lock.git import git
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.stage_table import evaluated, group_of
+from posttrain.pipeline.report.policies import output_digests
+from posttrain.pipeline.report.stale_results import staleness
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.params import did_you_mean
+
+FOLDER = "promoted"
+_TITLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_LINE = re.compile(r"^(policy|model|digest): (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """What the tag of a promotion says."""
+
+    tag: str
+    number: int
+    policy: str
+    digest: str
+
+
+def promote(name: str, title: str, force: str | None = None, does: Literal["tag", "show"] = "tag") -> str:
+    """Tag the commit of a policy's model as the present `title`, or show the tag; refused if not better than the last.
+
+    A tag names a commit, so what it says has to be committed.
+    """
+    if not _TITLE.fullmatch(title):
+        raise ParamsError(what=f"'{title}' is not a name", where="--as", fix="Use letters, digits, _ and -")
+    if force is not None and not force.strip():
+        raise ParamsError(what="it is empty", where="--force", fix="Say why: the tag keeps the reason")
+    policy, model = named_policy(name)
+    require_current(policy)
+    digest = output_digests().get(f"models/{model}")
+    if digest is None:
+        raise DataError(what=f"{LOCK} has no models/{model}", where="promote", fix="Run it first: dvc repro")
+    _require_committed()
+    require_kept("promote", more=[CODE])
+    last = present(title)
+    if last is not None and last.digest == digest:
+        raise PipelineError(what=f"models/{model} is {last.tag} already", where="promote", fix="Promote another")
+    (candidate,) = select([policy], None, "sampled")
+    lines = [f"policy: {policy}", f"model: {model}", f"digest: {digest}", f"score: {_score(candidate)}"]
+    lines += _guards(candidate, last, force)
+    if last is not None:
+        lines.append(f"against: {last.tag}, {_better(candidate, last, force)}")
+    if force is not None:
+        lines.append(f"forced: {' '.join(force.split())}")
+    tag = f"{FOLDER}/{title}/{1 if last is None else last.number + 1}"
+    if does == "show":
+        return "\n".join([f"would be {tag}", *lines])
+    message = "\n".join([f"{policy} is {title}", "", *lines])
+    git("tag", "--annotate", "--cleanup=verbatim", "--message", message, tag)
+    back = f"Bring it back: git checkout {tag} && dvc checkout models/{model}"
+    return "\n".join(filter(None, [tag, *lines, back, push_note(Path("models", model), Lineage())]))
+
+
+def present(title: str) -> Promoted | None:
+    """Return the last promotion under a name."""
+    listed = git("tag", "--list", f"{FOLDER}/{title}/*").split()
+    numbers = [int(tag.rpartition("/")[2]) for tag in listed if tag.rpartition("/")[2].isdigit()]
+    if not numbers:
+        return None
+    tag = f"{FOLDER}/{title}/{max(numbers)}"
+    said = dict(_LINE.findall(git("for-each-ref", "--format=%(contents)", f"refs/tags/{tag}")))
+    if not {"policy", "digest"} <= said.keys():
+        fix = f"It was not made by `posttrain promote`: remove it (git tag -d {tag})"
+        raise PipelineError(what="its message names no policy and no digest", where=tag, fix=fix)
+    return Promoted(tag, max(numbers), said["policy"], said["digest"])
+
+
+def named_policy(name: str) -> tuple[str, str]:
+    """Return the label and the model of an evaluated policy."""
+    labels = {label: run.model for label, run in evaluated(read()).items()}
+    label = name if name in labels else next((label for label, model in labels.items() if model == name), None)
+    if label is None:
+        fix = did_you_mean(name, [*labels, *labels.values()]) or "Add it to evaluate.policies"
+        raise ParamsError(what=f"no evaluated policy '{name}'", where=PARAMS_FILE, fix=fix)
+    return label, labels[label]
+
+
+def require_current(policy: str) -> None:
+    """Refuse a policy whose results are not those of its model, settings and code."""
+    if reason := staleness([policy]).reasons.get(policy):
+        raise DataError(what=f"its results are not current ({reason})", where=policy, fix="Run them: dvc repro")
+
+
+def _require_committed() -> None:
+    """Refuse where the commit that the tag names would not have the model."""
+    files = [PARAMS_FILE, LOCK]
+    if changed := git("status", "--porcelain", "--", *files).split("\n")[:-1]:
+        named = " and ".join(line[3:] for line in changed)
+        fix = f"The tag names a commit that must have them: git add {' '.join(files)} && git commit"
+        raise PipelineError(what=f"{named} not committed", where="promote", fix=fix)
+
+
+def _score(policy: EvaluatedPolicy) -> str:
+    scores = policy.known_scores
+    low, high = interval(scores, int(policy.settings.get("evaluate.settings.seed", SEED)))
+    return f"{scores.mean():.3f} [{low:.3f}, {high:.3f}] on {len(scores)} held-out prompts"
+
+
+def _guards(candidate: EvaluatedPolicy, last: Promoted | None, force: str | None) -> list[str]:
+    """Return what `must_not_fall` found against the champion and against what it was trained from; refuse a fall.
+
+    What it was trained from is the evaluated policy of evaluate.settings.reference, or else of the run's own `start`.
+    """
+    if not (names := guarded([candidate])):
+        return []
+    settings = read()
+    runs = evaluated(settings)
+    same = {label: run for label, run in runs.items() if run.table == runs[candidate.policy].table}
+    labels = {run.model: label for label, run in reversed(same.items())}
+    before = [group_of(settings, "evaluate.settings").get("reference"), candidate.own.get("start")]
+    start = next((labels[str(model)] for model in before if str(model) in labels), None)
+    others, lost = [], list[str]()
+    try:
+        if start is not None and start != candidate.policy:
+            require_current(start)
+            others += select([start], None, "sampled")
+        if last is not None:
+            others += select([candidate.policy, last.tag], last.policy, "sampled")[1:]
+        check_same_prompts([candidate, *others])
+    except (DataError, PipelineError) as error:
+        if force is None:
+            raise
+        others, lost = [], [f"not tested ({error.what})"]
+    gaps = [note for name in names for note in without_value([candidate, *others], name)]
+    if not others and start is None:
+        found = [f"{', '.join(names)} cannot be tested: evaluate.policies has no model to compare with"]
+        fix = f"Add its start to evaluate.policies ({candidate.own.get('start', 'none')}); or --force REASON"
+    else:
+        found = [note for note in untested([candidate, *others], names) if note.startswith("must_not_fall")]
+        mine = Setting(candidate.name, [candidate])
+        fell = [fall for other in others for fall in falls(mine, Setting(other.name, [other]), names)]
+        found += [str(fall) for fall in fell if fall.label == candidate.name]
+        fix = f"`posttrain compare {candidate.policy} OTHER --metric NAME` shows it; or --force REASON"
+    if found and force is None:
+        raise PipelineError(what="; ".join(found), where=candidate.policy, fix=fix)
+    found, against = [*lost, *found], " and ".join(other.name for other in others)
+    held = f"did not fall against {against}" if others else f"not tested, as {candidate.policy} is the reference itself"
+    told = [f"guard: {line}" for line in found] or [f"guards: {', '.join(names)} {held}"]
+    return [*told, *(f"guard: {note}" for note in gaps)]
+
+
+def _better(candidate: EvaluatedPolicy, last: Promoted, force: str | None) -> str:
+    """Return by how much it is better than the present one; refuse it if that is not shown, unless forced."""
+    try:
+        _, champion = select([candidate.policy, last.tag], last.policy, "sampled")
+        was, now = meaning(champion), meaning(candidate)
+        if keys := differing([was, now]):
+            changed = (f"{key} {now.get(key, 'default')} (was {was.get(key, 'default')})" for key in keys)
+            what = f"its score has another meaning than that of {last.tag}: evaluated with {', '.join(changed)}"
+            fix = "Evaluate it with the settings of then; or --force REASON"
+            raise PipelineError(what=what, where=candidate.policy, fix=fix)
+        if not (candidate.parsed and champion.parsed):
+            raise DataError(what="no answer can be read", where=last.tag, fix="Evaluate both with a reward that reads")
+    except (DataError, PipelineError) as error:
+        if force is None:
+            raise
+        return f"not compared ({error.what})"
+    sides = [candidate.scores_P[None, :], champion.scores_P[None, :]]
+    (finding,) = tested(sides, [(0, 1)])
+    shown = f"{finding.mean:+.3f} [{finding.low:+.3f}, {finding.high:+.3f}]"
+    if lost := len(champion.prompts) - with_scores(*sides)[0].shape[1]:
+        shown += f" without {lost} prompts that have no score of both"
+    if finding.low > 0:
+        return f"better by {shown}"
+    if force is None:
+        found = "worse" if finding.high < 0 else "cannot tell"
+        fix = (
+            f"Compare more: `posttrain compare {candidate.policy} {last.tag} --policy {last.policy}`; or --force REASON"
+        )
+        raise PipelineError(what=f"not better than {last.tag}: {found}, {shown}", where=candidate.policy, fix=fix)
+    return f"not better: {shown}"

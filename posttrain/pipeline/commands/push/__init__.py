@@ -1,0 +1,42 @@
+"""`posttrain push`: a policy's model and its card, to the Hugging Face Hub; or the model as a GGUF file."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = "grpo --to hf:OWNER/NAME --dry-run"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take a policy and where it goes."""
+    parser.add_argument("policy", metavar="POLICY", help="a label of evaluate.policies, or its model, e.g. online/grpo")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--to", metavar="hf:OWNER/NAME", help="the repository, which is made if need be")
+    place.add_argument(
+        "--gguf", metavar="FILE", help="a GGUF file of the model for llama.cpp and others, in place of it"
+    )
+    parser.add_argument("--public", action="store_true", help="make a new repository public; default: private")
+    parser.add_argument("--dry-run", action="store_true", help="show the files and the card, and upload nothing")
+    numbers = "the numbers of a GGUF file; default: float16"
+    parser.add_argument("--dtype", choices=("float16", "float32"), help=numbers)
+
+
+def run(arguments: Namespace) -> str:
+    """Push the model."""
+    from posttrain.errors import ParamsError
+    from posttrain.pipeline.commands.push.upload import export, push
+
+    of_hub = [name for name in ("public", "dry_run") if getattr(arguments, name)]
+    if arguments.gguf is not None:
+        if of_hub:
+            name = f"--{of_hub[0].replace('_', '-')}"
+            raise ParamsError(what="it belongs to --to", where=name, fix=f"Leave {name} out, or write --to")
+        return export(arguments.policy, arguments.gguf, arguments.dtype or "float16")
+    if arguments.dtype is not None:
+        raise ParamsError(what="it belongs to --gguf", where="--dtype", fix="Leave --dtype out, or write --gguf")
+    return push(
+        arguments.policy,
+        arguments.to,
+        "public" if arguments.public else "private",
+        "show" if arguments.dry_run else "upload",
+    )

@@ -1,0 +1,21 @@
+"""`posttrain replay`: train a finished run again on its stored rollouts."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = "online/grpo --step 40"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take a run and its last step."""
+    parser.add_argument("run", metavar="RUN", help="a run of online or distill, e.g. online/grpo")
+    parser.add_argument("--step", type=int, help="the last step, as plots/ counts them; default: all")
+
+
+def run(arguments: Namespace) -> str:
+    """Train again; `stages` sets the CPU instructions before torch is imported."""
+    import stages  # noqa: F401
+    from posttrain.pipeline.commands.replay.rerun import replay
+
+    return replay(arguments.run, arguments.step)

@@ -1,0 +1,142 @@
+"""The reward that is tested: its options from the command line, or from a run of params.yaml with all that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import isroutine
+from typing import Any, Final
+
+from posttrain.errors import ParamsError
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.adapter_files import config_file
+from posttrain.pipeline.params.params_file import at, load, read
+from posttrain.pipeline.params.slots import model_of
+from posttrain.pipeline.params.stage_table import group_of
+from posttrain.pipeline.workspace import PARAMS_FILE, model_path
+from posttrain.rewards.catalog import Rewards, metric_settings
+from posttrain.rewards.reward import Context, Examples, WeightedReward
+from posttrain.rewards.scorable import known_completions, why_not_scorable
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt
+from posttrain.settings.params import Params, check, did_you_mean
+from posttrain.settings.user_code import is_import_path, load_object
+from posttrain.tasks.task import load_task
+from posttrain.text.chat import ChatText
+
+EVALUATION: Final = "evaluate.settings"
+GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", "evaluate.runs")
+"""Groups whose runs name rewards."""
+
+
+class _Settings(Params):
+    reward: Rewards
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A reward with its options, and its context in addition to the rollouts."""
+
+    name: str
+    term: WeightedReward
+    context: Context
+
+    @property
+    def together(self) -> bool:
+        """Whether it is a function of all rollouts, which may compare them."""
+        kind = self.term.type or self.name
+        return is_import_path(kind) and isroutine(load_object(kind, "reward"))
+
+    def sum(self) -> RewardSum:
+        """Return the reward as runs use it."""
+        return RewardSum({self.name: self.term}, self.context)
+
+    def examples(self, prompt: Prompt) -> Examples:
+        """Completions of a prompt whose scores are known."""
+        return known_completions(self.name, self.term, prompt)
+
+    def cannot_score(self, prompt: Prompt) -> str | None:
+        """Return why a run would leave the prompt out."""
+        return why_not_scorable(self.name, self.term, prompt)
+
+    def options(self, prompt: Prompt) -> Params:
+        """Return the options for a prompt, with the defaults of its task."""
+        return self.term.options_for(load_task(prompt.task).reward_options)
+
+
+def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
+    """Return the reward of that name, with these options in addition to those of the run."""
+    own = dict(map(_option, options))
+    if run is None:
+        return Subject(
+            name, _term(name, own, "reward test", "command line"), Context(Runtime(DeviceParams()), "reward test")
+        )
+    settings = _settings(run)
+    known = [*settings.reward, *getattr(settings, "metrics", {})]
+    if name not in known:
+        raise ParamsError(what=f"{run}.reward has no '{name}'", where=PARAMS_FILE, fix=did_you_mean(name, known))
+    own_settings = at(read(), run)
+    given = {**metric_settings(own_settings.get("metrics") or {}), **(own_settings.get("reward") or {})}.get(name)
+    given = {**(given if isinstance(given, Mapping) else {}), **own}
+    return Subject(name, _term(name, given, run, PARAMS_FILE), _context(run, settings))
+
+
+def _term(name: str, given: Mapping[str, Any], where: str, file: str) -> WeightedReward:
+    return check(_Settings, {"reward": {name: given}}, where=where, file=file).reward[name]
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`KEY=VALUE`, with the value as in params.yaml, but that `#` and other marks need no quotes."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    key, equals, value = text.partition("=")
+    fix = "Write KEY=VALUE, e.g. after=#### or 'tags=[think, answer]'"
+    if not equals:
+        raise ParamsError(what=f"'{text:.80}' has no '='", where="--options", fix=fix)
+    if ("#" in value or not any(map(str.isalnum, value))) and value[:1] not in ("", '"', "'", "[", "{"):
+        return key, value
+    try:
+        return key, YAML(typ="safe", pure=True).load(value)
+    except YAMLError as error:
+        raise ParamsError(what=f"'{text:.80}' is not YAML", where="--options", fix=fix) from error
+
+
+def _settings(run: str) -> Any:
+    """Return the typed settings of a run that names rewards."""
+    group, _, name = run.rpartition(".")
+    if run != EVALUATION and group not in GROUPS:
+        known = [EVALUATION, *(f"{group}.{name}" for group in GROUPS for name in group_of(read(), group))]
+        fix = next(
+            (f"Did you mean '{place}'?" for place in known if place.endswith(f".{run}")), did_you_mean(run, known)
+        )
+        raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
+    from posttrain.pipeline.checks.params_schema import (
+        load_settings,  # knows every stage: not imported where no run is named
+    )
+    from posttrain.pipeline.runs.evaluation import EvaluateParams
+
+    at(read(), run)
+    return load(EvaluateParams, run) if run == EVALUATION else load_settings(group, name)
+
+
+def _context(run: str, settings: Any) -> Context:
+    """Return what the reward knows in the run."""
+    policy = getattr(settings, "start", getattr(settings, "policy", None))
+    sampling = getattr(getattr(settings, "rollout", settings), "sampling", None)  # filters sample nothing
+    return Context(
+        Runtime(getattr(settings, "device", DeviceParams())),
+        run,
+        model_of(settings.reward_model, f"{run}.reward_model"),
+        _text(policy, settings) if policy else None,
+        sampling and sampling.max_tokens,
+    )
+
+
+def _text(policy: str, settings: Any) -> ChatText | None:
+    """Return the tokenizer and template of the policy; None before that model is made."""
+    from posttrain.models.files.text import load_text
+
+    folder = model_path(policy)
+    made = config_file(folder).is_file()
+    return load_text(folder, settings.date, settings.template) if made else None

@@ -1,0 +1,32 @@
+"""`posttrain run`: one stage, in this process."""
+
+import argparse
+import runpy
+import sys
+
+from posttrain.errors import ParamsError
+
+EXAMPLE = "sft main"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take a stage and its words."""
+    parser.add_argument("stage", metavar="STAGE", help="its name in dvc.yaml")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="[RUN]", help="the run's name in params.yaml")
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Run the stage as `python -m stages.STAGE` does."""
+    from posttrain.pipeline.params.stage_table import STAGES
+    from posttrain.settings.params import did_you_mean
+
+    if arguments.json or "--json" in arguments.words:
+        fix = "Leave it out: metrics/ and records/ have the results as JSON"
+        raise ParamsError(what="a stage prints no document", where="--json", fix=fix)
+    names = ["code", "report", *(stage.name for stage in STAGES)]
+    if arguments.stage not in names:
+        fix = did_you_mean(arguments.stage, names)
+        raise ParamsError(what=f"no stage '{arguments.stage}'", where="posttrain run", fix=fix)
+    sys.argv[1:] = arguments.words
+    runpy.run_module(f"stages.{arguments.stage}", run_name="__main__", alter_sys=True)
+    return ""

@@ -1,0 +1,88 @@
+"""`posttrain show`: figures of the last runs, on the terminal or as a page."""
+
+from argparse import ArgumentParser, Namespace
+
+from posttrain.pipeline.commands.line import Document, add_action, add_actions
+from posttrain.pipeline.commands.target import folder_target, target
+
+EXAMPLE = "results --json"
+DOING = "reading the results"
+FIGURES = """
+the figures, all measured on prompts that nothing was trained on:
+  setting               policies that differ in their seeds alone
+  score                 mean reward of the sampled completions [95 % interval over prompts, and over seeds if several]
+  minus NAME            the paired difference to NAME on the same prompts, as `posttrain compare` tests it
+  pass@1                the score, where every completion is right or wrong
+  greedy                the same of the likeliest completion of each prompt
+  truncated             share of completions that were cut at the longest length
+  length                mean number of tokens of a completion
+  KL to NAME            how far the policy is from that one, in nats per completion (k1)
+  other columns         the mean of a metric or a part of the reward [95 %], the completions on which it failed are left
+                        out and counted; or a figure of the task"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take what to show; by default the results."""
+    actions = add_actions(parser, "results")
+    parser.set_defaults(against=None)
+    does = "show every setting with its figures, the best first, or why it has none"
+    results = add_action(actions, "show", "results", does, "--json")
+    results.epilog = f"{results.epilog}\n{FIGURES}"
+    base = "a setting, or one of its policies; default: the reference of evaluate.settings. For experiments: compare"
+    results.add_argument("--against", metavar="NAME", help=base)
+    does = "write a page of the current results to logs/report.html, also when a run has failed"
+    report = add_action(actions, "show", "report", does, "--to page.html")
+    about = "another file, e.g. to send; it has commit, date, machine, seeds and times; default: logs/report.html"
+    report.add_argument("--to", metavar="FILE", help=about)
+    does = "write results, or rollouts of runs, as logs of Inspect AI, for its viewer and its scanners"
+    logs = add_action(actions, "show", "inspect", does, "grpo online/grpo")
+    logs.add_argument(
+        "names", metavar="NAME", nargs="*", help="a policy, or a run with rollouts; default: all policies"
+    )
+    logs.add_argument("--to", metavar="FOLDER", default="inspect", help="where they are written; default: inspect")
+    add_action(actions, "show", "timings", "show what each stage spent its time on in its last run")
+    does = "show the lengths of a table's rows in a model's tokens"
+    tokens = add_action(actions, "show", "tokens", does, "mine/chat base/start")
+    tokens.add_argument("table", metavar="TABLE", help="e.g. mine/chat for data/mine/chat.parquet")
+    model = "a folder under models/, e.g. base/start, or any folder with a tokenizer"
+    tokens.add_argument("model", metavar="MODEL", help=model)
+    tokens.add_argument("--plot", metavar="FILE.json", help="write the histogram for `dvc plots show`")
+
+
+def run(arguments: Namespace) -> str:
+    """Show what is asked for."""
+    match arguments.action:
+        case "timings":
+            from posttrain.measure.timings import timings_table
+
+            return timings_table()
+        case "tokens":
+            from posttrain.pipeline.runs.token_counts import token_counts
+
+            plot = target(arguments.plot, "show tokens --plot", ".json") if arguments.plot else None
+            return token_counts(arguments.table, arguments.model, plot)
+        case "inspect":
+            from posttrain.pipeline.outside.inspect_logs import write_logs
+
+            return write_logs(arguments.names, folder_target(arguments.to, "show inspect --to"))
+        case action:
+            if action == "report" and arguments.to:
+                target(arguments.to, "show report --to", ".html")
+            return _results(arguments, action)
+
+
+def _results(arguments: Namespace, action: str) -> str:
+    """Show the results, or write the report, of what is current; print what runs now."""
+    from posttrain.pipeline.report.stale_results import staleness
+
+    found = staleness()
+    if found.running and not arguments.json:
+        are = "is" if len(found.running) == 1 else "are"
+        print(f"{', '.join(found.running)} {are} running; of finished stages:\n", flush=True)
+    from posttrain.pipeline.report import results
+
+    if action == "report":
+        return results.write_report(found.reasons, arguments.to)
+    if arguments.json:
+        return Document(results.results_json(found.reasons, arguments.against))
+    return results.results_table(found.reasons, arguments.against)

@@ -1,0 +1,24 @@
+"""`posttrain why`: what a figure comes from, and what a source row reached."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from posttrain.pipeline.commands.line import Document
+
+EXAMPLE = "grpo.score"
+DOING = "following the numbers"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Take what to look for."""
+    parser.add_argument(
+        "what", metavar="WHAT", help="a figure, a number as it is written, the id of a row, or FILE:LINE"
+    )
+
+
+def run(arguments: Namespace) -> str:
+    """Look for it."""
+    from posttrain.pipeline.lineage.explain import why
+
+    return Document(why(arguments.what, "json")) if arguments.json else why(arguments.what, "words")

@@ -1,0 +1,72 @@
+"""What an evaluation's numbers come from: whether its model, settings and code belong together, and which code ran."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from posttrain.errors import DataError
+from posttrain.pipeline.compare.experiments import Experiment
+from posttrain.pipeline.lock.at_commit import AtCommit
+from posttrain.pipeline.lock.code_manifest import CODE
+from posttrain.pipeline.lock.reasons import Reasons, accepted_code
+from posttrain.pipeline.params.stage_table import evaluated
+
+MOST = 3
+"""The number of reasons that an error names."""
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """What is known of the runs behind an evaluation."""
+
+    code: Mapping[str, str] = field(default_factory=dict)
+    """`online: custom/reward.py` -> digest, of every kind of run; packages too."""
+    unverified: tuple[str, ...] = ()
+    """The runs whose record is missing."""
+
+
+def of_experiment(experiment: Experiment, policy: str) -> Belonging:
+    """Return what is known of a commit's evaluation of a policy; raise if it does not belong to the commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        reasons = AtCommit(experiment.commit, Path(folder))
+        run = evaluated(reasons.settings).get(policy)
+        if run is None:  # whoever reads its files names the policies that there are
+            return Belonging()
+        if wrong := reasons.of_run(run.stage):
+            more = f"; and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
+            what = f"its evaluation of {policy} does not belong to its settings: {'; '.join(wrong[:MOST])}{more}"
+            fix = f"Evaluate it there: {experiment.checkout}, `posttrain repair`, `dvc repro`, commit. Or leave it out"
+            raise DataError(what=what, where=experiment.name, fix=fix)
+        return _known(reasons, run.stage)
+
+
+def of_workspace(stages: Sequence[str]) -> list[Belonging]:
+    """Return what is known of evaluations of the workspace, by their stages."""
+    reasons = Reasons()
+    return [_known(reasons, stage) for stage in stages]
+
+
+def _known(reasons: Reasons, stage: str) -> Belonging:
+    """Return the code of a stage and of all that it is made from, and the runs without a record."""
+    code: dict[str, set[str]] = {}
+    unverified = []
+    for name in reasons.pipeline.above(stage):
+        entry = reasons.lock.get(name)
+        if name == CODE or entry is None:
+            continue
+        record = reasons.records.of(entry)
+        if record is None and not reasons.records.is_verified(entry):
+            unverified.append(name)
+        ran = accepted_code(record or {}) or {}
+        for file, digest in {**ran.get("files", {}), **ran.get("packages", {})}.items():
+            code.setdefault(f"{name.partition('@')[0]}: {file}", set()).add(digest)
+    return Belonging({file: " ".join(sorted(found)) for file, found in code.items()}, tuple(unverified))
+
+
+def unlike(found: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the files and packages of which two evaluations, or the runs behind them, used other versions."""
+    keys = dict.fromkeys(key for code in found for key in code)
+    return [key for key in keys if len({code[key] for code in found if key in code}) > 1]

@@ -1,0 +1,203 @@
+"""Which setting is better: every pair on the held-out prompts, and in training at equal budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+
+from posttrain.errors import PipelineError
+from posttrain.pipeline.compare.belonging import unlike
+from posttrain.pipeline.compare.budgets import BUDGETS, AtEqual, Budget, at_equal, used
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.pipeline.compare.guards import Fall, broken, guarded, untested
+from posttrain.pipeline.compare.paired import tested
+from posttrain.pipeline.compare.settings import Setting, differing, grouped, mean_score, meaning
+from posttrain.pipeline.compare.statistics import Finding, findings
+from posttrain.settings.params import did_you_mean
+
+FEW = 2
+MOST = 4
+"""The number of files that a note names."""
+MORE = 1.05
+"""Budgets that differ by less than 5 % count as equal."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The result for two settings, given by their indices."""
+
+    left: int
+    right: int
+    finding: Finding
+    falls: tuple[Fall, ...] = ()
+    """The guarded metrics (`must_not_fall`) of which one setting has clearly less."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A setting's own figures."""
+
+    label: str
+    seeds: int
+    value: float
+    low: float
+    high: float
+    spent: dict[Budget, float | None]
+    weights: str = ""
+    """The command that brings the model of its best training into the workspace; empty if it is there."""
+    varied: Mapping[str, str] = field(default_factory=dict)
+    """Key -> value, of the parameters in which the settings differ; empty for runs of one workspace."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The pairs at an equal budget."""
+
+    at: AtEqual
+    pairs: list[Pair]
+    """Those with several seeds on both sides."""
+    single: list[tuple[int, int]]
+    """The others: one training has one value, and no interval."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of a comparison."""
+
+    prompts: int
+    means: list[Mean]
+    held_out: list[Pair]
+    training: list[Training]
+    notes: list[str]
+
+
+def compare(found: Sequence[EvaluatedPolicy], against: str | None = None) -> Comparison:
+    """Every pair of settings, or each against one of them, with Holm's correction within each of the measures."""
+    settings, notes = grouped(found)
+    unread = [setting for setting in settings if not any(policy.parsed for policy in setting.trained)]
+    if len(unread) < len(settings):
+        settings = [setting for setting in settings if setting not in unread]
+    notes += [
+        f"{setting.label}: not compared, as none of its completions has an answer that can be read"
+        for setting in unread
+    ]
+    notes += [note for setting in settings for note in _without_score(setting)]
+    if keys := differing([meaning(policy) for policy in found]):
+        notes.append(f"evaluated with different {', '.join(keys)}: the scores mean different things")
+    notes += [*_other_code(found), *_unverified(found)]
+    means = [_mean(setting) for setting in settings]
+    order = sorted(range(len(settings)), key=lambda nth: -means[nth].value)
+    settings, means = [settings[nth] for nth in order], [means[nth] for nth in order]
+    pairs = _pairs([setting.label for setting in settings], settings, against)
+    scored = [scores(setting.trained) for setting in settings]
+    watched, base = guarded(found), settings[pairs[0][1]].label if against is not None and pairs else None
+    held_out = [
+        Pair(*pair, finding, tuple(broken(settings[pair[0]], settings[pair[1]], watched, base)))
+        for pair, finding in zip(pairs, tested(scored, pairs), strict=True)
+    ]
+    notes += untested(found, watched)
+    at = [at_equal(settings, budget) for budget in BUDGETS]
+    training = [_in_training(equal, settings, pairs) for equal in at]
+    return Comparison(len(found[0].prompts), means, held_out, training, [*notes, *_few(means), *_unequal(means)])
+
+
+def verdict(pair: Pair, labels: Sequence[str]) -> str:
+    """Return the result as a sentence; with one seed each it is about the two trainings, not about their settings."""
+    return "; ".join([_by_score(pair, labels), *map(str, pair.falls)])
+
+
+def _by_score(pair: Pair, labels: Sequence[str]) -> str:
+    finding = pair.finding
+    if not finding.significant:
+        return "cannot tell"
+    better = labels[pair.left if finding.mean > 0 else pair.right]
+    if finding.over_seeds:
+        return f"{better} is better"
+    return f"cannot tell of the settings (one seed); of these two trainings {better} is better"
+
+
+def _pairs(labels: Sequence[str], settings: Sequence[Setting], against: str | None) -> list[tuple[int, int]]:
+    if against is None:
+        return list(combinations(range(len(labels)), 2))
+    names = [{setting.label, *(policy.name for policy in setting.trained)} for setting in settings]
+    base = next((nth for nth, known in enumerate(names) if against in known), None)
+    if base is None:
+        fix = did_you_mean(against, sorted(set().union(*names)))
+        raise PipelineError(what=f"'{against}' is not one of the compared settings", where="--against", fix=fix)
+    return [(nth, base) for nth in range(len(labels)) if nth != base]
+
+
+def _in_training(at: AtEqual, settings: Sequence[Setting], pairs: Sequence[tuple[int, int]]) -> Training:
+    if at.why_not:
+        return Training(at, [], [])
+    several = [pair for pair in pairs if all(len(settings[nth].trained) > 1 for nth in pair)]
+    found = findings([at.difference(left, right) for left, right in several])
+    judged = [Pair(*pair, finding) for pair, finding in zip(several, found, strict=True)]
+    return Training(at, judged, [pair for pair in pairs if pair not in several])
+
+
+def _mean(setting: Setting) -> Mean:
+    """Return a setting's own figures."""
+    spent: dict[Budget, float | None] = {budget: _spent(setting, budget) for budget in BUDGETS}
+    best = max(setting.trained, key=lambda policy: float(policy.known_scores.mean()))
+    return Mean(setting.label, len(setting.trained), *mean_score(setting), spent, best.weights, setting.varied)
+
+
+def _spent(setting: Setting, budget: Budget) -> float | None:
+    """Return what the setting's trainings used on average."""
+    amounts = [used(policy, budget) for policy in setting.trained]
+    known = [float(amount[-1]) for amount in amounts if amount is not None]
+    return sum(known) / len(known) if known and len(known) == len(amounts) else None
+
+
+def _without_score(setting: Setting) -> list[str]:
+    """Return a note for a setting of which the completions of a prompt could not be scored."""
+    scored = scores(setting.trained)
+    lost = int(np.isnan(scored).any(axis=0).sum())
+    return [f"{setting.label}: {lost} of {scored.shape[1]} prompts have no score, and its pairs lack them"] * (lost > 0)
+
+
+def _other_code(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return notes on code of which the compared policies, or the runs behind them, used other versions."""
+    files = unlike([policy.code for policy in found])
+    measuring = [file for file in files if file.startswith(("evaluate: ", "evaluate_runs: "))]
+    notes = [f"evaluated with different code ({_listed(measuring)}): the scores mean different things"] * bool(
+        measuring
+    )
+    training = [file for file in files if file not in measuring]
+    return [*notes, *[f"trained with different code ({_listed(training)})"] * bool(training)]
+
+
+def _listed(files: Sequence[str]) -> str:
+    return f"{', '.join(files[:MOST])}{f' and {len(files) - MOST} more' * (len(files) > MOST)}"
+
+
+def _unverified(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return a note for each policy of which a run has no record."""
+    fetch = "`dvc fetch --all-commits` gets the records"
+    return [
+        f"{policy.name}: not verified, as {_listed(policy.unverified)} has no record here ({fetch})"
+        for policy in found
+        if policy.unverified
+    ]
+
+
+def _few(means: Sequence[Mean]) -> list[str]:
+    """A warning for settings with two seeds, which hardly tell how much seeds differ; of one the verdicts speak."""
+    few = [mean.label for mean in means if mean.seeds == FEW]
+    most = f"{', '.join(few[:3])}{' ...' * (len(few) > 3)}"
+    return [f"only {FEW} seeds of {most}: that shows large differences alone; run three to five"] if few else []
+
+
+def _unequal(means: Sequence[Mean]) -> list[str]:
+    """Return a warning for each budget that differs between the settings: held-out scores are of whole trainings."""
+    notes = []
+    for budget in BUDGETS:
+        known = [amount for mean in means if (amount := mean.spent[budget]) is not None]
+        if known and max(known) > MORE * min(known):
+            ratio = max(known) / min(known)
+            notes.append(f"not at equal {budget}: the most that a setting used is {ratio:.2f} times the least")
+    return notes

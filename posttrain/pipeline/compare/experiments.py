@@ -1,0 +1,126 @@
+"""DVC's experiments: their list, and the files of one, laid out like a workspace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.errors import DataError, shortened
+from posttrain.pipeline.lock.dvc_index import readable_index
+from posttrain.pipeline.lock.git import git, git_or_none
+from posttrain.pipeline.params.stage_table import evaluated
+from posttrain.pipeline.workspace import PARAMS_FILE, model_path, plot_path
+from posttrain.settings.plain import flattened
+
+MANIFEST = "manifest.json"
+"""In the folder of a model: the digest of each tensor."""
+TIMES = Path(".sweeps")
+"""Seconds of every stage of an experiment, recorded by `flows.sweep`; DVC does not record times."""
+_REF = re.compile(r"refs/exps/(\w{2})/(\w{38})/(.+)")
+_LAYOUT = "%(refname) %(objectname) %(creatordate:unix)"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment under the name that `dvc exp show` gives it."""
+
+    name: str
+    commit: str
+    baseline: str
+    """The commit that it was run on."""
+    date: int
+
+    @property
+    def weights(self) -> str:
+        """The command that brings its models into the workspace."""
+        if self.baseline == self.commit:
+            return f"git checkout {self.name} && dvc checkout"
+        return f"dvc exp apply {self.name}"
+
+    @property
+    def checkout(self) -> str:
+        """The command that brings its settings into the workspace."""
+        return f"`git checkout {self.name}`" if self.baseline == self.commit else f"`dvc exp apply {self.name}`"
+
+
+def experiments() -> list[Experiment]:
+    """Return all experiments of this repository, the oldest first."""
+    found = []
+    for line in git("for-each-ref", "--sort=creatordate", f"--format={_LAYOUT}", "refs/exps").splitlines():
+        ref, commit, date = line.rsplit(" ", 2)
+        parts = _REF.fullmatch(ref)
+        if parts:
+            found.append(Experiment(parts[3], commit, parts[1] + parts[2], int(date or 0)))
+    return found
+
+
+def named(name: str, among: Iterable[Experiment]) -> list[Experiment]:
+    """Return the experiment of that name, or all of that sweep; those run on HEAD, else on the commit used last.
+
+    A sweep's experiments are called SWEEP-SETTINGS, and a sweep's own name has no '-'.
+    """
+    matches = [experiment for experiment in among if experiment.name == name or experiment.name.startswith(f"{name}-")]
+    exact = [experiment for experiment in matches if experiment.name == name]
+    if exact or "-" in name:
+        matches = exact
+    if not matches:
+        return []
+    head = git("rev-parse", "HEAD").strip()
+    baselines = {experiment.baseline for experiment in matches}
+    baseline = head if head in baselines else max(matches, key=lambda experiment: experiment.date).baseline
+    return [experiment for experiment in matches if experiment.baseline == baseline]
+
+
+def commit(name: str) -> list[Experiment]:
+    """Return the commit that a branch, a tag or a digest names; none where git knows none."""
+    found = (git_or_none("log", "-1", "--format=%H %ct", "--end-of-options", name, "--") or b"").decode().split()
+    if not found:
+        return []
+    sha, date = found
+    return [Experiment(name, sha, sha, int(date))]
+
+
+def fetch(experiment: Experiment, policy: str, into: Path) -> Path:
+    """Write the files of an experiment that a comparison reads under `into`."""
+    from dvc.api import DVCFileSystem
+    from dvc.exceptions import DvcException
+
+    found = evaluated(_settings(experiment)).get(policy)
+    rows = Path("results") / policy / f"{found.rows if found else 'rollouts'}.parquet"
+    model = found.model if found else ""
+    # imported models have no curve, and a model may be on another machine
+    optional = (plot_path(model), model_path(model) / MANIFEST)
+    wanted = (Path(PARAMS_FILE), rows, *optional)
+    with readable_index():
+        files: Any = DVCFileSystem(rev=experiment.commit)
+    for path in wanted:
+        target = into / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with readable_index():
+                if path in optional and not files.exists(path.as_posix()):
+                    continue
+                files.get_file(path.as_posix(), str(target))
+        except (DvcException, OSError) as error:
+            if path == optional[1]:
+                continue
+            reason = shortened(str(error), 300)
+            fix = "If it was run elsewhere: dvc exp pull, dvc pull. Else name a policy that it has with --policy"
+            raise DataError(what=f"{path} is missing ({reason})", where=experiment.name, fix=fix) from error
+    return into
+
+
+def settings_of(experiment: Experiment) -> dict[str, str]:
+    """Return the experiment's params.yaml, flat."""
+    return flattened(_settings(experiment))
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
+    text = git("show", f"{experiment.commit}:./{PARAMS_FILE}")
+    data: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    return data

@@ -1,0 +1,117 @@
+"""`must_not_fall`: metrics that must not be clearly lower than those of what a policy is compared with.
+
+Each is tested by itself, at 95 % and without Holm's correction: a guard must not get blind with more comparisons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from posttrain.errors import DataError
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.pipeline.compare.paired import tested, with_scores
+from posttrain.pipeline.compare.settings import Flat, Setting
+from posttrain.pipeline.compare.statistics import Finding
+from posttrain.settings.params import did_you_mean
+
+
+@dataclass(frozen=True)
+class Fall:
+    """A guarded metric that is clearly lower, and what it is lower than."""
+
+    metric: str
+    label: str
+    than: str
+    before: float
+    """The mean of `than`, on the prompts that both have a value of."""
+    after: float
+    """That of `label`."""
+    finding: Finding
+    """The metric of `label` minus that of `than`."""
+
+    def __str__(self) -> str:
+        change = f"{self.finding.mean:+.3f}, 95 % interval [{self.finding.low:+.3f}, {self.finding.high:+.3f}]"
+        means = f"from {self.before:.3f} in {self.than} to {self.after:.3f} in {self.label}"
+        return f"{self.metric} fell {means} ({change}; it is in must_not_fall)"
+
+
+def guarded(found: Sequence[EvaluatedPolicy]) -> list[str]:
+    """Return the metrics that the evaluations of any of the policies guard."""
+    return list(dict.fromkeys(name for policy in found for name in _named(policy.policy, policy.settings)))
+
+
+def _named(label: str, settings: Flat) -> list[str]:
+    group, _, run = label.rpartition("/")
+    shared = f"evaluate.policies.{label}" in settings
+    text = settings.get(
+        "evaluate.settings.must_not_fall" if shared else f"evaluate.{group or 'runs'}.{run}.must_not_fall"
+    )
+    return [str(name) for name in json.loads(text or "[]")]
+
+
+def falls(left: Setting, right: Setting, metrics: Sequence[str]) -> list[Fall]:
+    """Return the guarded metrics that are clearly lower in one of two settings."""
+    found = []
+    for name in metrics:
+        if not all(name in policy.parts for setting in (left, right) for policy in setting.trained):
+            continue
+        sides = [scores([by_metric(policy, name) for policy in setting.trained]) for setting in (left, right)]
+        (finding,) = tested(sides, [(0, 1)])
+        first, second = (float(side_SP.mean()) for side_SP in with_scores(*sides))
+        if finding.high < 0:
+            found.append(Fall(name, left.label, right.label, second, first, finding))
+        elif finding.low > 0:
+            turned = replace(finding, mean=-finding.mean, low=-finding.high, high=-finding.low)
+            found.append(Fall(name, right.label, left.label, first, second, turned))
+    return found
+
+
+def broken(left: Setting, right: Setting, metrics: Sequence[str], reference: str | None = None) -> list[Fall]:
+    """Return the falls without those of a reference, against which only a candidate can break a guard.
+
+    reference: the label of the one that is compared against; None: the one that the other was measured against
+    (evaluate.settings.reference) or trained from.
+    """
+    older = {one.label for one, other in ((left, right), (right, left)) if _is_before(one, other)}
+    spared = older if reference is None else {reference}
+    return [fall for fall in falls(left, right, metrics) if fall.label not in spared]
+
+
+def _is_before(one: Setting, other: Setting) -> bool:
+    """Return whether a setting's model is the reference of the other, or what the other was trained from."""
+    before = {policy.settings.get("evaluate.settings.reference") for policy in other.trained}
+    before |= {policy.own.get("start") for policy in other.trained}
+    mine, theirs = ({policy.model for policy in setting.trained} for setting in (one, other))
+    return bool(mine & before) and not theirs & before
+
+
+def untested(found: Sequence[EvaluatedPolicy], metrics: Sequence[str]) -> list[str]:
+    """Return a note for each policy whose results lack a guarded metric, or have completions without it."""
+    notes = []
+    for name in metrics:
+        lacking = [policy.name for policy in found if name not in policy.parts]
+        if lacking:
+            notes.append(f"must_not_fall: {name} is not tested for {', '.join(lacking)}, whose results lack it")
+        notes += without_value(found, name)
+    return notes
+
+
+def without_value(found: Sequence[EvaluatedPolicy], metric: str) -> list[str]:
+    """Return a note for each policy with completions that have no value of a metric."""
+    counts = [(policy.name, policy.failed.get(metric, 0)) for policy in found]
+    return [
+        f"{name}: {count:,} completions have no value of {metric}, which its mean leaves out"
+        for name, count in counts
+        if count
+    ]
+
+
+def by_metric(policy: EvaluatedPolicy, metric: str) -> EvaluatedPolicy:
+    """Return a policy with a metric, or a part of the reward, in place of its score."""
+    if metric not in policy.parts:
+        known = list(policy.parts)
+        fix = did_you_mean(metric, known) or f"It has {', '.join(known) or 'none'}; evaluate it with that metric"
+        raise DataError(what=f"{policy.name} has no metric '{metric:.80}'", where=f"results/{policy.policy}", fix=fix)
+    return replace(policy, scores_P=policy.parts[metric], parsed=True, metric=metric)

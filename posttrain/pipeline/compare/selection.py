@@ -1,0 +1,157 @@
+"""Selects what is compared: the policies, experiments and sweeps that the command line names."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from posttrain.errors import DataError, PipelineError
+from posttrain.pipeline.compare.belonging import of_experiment, of_workspace
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, check_same_prompts, read_evaluated
+from posttrain.pipeline.compare.experiments import Experiment, commit, experiments, fetch, named, settings_of
+from posttrain.pipeline.compare.paired import Score
+from posttrain.pipeline.compare.settings import Flat, differing
+from posttrain.pipeline.lock.digests import LOCK
+from posttrain.pipeline.lock.graph import value_at
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.stage_table import STAGES, Evaluated, Settings, evaluated, group_of, section_of
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.params import did_you_mean
+from posttrain.settings.plain import flattened
+
+WORKSPACE = "workspace"
+"""The files of the workspace; `dvc metrics diff` has the same name for them."""
+
+
+def select(
+    names: Sequence[str], policy: str | None, score: Score, tasks: Sequence[str] = (), table: str | None = None
+) -> list[EvaluatedPolicy]:
+    """Return the evaluated policies that the names stand for, each once; without names those of a table.
+
+    `tasks`: only the prompts of these tasks count; `table`: None for the one of `evaluate.settings`, or the first.
+    """
+    settings = read()
+    runs = evaluated(settings)
+    labels = {label: run.model for label, run in runs.items()}
+    names, policy = [_label(name, labels) for name in names], policy and _label(policy, labels)
+    here = [name for name in names if name in labels] or ([] if names else _of_table(runs, table))
+    others = [name for name in names if name not in labels]
+    known = experiments() if [name for name in others if name != WORKSPACE] else []
+    named_by = {name: _found(name, known, list(labels)) for name in others if name != WORKSPACE}
+    by_name = {experiment.name: experiment for found in named_by.values() for experiment in found}
+    sweeps = {one.name for name, found in named_by.items() for one in found if one.name != name}
+    measured = [_here(label, label, score, tasks, runs) for label in dict.fromkeys(here)]
+    if others:
+        own = [flattened(read_yaml(PARAMS_FILE))] if WORKSPACE in others else []
+        flat_settings = [*(settings_of(experiment) for experiment in by_name.values()), *own]
+        chosen = policy or _policy(flat_settings, here, settings)
+        if WORKSPACE in others:
+            measured.append(_here(WORKSPACE, chosen, score, tasks, runs))
+        measured += _those_that_belong(by_name.values(), sweeps, chosen, score, tasks)
+    if not measured:
+        fix = "Name policies, experiments or a sweep, or add policies to evaluate.policies"
+        raise PipelineError(what="nothing to compare", where=PARAMS_FILE, fix=fix)
+    check_same_prompts(measured)
+    return measured
+
+
+def _of_table(runs: Mapping[str, Evaluated], table: str | None) -> list[str]:
+    """Return the labels that are evaluated on a table; a line says which others there are."""
+    tables = list(dict.fromkeys(run.table for run in runs.values()))
+    if table is not None and table not in tables:
+        fix = did_you_mean(table, tables) or f"There are {', '.join(tables)}"
+        raise PipelineError(what=f"no evaluation on '{table}'", where="compare --table", fix=fix)
+    chosen = table if table is not None else (tables or [""])[0]
+    if others := [name for name in tables if name != chosen and table is None]:
+        print(f"evaluated on {chosen}; also on {', '.join(others)} (--table NAME)", file=sys.stderr)
+    return [label for label, run in runs.items() if run.table == chosen]
+
+
+def _label(name: str, labels: Mapping[str, str]) -> str:
+    """Return the label of a policy that is named by its model, e.g. grpo for online/grpo."""
+    return next((label for label, model in labels.items() if model == name), name) if name not in labels else name
+
+
+def _found(name: str, known: Sequence[Experiment], runs_here: Sequence[str]) -> list[Experiment]:
+    found = named(name, known) or commit(name)
+    if not found:
+        alike = [*runs_here, *(experiment.name for experiment in known)]
+        fix = f"`dvc exp list` names the experiments. {did_you_mean(name, alike)}".strip()
+        raise PipelineError(what=f"no run, experiment, sweep or commit '{name}'", where="compare", fix=fix)
+    return found
+
+
+def _policy(flat_settings: Sequence[Flat], here: Sequence[str], settings: Settings) -> str:
+    """The policy to compare: the one named beside the experiments, or of those that differ the last downstream."""
+    labels = {label: run.model for label, run in evaluated(settings).items()}
+    if len(set(here)) == 1:
+        return here[0]
+    if len(labels) == 1:
+        return next(iter(labels))
+    keys = differing(flat_settings) or [
+        key for key in flat_settings[0] if len({flat.get(key) for flat in flat_settings}) > 1
+    ]
+    touched = {".".join(key.split(".")[:3]) for key in keys}
+    behind = {label: _behind(settings, section_of(settings, model)) for label, model in labels.items()}
+    runs = {section for sections in behind.values() for section in sections}
+    of_all = not touched <= runs  # as evaluate.settings, or a seed for all runs
+    differ = [label for label in labels if of_all or touched.intersection(behind[label])]
+    if not keys or not differ:
+        fix = f"Say which policy to compare: --policy, one of {', '.join(labels)}"
+        raise PipelineError(what="the experiments have equal settings", where="compare", fix=fix)
+    chosen = max(differ, key=lambda label: len(behind[label]))
+    if rest := [label for label in differ if label != chosen]:
+        print(f"compared: {chosen}; also different: {', '.join(rest)} (--policy NAME)", file=sys.stderr)
+    return chosen
+
+
+def _behind(settings: Settings, section: str) -> set[str]:
+    """Return the sections of params.yaml of a run and of all runs that it is made from."""
+    made = {stage.output(run): f"{stage.group}.{run}" for stage in STAGES for run in group_of(settings, stage.group)}
+    found, queue = set[str](), [section]
+    while queue:
+        if (current := queue.pop()) not in found:
+            found.add(current)
+            for text in flattened(value_at(settings, current) or {}).values():
+                above = made.get(text) or made.get(text.partition("/")[0])  # a model, or a table of a run
+                queue += [above] if above else []
+    return found
+
+
+def _here(name: str, policy: str, score: Score, tasks: Sequence[str], runs: Mapping[str, Evaluated]) -> EvaluatedPolicy:
+    """Return a policy of the workspace."""
+    found = read_evaluated(Path(), name, policy, score, tasks)
+    if policy not in runs or not Path(LOCK).is_file():
+        return found
+    (known,) = of_workspace([runs[policy].stage])
+    return replace(found, code=known.code, unverified=known.unverified)
+
+
+def _those_that_belong(
+    experiments: Iterable[Experiment], sweeps: Collection[str], policy: str, score: Score, tasks: Sequence[str]
+) -> list[EvaluatedPolicy]:
+    """Return the policy of each experiment; one of a sweep whose results are not its own is left out, with a line."""
+    found, errors = list[EvaluatedPolicy](), list[DataError]()
+    for experiment in experiments:
+        try:
+            found.append(_read(experiment, policy, score, tasks))
+        except DataError as error:
+            if experiment.name not in sweeps:
+                raise
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    for left_out in errors:
+        print(f"left out: {left_out}", file=sys.stderr)
+    return found
+
+
+def _read(experiment: Experiment, policy: str, score: Score, tasks: Sequence[str]) -> EvaluatedPolicy:
+    known = of_experiment(experiment, policy)
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_evaluated(fetch(experiment, policy, Path(folder)), experiment.name, policy, score, tasks)
+    return replace(found, weights=experiment.weights, code=known.code, unverified=known.unverified)

@@ -1,0 +1,211 @@
+"""Groups trainings into settings (the same parameters, other seeds), and names each setting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from posttrain.evaluate.intervals import SEED, interval
+from posttrain.pipeline.compare.belonging import unlike
+from posttrain.pipeline.compare.evaluated import EvaluatedPolicy, scores
+from posttrain.pipeline.compare.paired import are_shares, with_scores
+from posttrain.pipeline.compare.statistics import ALPHA, difference
+
+Flat = Mapping[str, str]
+LONGEST = 70
+_SEEDS = re.compile(r"([-_.](s|seed)?[-_.]?)?\d*$")
+"""What names of several seeds have at the end of what they share."""
+
+HOW = frozenset(
+    {"policy", "data", "split", "prompts", "samples", "kl_samples", "device", "engine", "engine_args", "engine_servers"}
+    | {"batch", "completions", "max_failed", "on_failures", "metrics", "must_not_fall"}
+)
+"""Settings of an evaluation that do not change what its score means; which prompts they are, their ids say."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting with its trainings."""
+
+    label: str
+    trained: list[EvaluatedPolicy]
+    """Those with other scores or curves than the ones before."""
+    names: tuple[str, ...] = ()
+    """The names of all of them."""
+    varied: Mapping[str, str] = field(default_factory=dict)
+    """Key -> value, of the parameters in which the settings differ; empty for runs of one workspace."""
+
+
+def is_seed(key: str) -> bool:
+    """Return whether a key is a seed."""
+    return key.rpartition(".")[2] == "seed"
+
+
+def differing(found: Sequence[Flat]) -> list[str]:
+    """Return the keys in which flat settings differ, without seeds, in the order of the file."""
+    keys = dict.fromkeys(key for flat in found for key in flat)
+    return [key for key in keys if not is_seed(key) and len({flat.get(key) for flat in found}) > 1]
+
+
+def meaning(policy: EvaluatedPolicy) -> Flat:
+    """Return the settings of a policy's evaluation that change what its score means: all but a few, named in HOW."""
+    found = meaning_of(policy.policy, policy.settings)
+    own = (f"reward.{policy.metric}", f"reward.{policy.metric}.weight")
+    kept = (key for key in found if not key.startswith("reward.") or key.startswith(f"{own[0]}."))
+    return {key: found[key] for key in kept if key not in own} if policy.metric else found
+
+
+def meaning_of(label: str, settings: Flat) -> Flat:
+    """Return the same of a folder under results/; `settings`: all of params.yaml."""
+    group, _, name = label.rpartition("/")
+    shared = f"evaluate.policies.{label}" in settings
+    head = "evaluate.settings." if shared else f"evaluate.{group or 'runs'}.{name}."
+    own = {key.removeprefix(head): value for key, value in settings.items() if key.startswith(head)}
+    only_seen = tuple(
+        f"{key.removesuffix('.weight')}."
+        for key, value in own.items()
+        if re.fullmatch(r"reward\.[^.]+(\.weight)?", key) and value in ("0", "0.0")
+    )
+    kl_alone = not own.get("data", "").endswith("/pairs")
+    return {
+        key: value
+        for key, value in own.items()
+        if key.partition(".")[0] not in HOW
+        and not f"{key}.".startswith(only_seen)
+        and (key != "reference" or not kl_alone)
+    }
+
+
+def grouped(found: Sequence[EvaluatedPolicy]) -> tuple[list[Setting], list[str]]:
+    """Return the settings, each with its trainings, and notes for the reader."""
+    alike: dict[tuple[str | None, ...], list[EvaluatedPolicy]] = {}
+    compared = [_compared(policy, found) for policy in found]
+    keys = differing(compared)
+    if len({policy.policy for policy in found}) > 1:
+        keys = ["policy", *(key for key in keys if key != "policy")]
+    for evaluated, flat in zip(found, compared, strict=True):
+        alike.setdefault(tuple(flat.get(key) for key in keys), []).append(evaluated)
+    notes: list[str] = []
+    settings: list[Setting] = []
+    for values, trained, other in _by_code(alike):
+        label = f"{_label(keys, values, trained)}{other}"
+        distinct = _distinct(trained)
+        if len(distinct) < len(trained):
+            notes.append(f"{label}: of {len(trained)} trainings only {len(distinct)} differ; equal ones count once")
+        settings.append(
+            Setting(label, distinct, tuple(policy.name for policy in trained), _varied(keys, values, trained))
+        )
+    return _shortened(settings), notes
+
+
+def _by_code(
+    alike: Mapping[tuple[str | None, ...], list[EvaluatedPolicy]],
+) -> Iterator[tuple[tuple[str | None, ...], list[EvaluatedPolicy], str]]:
+    """Yield the trainings of one setting and one version of the code, and what its label adds where there are more."""
+    for values, trained in alike.items():
+        parts: list[list[EvaluatedPolicy]] = []
+        for policy in trained:
+            like = next((part for part in parts if not unlike([part[0].code, policy.code])), None)
+            if like is None:
+                parts.append([policy])
+            else:
+                like.append(policy)
+        yield from ((values, part, f" (code of {part[0].name})" * (len(parts) > 1)) for part in parts)
+
+
+def mean_score(setting: Setting) -> tuple[float, float, float]:
+    """Return a setting's mean with its interval: of one training that of its evaluation, of several over seeds too."""
+    (scored,) = with_scores(scores(setting.trained))
+    if len(scored) == 1:
+        seed = int(setting.trained[0].settings.get("evaluate.settings.seed", SEED))
+        return float(scored.mean()), *interval(scored[0], seed, shares=are_shares([scored]))
+    least, most = (0.0, 1.0) if are_shares([scored]) else (-np.inf, np.inf)
+    own = difference(scored, np.zeros_like(scored))
+    half = own.half(ALPHA)
+    return own.mean, max(least, own.mean - half), min(most, own.mean + half)
+
+
+def _shortened(settings: Sequence[Setting]) -> list[Setting]:
+    """Name several seeds by what their names begin with (`grpo` for grpo_s1 and grpo_s2), where no other has it."""
+    short = [_SEEDS.sub("", _shared(setting.names)) for setting in settings]
+    found = []
+    for place, (setting, name) in enumerate(zip(settings, short, strict=True)):
+        others = [*settings[:place], *settings[place + 1 :]]
+        taken = {text for other in others for text in (other.label, *other.names)} | {
+            *short[:place],
+            *short[place + 1 :],
+        }
+        by_names = len(setting.names) > 1 and setting.label == " + ".join(setting.names)
+        found.append(replace(setting, label=name) if by_names and name and name not in taken else setting)
+    return found
+
+
+def _shared(names: Sequence[str]) -> str:
+    """Return what all names begin with."""
+    first, last = min(names), max(names)
+    return next((first[:size] for size in range(len(first), 0, -1) if last.startswith(first[:size])), "")
+
+
+def _compared(policy: EvaluatedPolicy, found: Sequence[EvaluatedPolicy]) -> Flat:
+    """Return all of params.yaml if the same policy of several experiments is compared; else the run's own settings."""
+    if len({other.policy for other in found}) == 1:
+        return policy.settings
+    # The name of a run is not a setting: two runs that differ only in their seeds are one setting.
+    own = {key: _without_seeds(value, policy.settings) for key, value in policy.own.items()}
+    return {"policy": policy.section.rpartition(".")[0], **own, **_measuring(policy)}
+
+
+def _without_seeds(value: str, settings: Flat) -> str:
+    """Return a value; of a model or table that a run makes, how it is made, so that runs of other seeds are alike."""
+    first, _, second = map(re.escape, value.partition("/"))
+    pattern = re.compile(rf"({first}\.\w+\.{second}|data\.\w+\.{first})\.") if second else None
+    head = next((found[0] for key in settings if pattern and (found := pattern.match(key))), None)
+    if head is None:
+        return value
+    made = {key.removeprefix(head): of for key, of in settings.items() if key.startswith(head) and not is_seed(key)}
+    kind = value.partition("/")[2] if head.startswith("data.") else first
+    return f"{kind} of { ({key: _without_seeds(of, settings) for key, of in sorted(made.items())}) }"
+
+
+def _measuring(policy: EvaluatedPolicy) -> Flat:
+    """Return how a run of `evaluate.runs` or `evaluate.lm_eval` measures its model: another way is another setting."""
+    group, _, name = policy.policy.rpartition("/")
+    head = f"evaluate.{group or 'runs'}.{name}."
+    own = {key.removeprefix(head): value for key, value in policy.settings.items() if key.startswith(head)}
+    return {f"evaluate.{key}": value for key, value in own.items() if key != "policy"}
+
+
+def _label(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> str:
+    """Return the keys in which the setting differs from the others; for runs of one workspace their names."""
+    names = " + ".join(policy.name for policy in trained)
+    text = " ".join(f"{key}={value}" for key, value in _varied(keys, values, trained).items())
+    return text if text and len(text) <= LONGEST else names
+
+
+def _varied(keys: Sequence[str], values: Sequence[str | None], trained: Sequence[EvaluatedPolicy]) -> dict[str, str]:
+    """Return the keys in which the setting differs from the others, with its values; none for runs of one workspace."""
+    if "policy" in keys:
+        return {}
+    head = trained[0].section + "."
+    pairs = zip(keys, values, strict=True)
+    return {key.removeprefix(head): "default" if value is None else value for key, value in pairs}
+
+
+def _distinct(trained: Sequence[EvaluatedPolicy]) -> list[EvaluatedPolicy]:
+    """Return the trainings without repetitions: equal weights are not another seed, whatever seed evaluated them."""
+    distinct: list[EvaluatedPolicy] = []
+    for policy in trained:
+        if not any(_is_same(policy, other) for other in distinct):
+            distinct.append(policy)
+    return distinct
+
+
+def _is_same(policy: EvaluatedPolicy, other: EvaluatedPolicy) -> bool:
+    """Return whether two policies have the same weights; where a model is missing, the same curve or scores."""
+    if policy.trained and other.trained:
+        return policy.trained == other.trained
+    same_scores = np.array_equal(policy.scores_P, other.scores_P, equal_nan=True)
+    return policy.curve == other.curve and (bool(policy.curve) or same_scores)

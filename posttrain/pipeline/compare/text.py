@@ -1,0 +1,169 @@
+"""A comparison as text with tables, and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import combinations
+from typing import Any
+
+from posttrain.measure.text_table import text_table
+from posttrain.pipeline.compare.budgets import BUDGETS
+from posttrain.pipeline.compare.comparison import Comparison, Mean, Pair, Training, verdict
+from posttrain.pipeline.compare.paired import Score
+
+MOST_PAIRS, MOST_FALLS = 15, 3
+UNITS = {"steps": "steps", "tokens": "tokens", "seconds": "s"}
+
+
+def as_text(found: Comparison, score: Score, named: str | None = None) -> str:
+    """Return the whole comparison for the terminal, the conclusion last; `named`: the metric that is compared."""
+    metric = score_title(score, named)
+    parts = [f"{metric} on the same {found.prompts} held-out prompts", _means(found.means, metric)]
+    parts += [f"note: {note}" for note in found.notes]
+    labels = [mean.label for mean in found.means]
+    if found.held_out:
+        how = _how(found.held_out, seeds=any(mean.seeds > 1 for mean in found.means))
+        parts.append(f"{metric}, first minus second, {how}\n{_pairs(found.held_out, labels)}")
+    if found.held_out:
+        parts += _in_training(found.training, labels)
+    return "\n\n".join([*parts, conclusion(found)])
+
+
+def score_title(score: Score, named: str | None = None) -> str:
+    """Return what a score, or the metric of that name, is called where it is shown."""
+    return named or "score" if score == "sampled" else f"greedy {named or 'score'}"
+
+
+def conclusion(found: Comparison) -> str:
+    """Return the conclusion in one line, with the guarded metrics that fell."""
+    fallen = [f" But {fall}." for pair in found.held_out for fall in pair.falls]
+    more = f" And {len(fallen) - MOST_FALLS} more." if len(fallen) > MOST_FALLS else ""
+    return f"{_conclusion(found)}{''.join(fallen[:MOST_FALLS])}{more}"
+
+
+def _conclusion(found: Comparison) -> str:
+    labels = [mean.label for mean in found.means]
+    if len(labels) == 1:
+        return "There is only one setting: nothing to compare."
+    clear = [pair for pair in found.held_out if pair.finding.significant]
+    beaten = {_loser(pair) for pair in clear if pair.finding.over_seeds}
+    if not beaten:
+        seeds = min(mean.seeds for mean in found.means)
+        fix = "with one seed no setting can be judged" if seeds == 1 else f"there are {seeds} seeds a setting"
+        return f"Cannot tell which setting is better: {fix}; run more seeds (docs/results.md)."
+    one_training = {_loser(pair) for pair in clear if not pair.finding.over_seeds} - beaten
+    rest = [nth for nth in range(len(labels)) if nth not in beaten]
+    unknown, worse = (_listed(labels, some) for some in (one_training, beaten))
+    also = f" Worse in one training, which says nothing of the setting: {unknown}." if unknown else ""
+    if len(rest) == 1:
+        weights = found.means[rest[0]].weights
+        brought = f" Its weights, of the best seed: `{weights}`." if weights else ""
+        return f"Best on the held-out prompts: {labels[rest[0]]}.{brought}{also}"
+    met = {frozenset((pair.left, pair.right)) for pair in found.held_out}
+    apart = any(frozenset(pair) not in met for pair in combinations(rest, 2))
+    head = "Not worse than another one, and not all compared with each other" if apart else "Among the best"
+    clearly = "" if apart else ", with no clear difference"
+    return f"{head}{clearly}: {_listed(labels, rest)}. Worse than another one: {worse}.{also}"
+
+
+def _loser(pair: Pair) -> int:
+    return pair.right if pair.finding.mean > 0 else pair.left
+
+
+def _listed(labels: Sequence[str], places: Iterable[int]) -> str:
+    return "; ".join(labels[nth] for nth in sorted(places))
+
+
+def as_data(found: Comparison) -> dict[str, Any]:
+    """Return the same as plain data."""
+    labels = [mean.label for mean in found.means]
+    return {
+        "prompts": found.prompts,
+        "settings": [asdict(mean) for mean in found.means],
+        "held_out": [_pair_data(pair, labels) for pair in found.held_out],
+        "training": {
+            training.at.budget: {
+                "metric": training.at.metric,
+                "amount": training.at.amount,
+                "pairs": [
+                    *(_pair_data(pair, labels) for pair in training.pairs),
+                    *(_single(labels[left], labels[right]) for left, right in training.single),
+                ],
+            }
+            if not training.at.why_not
+            else {"cannot_tell": training.at.why_not}
+            for training in found.training
+        },
+        "notes": found.notes,
+        "conclusion": conclusion(found),
+    }
+
+
+def _pair_data(pair: Pair, labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "left": labels[pair.left],
+        "right": labels[pair.right],
+        **asdict(pair.finding),
+        "must_not_fall": [asdict(fall) for fall in pair.falls],
+        "verdict": verdict(pair, labels),
+    }
+
+
+def _single(left: str, right: str) -> dict[str, str]:
+    """Return a pair of which one side has one seed, so that its difference has no interval."""
+    return {"left": left, "right": right, "verdict": "cannot tell (one seed)"}
+
+
+def _means(means: Sequence[Mean], metric: str) -> str:
+    over = "prompts and seeds" if any(mean.seeds > 1 for mean in means) else "prompts"
+    rows = [["setting", "seeds", metric, f"95 % over {over}", *BUDGETS]]
+    for mean in means:
+        interval = f"[{mean.low:.3f}, {mean.high:.3f}]"
+        spent = [_amount(mean.spent[budget]) for budget in BUDGETS]
+        rows.append([mean.label, str(mean.seeds), f"{mean.value:.3f}", interval, *spent])
+    return "\n".join(text_table(rows))
+
+
+def _how(pairs: Sequence[Pair], over: str = "", *, seeds: bool = False) -> str:
+    over = over or ("prompts, and over seeds where a setting has several" if seeds else "prompts")
+    corrected = f"corrected for {len(pairs)} comparison{'s' * (len(pairs) > 1)} (Holm)"
+    return f"intervals over {over} (of one test set, and of the start models as they are), {corrected}"
+
+
+def _pairs(pairs: Sequence[Pair], labels: Sequence[str]) -> str:
+    ranked = sorted(pairs, key=lambda pair: pair.finding.p_value)
+    rows = [["first", "second", "difference", "interval", "p", ""]]
+    for pair in ranked[:MOST_PAIRS]:
+        finding = pair.finding
+        interval, p = (
+            f"[{finding.low:+.3f}, {finding.high:+.3f}]",
+            f"{finding.p_value:.3f}" if finding.p_value >= 0.001 else "<.001",
+        )
+        rows.append([labels[pair.left], labels[pair.right], f"{finding.mean:+.3f}", interval, p, verdict(pair, labels)])
+    text = "\n".join(text_table(rows, left=(0, 1, 5)))
+    hidden = len(ranked) - MOST_PAIRS
+    return text if hidden <= 0 else f"{text}\n({hidden} more, less clear; --against NAME or --json shows them)"
+
+
+def _in_training(trainings: Sequence[Training], labels: Sequence[str]) -> list[str]:
+    """Return what the training metric says; nothing where the runs share none, as sft and grpo."""
+    return [_training(training, labels) for training in trainings if training.at.metric]
+
+
+def _training(training: Training, labels: Sequence[str]) -> str:
+    at = training.at
+    if at.why_not:
+        return f"In training at equal {at.budget}: cannot tell, {at.why_not}"
+    head = f"In training at equal {at.budget} ({_amount(at.amount)} {UNITS[at.budget]})"
+    if not training.pairs:
+        return f"{head}: cannot tell, there is one seed of each"
+    about = f"{at.metric}, first minus second, {_how(training.pairs, 'seeds')}"
+    single = f"\n(cannot tell of {len(training.single)} with one seed)" if training.single else ""
+    return f"{head}: {about}\n{_pairs(training.pairs, labels)}{single}"
+
+
+def _amount(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

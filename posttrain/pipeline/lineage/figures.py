@@ -1,0 +1,214 @@
+"""Every figure that the pipeline records or reports, by name: `grpo.score`, `reward/main.heldout_accuracy`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import DataError, PosttrainError
+from posttrain.pipeline.lock.digests import recorded
+from posttrain.pipeline.params.params_file import read
+from posttrain.pipeline.params.stage_table import STAGES, curve_runs, evaluated, group_of, stage_of
+from posttrain.pipeline.report.build import CURVE_POINTS
+from posttrain.pipeline.report.curves import thinned
+from posttrain.pipeline.report.policies import read_json
+from posttrain.pipeline.report.summary import (
+    GAIN,
+    SEEDS,
+    SUMMARY,
+    extra_columns,
+    gain_parts,
+    policy_figures,
+    settings_in,
+    subtracted,
+    trainings_in,
+)
+from posttrain.pipeline.tables.curve import Column, read_curve
+from posttrain.pipeline.workspace import PARAMS_FILE, metrics_path
+from posttrain.settings.params import did_you_mean
+
+_NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
+_COLUMNS: Final = {"low": "score_low", "high": "score_high", "kl": "kl_k1", "accuracy": "heldout_accuracy"}
+"""Column of report/summary.json -> its name in the files that it is made from."""
+MAIN: Final = ("score", "heldout_accuracy")
+"""What a policy or a reward model alone stands for, as in report/headline.json."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number, the stage that wrote it, and its file."""
+
+    owner: str
+    """A label under results/, or a path under metrics/."""
+    key: str
+    value: float
+    file: str
+    stage: str
+    of: tuple[str, ...] = ()
+    """The figures that it is computed from."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.key}"
+
+
+class Figures:
+    """The figures of a workspace."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self._root = root
+        self.lock = recorded(root)
+
+    @cached_property
+    def recorded(self) -> dict[str, Figure]:
+        """Name -> figure, of results/*/metrics.json and metrics/, and those of sentences of the report."""
+        found: dict[str, Figure] = {}
+        for stage, entry in self.lock.items():
+            for out in entry.get("outs", ()):
+                path = str(out["path"])
+                for file in self._metrics(path):
+                    owner = file.removeprefix("results/").removesuffix("/metrics.json")
+                    owner = owner.removeprefix("metrics/").removesuffix(".json")
+                    numbers = read_json(self._root / file)
+                    for key, value in numbers.items():
+                        if isinstance(value, int | float) and not isinstance(value, bool):
+                            found[f"{owner}.{key}"] = Figure(owner, key, float(value), file, stage)
+        return found | {gain.name: gain for gain in self._gains()}
+
+    def _metrics(self, out: str) -> Iterator[str]:
+        """Yield the files of metrics that an output is or holds."""
+        inner = f"{out}/metrics.json"
+        candidates = [out] if re.fullmatch(r"metrics/.+\.json|results/.+/metrics\.json", out) else [inner]
+        yield from (candidate for candidate in candidates if (self._root / candidate).is_file())
+
+    def _gains(self) -> Iterator[Figure]:
+        """Each setting's difference to the reference and means over seeds; the numbers of sentences about them."""
+        kept = _reported(self._root)
+        summary = settings_in(kept)
+        members = {row["setting"]: row["policies"].split(", ") for row in kept.get("settings", ())}
+        base = members.get(subtracted(summary), ())
+        for label, figures in policy_figures(summary).items():
+            keys = (*GAIN, *SEEDS) if members[label] == [label] else figures
+            for key in (key for key in keys if key in figures):
+                of = [*base, *members[label]] if key in (*GAIN, *SEEDS) else members[label]
+                column = "score" if key in (*GAIN, *SEEDS, "low", "high") else key
+                yield Figure(label, key, figures[key], SUMMARY, "report", tuple(f"{name}.{column}" for name in of))
+        tasks = {row["setting"]: row["task"] for row in kept.get("settings", ()) if row.get("task")}
+        for sentence in gain_parts(summary, tasks, trainings_in(kept)):
+            label, _, rest = sentence.partition(" ")
+            used = ["score", *extra_columns(summary)]
+            of = tuple(f"{name}.{key}" for name in (*base, *members[label]) for key in used)
+            for nth, number in enumerate(_NUMBER.findall(rest)):
+                yield Figure(label, f"gain.{nth}", float(number), SUMMARY, "report", of)
+
+    def curve(self, name: str) -> Figure | None:
+        """Return a point of a learning curve: `online/grpo.reward@12` is the reward at step 12.
+
+        Points of long curves in the report are means of adjacent steps: those at 12 and 13 are named 12.5.
+        """
+        found = re.fullmatch(r"(?P<owner>[^.]+)\.(?P<key>[^@]+)@(?P<step>[0-9.]+)", name)
+        file = f"plots/{found['owner']}.csv" if found else ""
+        if found is None or not (self._root / file).is_file():
+            return None
+        whole, key = read_curve(self._root / file), found["key"]
+        shown, _ = thinned(whole, CURVE_POINTS)
+        points = (_at(columns, key, found["step"]) for columns in (whole, shown))
+        value = next((point for point in points if point is not None), None)
+        stage = next((name for name, entry in self.lock.items() if _made(entry, file)), None)
+        if value is None or stage is None:
+            return None
+        return Figure(found["owner"], f"{key}@{found['step']}", value, file, stage)
+
+    def named(self, what: str) -> Figure | None:
+        """Return a figure by its name, by its column in the report, or by its policy or reward model alone."""
+        owner, dot, key = what.rpartition(".")
+        names = [what, f"{owner}.{_COLUMNS.get(key, key)}"] if dot else []
+        names += [f"{what}.{main}" for main in MAIN]
+        return next((self.recorded[name] for name in names if name in self.recorded), None) or self.curve(what)
+
+    def equal_to(self, number: str) -> list[Figure]:
+        """Return the figures that are written so with as many decimals, the points of curves too."""
+        digits = len(number.partition(".")[2])
+        wanted = float(number)
+        points = [point for point in self._points() if digits]
+        return [
+            figure
+            for figure in (*self.recorded.values(), *points)
+            if f"{figure.value:.{digits}f}" == f"{wanted:.{digits}f}"
+        ]
+
+    def _points(self) -> Iterator[Figure]:
+        for stage, entry in self.lock.items():
+            for out in entry.get("outs", ()):
+                path = str(out["path"])
+                if path.startswith("plots/") and (self._root / path).is_file():
+                    columns = read_curve(self._root / path)
+                    owner = path.removeprefix("plots/").removesuffix(".csv")
+                    for key in columns.keys() - {"step"}:
+                        for step, value in zip(columns["step"], columns[key], strict=True):
+                            if step is not None and value is not None:
+                                yield Figure(owner, f"{key}@{step:g}", value, path, stage)
+
+    def unknown(self, what: str) -> DataError:
+        """Return the error for a name that no figure has."""
+        owners = dict.fromkeys(figure.owner for figure in self.recorded.values() if not figure.of)
+        makers = self._makers()
+        asked = next((name for name in (what, what.rpartition(".")[0]) if name in makers), None)
+        if asked is not None and makers[asked][0] not in owners:
+            fix = f"Make them: dvc repro {makers[asked][1]}"
+            return DataError(what="it has no results yet", where=f"'{what}'", fix=fix)
+        near = did_you_mean(what, list(self.recorded))
+        known = "Give a figure (grpo.score), a number (0.922), the id of a row, or FILE:LINE"
+        listed = (
+            f"There are figures of {', '.join(owners)}." if owners else "No stage has written figures yet: dvc repro."
+        )
+        fix = f"{near if near.endswith('?') else listed} {known}"
+        return DataError(what="no figure, row or file has this name", where=f"'{what}'", fix=fix)
+
+    def _makers(self) -> dict[str, tuple[str, str]]:
+        """Return the runs and policies of params.yaml: the owner of their figures, and the stage that writes them."""
+        settings = read(self._root / PARAMS_FILE)
+        models = {model: (model, stage_of(settings, model)) for model in curve_runs(settings)}
+        alone = {model.rpartition("/")[2]: maker for model, maker in models.items()}
+        listed = {
+            stage.output(run): (stage.output(run), f"{stage.name}@{run}")
+            for stage in STAGES
+            if stage.is_listed_result
+            for run in group_of(settings, stage.group)
+        }
+        return alone | models | listed | {label: (label, run.stage) for label, run in evaluated(settings).items()}
+
+
+def _at(columns: Mapping[str, Column], key: str, step: str) -> float | None:
+    """Return the value of a column at a step."""
+    pairs = zip(columns.get("step", ()), columns.get(key, ()), strict=False)
+    return next((value for number, value in pairs if number is not None and f"{number:g}" == step), None)
+
+
+def _made(entry: Mapping[str, Any], file: str) -> bool:
+    return any(out["path"] == file for out in entry.get("outs", ()))
+
+
+def is_number(what: str) -> bool:
+    """Return whether it is a bare number, with a point so that it is no id."""
+    return _NUMBER.fullmatch(what) is not None
+
+
+def _reported(root: Path) -> dict[str, Any]:
+    """Return the figures of the report; none before the first one, or while a merge leaves its file in conflict."""
+    try:
+        return read_json(root / SUMMARY)
+    except PosttrainError:
+        return {}
+
+
+def shown_in(figure: Figure) -> list[str]:
+    """Return the other files that show a figure of a policy or a reward model."""
+    names = [row.get("policy") or row.get("reward_model") for rows in _reported(Path()).values() for row in rows]
+    if figure.owner not in names or figure.file == str(metrics_path(f"online/{figure.owner}")):
+        return []
+    return [SUMMARY, "report/report.html", *(["report/headline.json"] if figure.key in MAIN else [])]

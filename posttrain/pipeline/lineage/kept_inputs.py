@@ -1,0 +1,141 @@
+"""Inputs whose content is neither in git nor in DVC's cache: another clone, an experiment and a tag lack them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.pipeline.lineage.user_text import cache_folder
+from posttrain.pipeline.lock.code_manifest import FOLDER, read_code
+from posttrain.pipeline.lock.digests import LOCK, Digests, listed
+from posttrain.pipeline.lock.git import git, git_or_none
+from posttrain.pipeline.lock.lock_shape import added_files, lock_stages
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.user_code import CUSTOM, is_import_path, own_file
+
+LISTED = 6
+_PATTERN = "*.dvc"
+_CACHED = Path("files/md5")
+_NAMES = ("rename", "values", "template")
+"""Settings whose texts are columns and words of a table, which may be called as a folder is."""
+
+
+def unkept_inputs(overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[str] = ()) -> list[str]:
+    """Return the inputs that the last commit and DVC's cache lack, as files and folders.
+
+    Inputs are what a value of params.yaml or of these overrides names, the files of `custom` that a run can load, and
+    `more`.
+    """
+    params = [read_yaml(PARAMS_FILE)] if Path(PARAMS_FILE).is_file() else []
+    texts = list(_texts([*params, *overrides]))
+    own = [*(str(own_file(text.partition(":")[0])) for text in texts if is_import_path(text)), *_loaded()]
+    named = {PurePosixPath(os.path.normpath(text)) for text in [*texts, *own, *more] if _is_inside(text)}
+    by_dvc = dict(tracked_by_dvc())
+    others = git("ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
+    untracked = {PurePosixPath(entry) for entry in others if entry and "__pycache__" not in entry}
+    edited = git("diff", "-z", "--name-only", "--relative", "HEAD").split("\0")
+    changed = {PurePosixPath(entry) for entry in edited if entry}
+    digests = Digests()
+    asked = [path for path in by_dvc if any(_overlap(path, name) for name in named)]
+    lost = {path for path in asked if not _is_kept(path, by_dvc[path][0], digests, added=by_dvc[path][1])}
+    digests.keep()
+    left = [entry for entry in untracked if not any(_overlap(entry, path) for path in by_dvc.keys() - lost)]
+    pairs = ((entry, path) for entry in [*left, *changed] for path in named if _overlap(entry, path))
+    found = {max(pair, key=lambda path: len(path.parts)) for pair in pairs}
+    return sorted(str(path) for path in found | {path for path in lost if by_dvc[path][1]})
+
+
+def require_kept(where: str, overrides: Iterable[Mapping[str, Any]] = (), more: Iterable[str] = ()) -> None:
+    """Raise if an input is neither in the last commit nor in DVC's cache."""
+    if found := unkept_inputs(overrides, more):
+        what = f"neither in git nor in DVC's cache: {_shown(found)}"
+        raise PipelineError(what=what, where=where, fix=f"{_fix(found)}, then git commit")
+
+
+def kept_note() -> str:
+    """Return a note for `posttrain check`; empty where all inputs are kept, and without a repository or a commit."""
+    if git_or_none("rev-parse", "--verify", "HEAD") is None:
+        return ""
+    try:
+        found = unkept_inputs()
+    except ParamsError:  # the check of params.yaml names it
+        return ""
+    if not found:
+        return ""
+    return (
+        f"note: neither in git nor in DVC's cache: {_shown(found)}. Other clones lack it; sweeps, `posttrain promote`"
+        f" and `push` stop. {_fix(found)}, then git commit"
+    )
+
+
+def is_in_cache(digest: str, cache: Path) -> bool:
+    """Return whether DVC's cache has a file, or a folder's list with all of its files."""
+    place = cache / _CACHED / digest[:2] / digest[2:]
+    if not digest.endswith(".dir") or not place.is_file():
+        return place.is_file()
+    return all(is_in_cache(entry["md5"], cache) for entry in listed(place))
+
+
+def _shown(found: list[str]) -> str:
+    return ", ".join(found[:LISTED]) + (f" and {len(found) - LISTED} more" if len(found) > LISTED else "")
+
+
+def _fix(found: list[str]) -> str:
+    own = [path for path in found if not path.startswith((f"{CUSTOM}/", f"{FOLDER}/"))]
+    data = next((path for path in own if not git_or_none("ls-files", "--", path)), "")  # else `dvc add` refuses it
+    return f"git add them, or of data: dvc add {data}" if data else f"git add {found[0]}"
+
+
+def _loaded() -> Iterator[str]:
+    """Yield the user's own files that a run can load, as the stage `code` has listed them."""
+    for file in FOLDER.rglob("*.json"):
+        code = read_code(file)
+        yield from (path for path in (code or {}).get("files", ()) if path.startswith(f"{CUSTOM}/"))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a nested value, and the user's own rewards, which are keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from filter(is_import_path, value)
+        for key, inner in value.items():
+            if key not in _NAMES:
+                yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _is_inside(text: str) -> bool:
+    """Return whether a text names a file or folder in this one; an absolute path is the same from everywhere."""
+    path = os.path.normpath(text)
+    inside = path != "." and not path.startswith(("/", "..")) and "\0" not in text
+    return inside and os.path.exists(path)  # noqa: PTH110  Path's own raises where a text is too long for a name
+
+
+def _overlap(path: PurePosixPath, other: PurePosixPath) -> bool:
+    return path.is_relative_to(other) or other.is_relative_to(path)
+
+
+def tracked_by_dvc() -> Iterator[tuple[PurePosixPath, tuple[str, bool]]]:
+    """Yield the outputs of the stages and the paths of `dvc add`: the digest of each, and whether it was added."""
+    lock = Path(LOCK)
+    entries = lock_stages(lock.read_bytes(), LOCK) if lock.is_file() else {}
+    for out in (out for entry in entries.values() for out in entry.get("outs") or ()):
+        yield PurePosixPath(os.path.normpath(out["path"])), (out.get("md5", ""), False)
+    added = git_or_none("ls-files", "-z", _PATTERN) or b""
+    for file in (Path(name) for name in added.decode().split("\0") if Path(name).is_file()):
+        for out in added_files(file.read_bytes(), str(file)):
+            yield PurePosixPath(os.path.normpath(file.parent / out["path"])), (out.get("md5", ""), True)
+
+
+def _is_kept(path: PurePosixPath, digest: str, digests: Digests, *, added: bool) -> bool:
+    """Return whether the cache has it, and of what was added the workspace nothing else; `code` is not in the cache."""
+    if not digest:  # of another kind of digest than md5
+        return True
+    return is_in_cache(digest, cache_folder()) and not (added and digests.of(str(path)) not in (digest, None))

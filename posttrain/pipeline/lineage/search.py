@@ -1,0 +1,118 @@
+"""Which rows of a table, and which lines of any other file, hold what is looked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import os
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from posttrain.data.parquet import DECODE_ERRORS
+from posttrain.pipeline.lineage.query import UTF_8, Query
+
+MOST: Final = 100
+"""Places that are looked for in a file that is no table."""
+_PARQUET: Final = b"PAR1"
+_SLICE: Final = 8192
+_NOT_SEARCHED: Final = {".git", "__pycache__", "node_modules"}
+
+
+class NotSearchedError(Exception):
+    """A file that may hold a text which a search of its bytes cannot find."""
+
+
+def in_files(files: Iterable[Path], query: Query) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Return the rows or lines of each file that holds it, and why other files could not be searched."""
+    found, failed = dict[str, list[int]](), dict[str, str]()
+    for file in files:
+        try:
+            if places := in_file(file, query):
+                found[str(file)] = places
+        except (OSError, NotSearchedError) as error:
+            failed[str(file)] = str(getattr(error, "strerror", None) or error)
+    return found, failed
+
+
+def in_file(file: Path, query: Query) -> list[int] | None:
+    """Return the rows (of parquet) or lines that hold it, counted from 1; None where the file does not."""
+    if not file.stat().st_size:
+        return None
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return in_bytes(data, query)
+
+
+def in_bytes(data: bytes | mmap.mmap, query: Query) -> list[int] | None:
+    """Return the same, of the content of a file. Weights hold no text and are passed over."""
+    header = int.from_bytes(data[:8], "little")
+    if data[8:10] == b'{"' and header <= len(data) - 8:  # safetensors: eight bytes of its header's length, and this
+        return None
+    if data[:4] == _PARQUET:
+        with contextlib.suppress(*DECODE_ERRORS):  # a damaged table is searched as bytes
+            with pq.ParquetFile(io.BytesIO(data[:])) as parquet:
+                frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
+            return [nth + 1 for nth in rows_of(frame, query)] or None
+    found = {line for encoding, pattern in query.patterns.items() for line in _lines(data, pattern, encoding)}
+    for encoding in query.decoded:
+        with contextlib.suppress(UnicodeError):
+            found.update(_lines(data[:].decode(encoding).encode(), query.patterns[UTF_8], UTF_8))
+    if not found and data[:4] == _PARQUET:
+        raise NotSearchedError("damaged parquet")
+    return sorted(found) or None
+
+
+def _lines(data: bytes | mmap.mmap, pattern: re.Pattern[bytes], encoding: str) -> Iterator[int]:
+    """Yield the lines on which matches of a text in this encoding begin, counted from 1."""
+    width = len("a".encode(encoding))
+    if width > 1 and data.find(b"\0") < 0:  # its line ends have a zero byte
+        return
+    line, read = 1, 0
+    places = (start for match in pattern.finditer(data) if (start := match.start()) % width == 0)
+    for place in islice(places, MOST):
+        between = data[read:place]
+        line += between.count(b"\n") if encoding == UTF_8 else between.decode(encoding, "replace").count("\n")
+        read = place
+        yield line
+
+
+def rows_of(frame: pl.DataFrame, query: Query) -> list[int]:
+    """Return the rows of a table, counted from 0, of which some text holds it."""
+    frame = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    named = [name for name, dtype in frame.schema.items() if "String" in str(dtype)]
+    found: list[int] = []
+    for nth, part in enumerate(frame.select(named).iter_slices(_SLICE) if named else ()):
+        written = part.select(pl.struct(named).struct.json_encode()).to_series()
+        holds = written.str.contains_any(query.json_patterns)
+        found += (holds.arg_true() + nth * _SLICE).to_list()
+    return found
+
+
+def table_rows(query: Query, files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the rows of these tables that hold it."""
+    found: list[dict[str, Any]] = []
+    for file in files:
+        with contextlib.suppress(*DECODE_ERRORS):  # `verify` is for damage
+            with pq.ParquetFile(file) as parquet:
+                frame = pl.DataFrame(pl.from_arrow(parquet.read().replace_schema_metadata(None)))
+            found += frame[rows_of(frame, query)].to_dicts()
+    return found
+
+
+def workspace_files(root: Path, aside: Path) -> Iterator[Path]:
+    """Every file of the workspace but git's, environments', and those of DVC's cache, which is searched by itself."""
+    for here, folders, files in os.walk(root):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _NOT_SEARCHED
+            and not Path(here, name, "pyvenv.cfg").exists()
+            and Path(here, name).resolve() != aside.resolve()
+        )
+        yield from (file for name in sorted(files) if (file := Path(here, name)).is_file())

@@ -1,0 +1,71 @@
+"""Objects of recorded outputs that DVC's cache lacks: DVC would run their stages again, although nothing changed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from posttrain.files import atomic_path, sync
+from posttrain.pipeline.lock.digests import Digests, dvc_lock, folder_bytes, read_lock
+from posttrain.pipeline.lock.fsync import cache_folder, cached, object_path
+from posttrain.pipeline.lock.graph import Pipeline
+
+READ_ONLY = 0o444
+
+Out = Mapping[str, Any]
+
+
+def gaps(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Out]]:
+    """Yield stage and output, of each recorded output of which DVC's cache lacks an object."""
+    cache = cache_folder(root)
+    for name, stage in pipeline.stages.items():
+        for out in lock.get(name, {}).get("outs", ()):
+            kept = out["path"] in stage.outs and out["path"] not in stage.uncached
+            if kept and not all(file.is_file() for file in cached(cache, out)):
+                yield name, out
+
+
+def gap_words(root: Path, pipeline: Pipeline, lock: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Stage -> which of its outputs DVC's cache lacks, as text."""
+    found: dict[str, list[str]] = {}
+    for name, out in gaps(root, pipeline, lock):
+        found.setdefault(name, []).append(out["path"])
+    return {name: f"DVC's cache lacks {', '.join(paths)}: run `posttrain repair`" for name, paths in found.items()}
+
+
+def fill(root: Path) -> list[str]:
+    """Copy intact outputs of the workspace into DVC's cache where it lacks them; a line if it did."""
+    digests, cache, copied = Digests(root), cache_folder(root), dict[str, int]()
+    with dvc_lock(root):
+        for name, out in gaps(root, Pipeline(root), read_lock(root)):
+            if digests.of(out["path"]) == out["md5"]:
+                copied[name] = copied.get(name, 0) + sum(1 for _ in restore(root, cache, out, digests))
+    digests.keep()
+    lacked = f"DVC's cache lacked {sum(copied.values())} objects of {', '.join(copied)}: copied from the workspace"
+    return [lacked] if copied else []
+
+
+def restore(root: Path, cache: Path, out: Out, digests: Digests) -> Iterator[Path]:
+    """Copy an output of the workspace, which is as recorded, into the cache; yields the objects that it lacked."""
+    place = root / out["path"]
+    if place.is_file():
+        contents = {out["md5"]: place}
+    else:
+        listed = digests.listed(out["path"])
+        contents = {entry["md5"]: place / entry["relpath"] for entry in listed}
+        manifest = object_path(cache, out["md5"])
+        if not manifest.exists():
+            with atomic_path(manifest) as temporary:
+                temporary.write_bytes(folder_bytes(listed))
+                temporary.chmod(READ_ONLY)
+            sync(manifest)
+            yield manifest
+    for digest, file in contents.items():
+        if not (target := object_path(cache, digest)).exists():
+            with atomic_path(target) as temporary:
+                shutil.copyfile(file, temporary)
+                temporary.chmod(READ_ONLY)
+            sync(target)
+            yield target

@@ -1,0 +1,361 @@
+"""The code that a run can load: a digest of each file and the versions of packages, in code/STAGE/RUN.json.
+
+The stage `code` writes these files and the other stages depend on them, so that a stage is stale when code changes that
+can run in it, and not by a comment, by a row of a listed folder that it does not use, or by code that only measures.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import PipelineError
+from posttrain.files import is_outside, write_json
+from posttrain.isolation.library import LIBRARY
+from posttrain.measure.record import PYTHON
+from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
+from posttrain.pipeline.lock.package_pin import check_installed
+from posttrain.pipeline.params.seeds import SEED, shared_seed
+from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.listing import listed_modules
+from posttrain.settings.plain import texts_in
+from posttrain.settings.user_code import CUSTOM
+
+CODE: Final = "code"
+"""The stage that writes code/."""
+FOLDER: Final = Path("code")
+PROMPTS: Final = "/prompts"
+UNCOUNTED: Final = (
+    "posttrain.__main__",
+    "posttrain.pipeline.commands",
+    "posttrain.isolation.library",
+    "posttrain.measure",
+    "posttrain.settings.listing",
+    "posttrain.settings.other_names",
+    "posttrain.settings.trl_names",
+    "posttrain.pipeline.lock",
+    "posttrain.pipeline.processes.agreement",
+    "posttrain.pipeline.processes.children",
+    "posttrain.pipeline.processes.elsewhere",
+    "posttrain.pipeline.processes.launch",
+    "posttrain.pipeline.processes.notes",
+    "posttrain.pipeline.processes.schedulers",
+)
+"""Modules that no result depends on: they measure, start processes, find rows, or say what is stale or meant."""
+PACKAGES: Final = {
+    "datasets": ("datasets", "pyarrow"),
+    "jinja2": ("jinja2",),
+    "jsonschema": ("jsonschema", "referencing"),
+    "numpy": ("numpy",),
+    "pandera": ("pandera", "polars"),
+    "peft": ("peft",),
+    "polars": ("polars",),
+    "pyarrow": ("pyarrow",),
+    "regex": ("regex",),
+    "safetensors": ("safetensors",),
+    "tokenizers": ("tokenizers",),
+    "torch": ("torch", "numpy"),
+    "transformers": ("transformers", "tokenizers", "safetensors", "torch", "numpy"),
+}
+"""Import -> the packages that decide what it computes."""
+
+PRELOADED: Final[set[str]] = set()
+"""Modules that a process has imported before it became a stage, as those of the tests that fork do."""
+Code = dict[str, dict[str, str]]
+"""`files`: path -> digest; `packages`: name -> version; `settings`: the seed, if the run takes that of all runs."""
+
+
+def code_path(stage: str) -> Path:
+    """Return where the code of a run is written down: `online@grpo` -> code/online/grpo.json."""
+    return FOLDER / f"{stage.replace('@', '/')}.json"
+
+
+class Library:
+    """The modules of the library and of the user, and which of them each run can load."""
+
+    def __init__(self, outlines: Outlines | None = None) -> None:
+        self.modules = {
+            **_modules(CUSTOM, CUSTOM),
+            **_modules(LIBRARY / "posttrain", LIBRARY),
+            **_modules(LIBRARY / "stages", LIBRARY),
+        }
+        self.outlines = outlines or Outlines()
+        self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
+        self._listings: dict[tuple[str, str], dict[str, tuple[str, list[str]]]] = {}
+
+    def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
+        """Return the files that one run can load and the packages behind them."""
+        names, kind = set(_names(stage, settings)), stage.partition("@")[0]
+        own = {*self._own(names), *_own_files(names)}
+        known = self._like.setdefault(kind, [])
+        like = (code for rows, used, code in known if names & rows | own == used)
+        if (code := next(like, None)) is None:
+            rows, code = self._found(kind, names)
+            known.append((rows, names & rows | own, code))
+        seed = _shared_seed(stage, settings)
+        return code if seed is None else {**code, "settings": {SEED: str(seed)}}
+
+    def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
+        """Return the code of a kind of run that uses these names, and the rows among which it has looked for them."""
+        names, start = set(given_names), [f"stages.{kind}", *self._own(given_names)]
+        given = {file: self.outlines.of(file, "").digest for file in _own_files(names)}
+        while True:  # a row that is used may name others
+            found = self._closure(start, names)
+            listed = [self._rows(*listing) for outline in found.values() for listing in outline.listings]
+            more = {name for outline in found.values() if outline.names for name in self._used_rows(outline)}
+            more |= {text for rows in listed for name in names & rows.keys() for text in rows[name][1]}
+            if more <= names:
+                break
+            names |= more
+        files = given | self._digests(found)
+        imported = {name.partition(".")[0] for outline in found.values() for name in outline.imports}
+        code = {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+        return {name for rows in listed for name in rows}, code
+
+    def _rows(self, place: str, table: str) -> dict[str, tuple[str, list[str]]]:
+        """Return row -> its module and its texts, of a listing."""
+        if (place, table) not in self._listings:
+            self._listings[place, table] = {
+                name: (module, texts)
+                for module in listed_modules(place)
+                for name, texts in self._outline(module).rows.get(table, {}).items()
+            }
+        return self._listings[place, table]
+
+    def _used_rows(self, outline: Outline) -> set[str]:
+        """Return the rows that a module uses by itself, of listings that it defines or imports."""
+        imported = {module for name in outline.imports for module in _prefixes(name) if module in self.modules}
+        listings = [*outline.listings, *(listing for module in imported for listing in self._outline(module).listings)]
+        return {name for listing in listings for name in self._rows(*listing).keys() & set(outline.names)}
+
+    def _outline(self, module: str) -> Outline:
+        file = self.modules[module]
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        return self.outlines.of(str(file), package)
+
+    def closure(self, module: str) -> dict[str, str]:
+        """Path -> digest of a module of the library and of all that it imports."""
+        return self._digests(dict(sorted(self._closure([module], set()).items())))
+
+    def _digests(self, found: Mapping[str, Outline]) -> dict[str, str]:
+        """Path -> digest of modules; a file without code changes nothing."""
+        return {_shown(self.modules[name]): has.digest for name, has in found.items() if not is_blank(has.digest)}
+
+    def check_own(self, stage: str, settings: Mapping[str, Any]) -> None:
+        """Refuse imports by the user's modules that a run names, and by what they import, that `code` cannot give."""
+        names = set(_names(stage, settings))
+        self._closure(self._own(names), names)
+
+    def _own(self, names: Collection[str]) -> list[str]:
+        """Return the user's modules that are named."""
+        own = [name.partition(":")[0] for name in names if ":" in name]
+        return [module for module in own if _is_custom(self.modules.get(module))]
+
+    def _closure(self, queue: list[str], names: set[str]) -> dict[str, Outline]:
+        """Return these modules and all that are imported from them, each with its outline; of listings those named."""
+        queue, found = list(queue), dict[str, Outline]()
+        while queue:
+            module = queue.pop()
+            if module in found or module not in self.modules or _uncounted(module):
+                continue
+            found[module] = self._outline(module)
+            queue += _prefixes(module)
+            for listing in found[module].listings:
+                rows = self._rows(*listing)
+                queue += [rows[name][0] for name in names & rows.keys()]
+            for name in found[module].imports:
+                queue += _prefixes(name)
+                if _is_custom(self.modules[module]):
+                    self._refuse_outside(name, module)
+        return found
+
+    def _refuse_outside(self, name: str, importer: str) -> None:
+        """Raise if an import of the user's module leads to a file of the workspace outside `custom`."""
+        file = self.modules[importer]
+        package = importer if file.name == "__init__.py" else importer.rpartition(".")[0]
+        for module in _prefixes(name):
+            outside = next(
+                (candidate for candidate in (_file(module), _file(f"{module}.__init__")) if candidate.is_file()), None
+            )
+            if outside and module not in self.modules:
+                where = f"{file} line {import_line(file, package, name)}"
+                what = f"it imports {outside}, which is outside {CUSTOM}/, so no change of it would be noticed"
+                raise PipelineError(what=what, where=where, fix=f"Move {outside} to {CUSTOM}/")
+
+
+def _shared_seed(stage: str, settings: Mapping[str, Any]) -> int | None:
+    """Return the top-level seed of params.yaml, if the run takes it."""
+    kind, _, name = stage.partition("@")
+    group = next((entry.group for entry in STAGES if entry.name == kind), "")
+    return shared_seed(settings, group, name)
+
+
+def write_code() -> list[Path]:
+    """Write the code of every run of params.yaml and remove that of runs that are gone; the files that changed."""
+    check_installed()
+    library, settings = Library(), read_yaml(PARAMS_FILE)
+    found = {code_path(stage): library.code(stage, settings) for stage in run_names(settings)}
+    library.outlines.keep()
+    changed = []
+    for path, code in found.items():
+        if read_code(path) != code:
+            write_json(path, code)
+            changed.append(path)
+    for path in set(FOLDER.rglob("*.json")) - found.keys():
+        path.unlink()
+        changed.append(path)
+    return changed
+
+
+def is_current() -> bool:
+    """Return whether code/ holds the code and the packages as they are."""
+    check_installed()
+    library, settings = Library(), read_yaml(PARAMS_FILE)
+    stages = list(run_names(settings))
+    wanted = {code_path(stage) for stage in stages}
+    current = set(FOLDER.rglob("*.json")) == wanted and all(
+        read_code(code_path(stage)) == library.code(stage, settings) for stage in stages
+    )
+    library.outlines.keep()
+    return current
+
+
+def run_names(settings: Mapping[str, Any]) -> Iterator[str]:
+    """DVC's name of every run of params.yaml, and of the report."""
+    yield from (f"{stage.name}@{run}" for stage in STAGES for run in group_of(settings, stage.group))
+    yield "report"
+
+
+def read_code(path: Path) -> Code | None:
+    """Return what the stage `code` has written there; None where it is missing or damaged."""
+    try:
+        found: Code = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def check_loaded(listed: Collection[str]) -> None:
+    """Raise if this process has loaded a file of the library or the user that is not listed."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name in PRELOADED or _uncounted(name):
+            continue
+        place = Path(file).resolve()
+        own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+        if place.is_relative_to(LIBRARY / "posttrain") or place.is_relative_to(LIBRARY / "stages"):
+            shown = _shown(place)
+            if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
+                continue
+        elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
+            shown = own.as_posix()
+        elif own == _file(name):
+            fix = f"Move it to {CUSTOM}/, so that a change of it is noticed"
+            raise PipelineError(what="a run has imported this file", where=str(own), fix=fix)
+        else:
+            continue
+        if shown not in listed and not is_blank(normalised(place)):
+            what = "it was imported while the run was going, and no import statement or setting names it"
+            raise PipelineError(
+                what=what, where=shown, fix="Import it by an import statement, or name it in params.yaml"
+            )
+
+
+def _modules(folder: Path, root: Path) -> dict[str, Path]:
+    """Dotted name -> file, of each Python file in a folder."""
+    found = {}
+    for file in folder.rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def _names(stage: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every text in a run's settings, and the tasks of the prompts that it reads."""
+    kind, _, run = stage.partition("@")
+    tasks = {name: list(_tasks(task)) for name, task in group_of(settings, "data.tasks").items()}
+    if kind == "report":
+        measured = group_of(settings, "evaluate.settings")
+        own: Any = [*tasks.values(), measured.get("reward"), measured.get("metrics")]
+    elif kind == "evaluate":
+        own = group_of(settings, "evaluate.settings")
+    else:
+        group = next((entry.group for entry in STAGES if entry.name == kind), None)  # None: a stage of another pipeline
+        own = group_of(settings, group).get(run) if group else None
+    texts = list(texts_in(own))
+    yield from texts
+    derived = [stage.group for stage in STAGES if stage.derives]
+    made_of = {name: made for group in derived for name, made in group_of(settings, group).items()}
+    tables, seen = [text for text in texts if text.endswith(PROMPTS)], set[str]()
+    while tables:
+        name = tables.pop().removesuffix(PROMPTS)
+        yield from tasks.get(name, ())
+        if name in made_of and name not in seen:
+            tables += [text for text in texts_in(made_of[name]) if text.endswith(PROMPTS)]
+        seen.add(name)
+
+
+def named_files(settings: Any) -> list[str]:
+    """Return the files in `custom` that settings name, also by their folder."""
+    return _own_files(set(texts_in(settings)))
+
+
+def _own_files(names: Collection[str]) -> list[str]:
+    """Return the files in `custom` that a run's settings name, such as a chat template; of a folder all in it."""
+    paths = [Path(name) for name in names if name.startswith(f"{CUSTOM}/")]
+    files = {file for path in paths for file in (path.rglob("*") if path.is_dir() else [path] * (path.suffix != ".py"))}
+    return [str(file) for file in files if file.suffix != ".pyc" and file.is_file() and not is_outside(file, CUSTOM)]
+
+
+def _tasks(run: Any) -> Iterator[str]:
+    """Yield the tasks that a run of `data.tasks` names, those that it mixes among them."""
+    if isinstance(run, Mapping):
+        if isinstance(run.get("task"), str):
+            yield run["task"]
+        for inner in run.values():
+            yield from _tasks(inner)
+
+
+def _prefixes(name: str) -> list[str]:
+    """Return a dotted name and those of all that it lies in."""
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _uncounted(module: str) -> bool:
+    return module.startswith(UNCOUNTED)
+
+
+def _is_custom(file: Path | None) -> bool:
+    return file is not None and not file.is_absolute()
+
+
+def _file(module: str) -> Path:
+    return Path(*module.split(".")).with_suffix(".py")
+
+
+def _shown(file: Path) -> str:
+    """Return a path as code/ has it: relative to the folder of the library, or of the user's own."""
+    return (file.relative_to(LIBRARY) if file.is_absolute() else file).as_posix()
+
+
+def _versions(imported: Collection[str]) -> dict[str, str]:
+    """Python's version and those of the packages that these imports use."""
+    names = {name for module in imported for name in PACKAGES.get(module, ())}
+    return {"python": PYTHON, **{name: _version(name) for name in sorted(names)}}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError as error:
+        fix = f"Install it: python -m pip install -c constraints.txt {package} (README names the extras)"
+        raise PipelineError(what=f"a run needs the package {package}", where=PARAMS_FILE, fix=fix) from error

@@ -1,0 +1,212 @@
+"""Digests as DVC names them: a file by the md5 of its bytes, a folder by the md5 of the list of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.files import file_digest, write_json
+from posttrain.pipeline.lock.lock_shape import lock_stages
+
+LOCK: Final = "dvc.lock"
+KEPT: Final = Path(".dvc/tmp/digests.json")
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+SETTLED_NS: Final = 2_000_000_000
+"""A file that is younger may be written again without a change of its times, which have a coarse clock."""
+TICK_NS: Final = 100_000_000
+"""The same for a time that is finer than a millisecond."""
+
+WAIT_SAID_S: Final = 1.0
+"""How long a command waits for DVC's lock before it says so."""
+WRITES: Final = 50
+"""How often to wait for a tick until dvc.lock is written."""
+
+Mark = tuple[int, int, int, int]
+"""Inode, size, and the times of the last write and of the last change of anything."""
+
+
+class Digests:
+    """The digests of a workspace's files, remembered between processes until a file's mark or the boot changes."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self._root = root
+
+    def marks(self, path: str) -> dict[str, Mark]:
+        """Return the marks of a file, or of every file in a folder by its path there; none of what is missing."""
+        place = self._root / path
+        if not place.is_dir():
+            return {"": mark(place)} if place.is_file() else {}
+        return {name: mark(place / name) for name in self._files(place)}
+
+    def of(self, path: str) -> str | None:
+        """Return the digest of a file or folder, None if it is missing."""
+        place, marks = self._root / path, self.marks(path)
+        if "" in marks:
+            return self._file(path, marks[""])
+        if not place.is_dir():
+            return None
+        return hashlib.md5(folder_bytes(self.listed(path)), usedforsecurity=False).hexdigest() + ".dir"
+
+    def listed(self, path: str) -> list[dict[str, str]]:
+        """Return the files of a folder as DVC lists them."""
+        marks = self.marks(path)
+        return [{"md5": self._file(f"{path}/{name}", marks[name]), "relpath": name} for name in sorted(marks)]
+
+    def adopt(self, path: str, digest: str, manifest: Path, until: int) -> None:
+        """Take the digests that DVC has recorded of an output; not of files that changed after this time."""
+        parts = {"": digest}
+        if digest.endswith(".dir"):  # DVC's list of the folder's files
+            whole = manifest.is_file() and f"{file_digest(manifest)}.dir" == digest
+            parts = {entry["relpath"]: entry["md5"] for entry in listed(manifest)} if whole else {}
+        for name, found in self.marks(path).items():
+            if name in parts and max(found[2:]) <= until:
+                self._known[f"{path}/{name}" if name else path] = [*found, parts[name]]
+
+    def keep(self) -> None:
+        """Remember them for other processes, where the workspace is DVC's."""
+        if (self._root / KEPT).parent.is_dir():
+            now = time.time_ns()
+            old = {path: known for path, known in self._known.items() if _settled(max(known[2:4]), now)}
+            write_json(self._root / KEPT, {"boot": boot(), "files": old, "sum": _sum(old)}, shared=True)
+
+    @cached_property
+    def _known(self) -> dict[str, list[Any]]:
+        try:
+            kept = json.loads((self._root / KEPT).read_bytes())
+            # What a machine that lost its power had read from memory need not be what its disk has.
+            whole = kept["boot"] == boot() and kept["sum"] == _sum(kept["files"])
+            return dict(kept["files"]) if whole else {}
+        except (OSError, ValueError, KeyError, TypeError):  # only a memory: whatever is wrong, the files are read again
+            return {}
+
+    def _file(self, path: str, found: Mark) -> str:
+        known = self._known.get(path)
+        if known is None or tuple(known[:4]) != found:
+            known = self._known[path] = [*found, file_digest(self._root / path)]
+        return str(known[4])
+
+    def _files(self, folder: Path) -> Iterator[str]:
+        """Yield the files of a folder that DVC counts: not those that .dvcignore names."""
+        start = os.path.abspath(folder)
+        for here, folders, files in os.walk(start):
+            folders[:] = [name for name in folders if not any(ignored(here, name, True) for ignored in self._ignored)]
+            for name in files:
+                if not any(ignored(here, name, False) for ignored in self._ignored):
+                    yield Path(here, name).relative_to(start).as_posix()
+
+    @cached_property
+    def _ignored(self) -> list[Callable[[str, str, bool], bool]]:
+        """DVC's own patterns; it refuses a .dvcignore within a folder that it tracks, so the root has the only one."""
+        from dvc.fs import localfs
+        from dvc.ignore import DvcIgnore, DvcIgnorePatterns
+
+        root = os.path.abspath(self._root)
+        patterns = [DvcIgnorePatterns([".hg/", ".git/", ".git", ".dvc/"], root, os.sep)]
+        file = Path(root, DvcIgnore.DVCIGNORE_FILE)
+        if file.is_file():
+            patterns.append(DvcIgnorePatterns.from_file(str(file), localfs, file.name))
+        return [pattern.matches for pattern in patterns]
+
+
+def _settled(changed: int, now: int) -> bool:
+    """Whether a file that is written again now gets another time: its clock may tick in seconds or in milliseconds."""
+    return now - changed > (TICK_NS if changed % 1_000_000 else SETTLED_NS)
+
+
+def _sum(files: dict[str, list[Any]]) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def mark(file: Path) -> Mark:
+    """Return what changes when a file is written or replaced."""
+    found = file.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def folder_bytes(listed: list[dict[str, str]]) -> bytes:
+    """Return what DVC's cache holds for a folder."""
+    return json.dumps(listed, sort_keys=True).encode()
+
+
+def listed(file: Path) -> list[dict[str, str]]:
+    """Return the files that the cache's object of a folder lists; none where it is missing or damaged."""
+    try:
+        entries = json.loads(file.read_bytes())
+        return [{"md5": str(entry["md5"]), "relpath": str(entry["relpath"])} for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def boot() -> str:
+    """Return what tells one start of this machine from the next."""
+    if BOOT_ID.is_file():
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    import psutil
+
+    return str(int(psutil.boot_time()))
+
+
+def recorded(folder: Path = Path()) -> dict[str, dict[str, Any]]:
+    """Return the stages that the folder's dvc.lock has recorded, read while no DVC writes it."""
+    with dvc_lock(folder):
+        return read_lock(folder)
+
+
+def read_lock(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the same where the lock is held already."""
+    file = folder / LOCK
+    return _stages(file, mark(file)) if file.is_file() else {}
+
+
+def read_settled(folder: Path = Path()) -> dict[str, dict[str, Any]]:
+    """Return the same without the lock, while DVC may write the file in place: once it has not changed for a moment."""
+    file = folder / LOCK
+    for _ in range(WRITES):
+        if not file.is_file() or time.time_ns() - file.stat().st_mtime_ns > TICK_NS:
+            break
+        time.sleep(TICK_NS / 1e9)
+    return read_lock(folder)
+
+
+@contextmanager
+def dvc_lock(root: Path) -> Iterator[None]:
+    """Keep every DVC from writing its own files in this project, which it does in place."""
+    from dvc.lock import make_lock
+
+    folder = root / KEPT.parent
+    if not folder.is_dir():
+        yield
+        return
+    lock = make_lock(str(folder / "lock"), tmp_dir=str(folder), wait=True)
+    told = threading.Timer(WAIT_SAID_S, _say_waiting, [folder / "lock"])
+    told.daemon = True
+    told.start()
+    try:
+        lock.lock()
+    finally:
+        told.cancel()
+    try:
+        yield
+    finally:
+        lock.unlock()
+
+
+def _say_waiting(lock: Path) -> None:
+    """Name the process that has the lock; DVC writes its number into the file."""
+    holder = lock.read_text(encoding="utf-8", errors="replace").strip() if lock.is_file() else ""
+    by = f" that process {holder} holds" if holder.isdecimal() else ""
+    print(f"waiting for DVC's lock{by}; Ctrl-C ends the wait ({lock})", file=sys.stderr, flush=True)
+
+
+@lru_cache(maxsize=1)
+def _stages(file: Path, _: Mark) -> dict[str, dict[str, Any]]:
+    return lock_stages(file.read_bytes(), str(file))

@@ -1,0 +1,66 @@
+"""Writes files to the disk (fsync), so that a power cut does not lose them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.files import atomic_path, fsync, sync
+from posttrain.pipeline.lock.digests import LOCK, SETTLED_NS, boot, listed, recorded
+
+SYNCED: Final = Path(".dvc/tmp/synced")
+"""The boot id; its time is when the last sync began."""
+
+
+def sync_cache(root: Path = Path()) -> None:
+    """Write dvc.lock, and the cached outputs in it that are new since the last time, to the disk: DVC does not."""
+    cache, stamp = cache_folder(root), root / SYNCED
+    if not (root / ".dvc").is_dir():
+        return
+    with atomic_path(stamp, shared=True) as fresh:  # its time is from the clock of the objects' times
+        fresh.write_text(boot(), encoding="utf-8")
+        since = _synced(stamp, fresh)
+        objects = {
+            file
+            for entry in recorded(root).values()
+            for out in entry.get("outs", [])
+            for file in cached(cache, out)
+            if file.exists() and file.stat().st_ctime_ns >= since
+        }
+        for file in [*objects, *{file.parent for file in objects}, cache]:
+            if file.exists():
+                fsync(file)
+        sync(root / LOCK)
+
+
+def _synced(stamp: Path, fresh: Path) -> int:
+    """Return when the last sync of this boot began; 0 before the first, or if the clock was set back since."""
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8") != boot():
+        return 0
+    began, now = (file.stat().st_mtime_ns for file in (stamp, fresh))
+    return began - SETTLED_NS if began <= now else 0
+
+
+def cache_folder(root: Path) -> Path:
+    """Return the folder of the objects in DVC's cache."""
+    from dvc.config import Config
+
+    try:
+        folder = Config(str(root.absolute() / ".dvc")).get("cache", {}).get("dir")
+    except NotADirectoryError:  # without a home folder there is no user configuration
+        folder = None
+    return Path(folder or root / ".dvc/cache") / "files/md5"
+
+
+def object_path(cache: Path, digest: str) -> Path:
+    """Return the path of the object with this digest in the cache."""
+    return cache / digest[:2] / digest[2:]
+
+
+def cached(cache: Path, out: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the paths of an output's objects in the cache: its own, and those of a folder's files."""
+    if digest := out.get("md5"):
+        yield object_path(cache, digest)
+        if digest.endswith(".dir"):
+            yield from (object_path(cache, entry["md5"]) for entry in listed(object_path(cache, digest)))

@@ -1,0 +1,202 @@
+"""The stages of dvc.yaml with the values of params.yaml put in, read without DVC and its locks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from posttrain.errors import PipelineError
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.plain import merge
+
+DVC_YAML: Final = "dvc.yaml"
+NOT_SET: Final = "not set"
+_VALUE: Final = re.compile(r"\$\{([^}]+)\}")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A stage of dvc.yaml, one for each item of a `foreach`."""
+
+    name: str
+    cmd: str
+    params: Mapping[str, tuple[str, ...]]
+    """File -> dotted keys."""
+    deps: tuple[str, ...]
+    outs: tuple[str, ...]
+    frozen: bool = False
+    always: bool = False
+    unknown: tuple[str, ...] = field(default=())
+    """The values that dvc.yaml names and params.yaml lacks."""
+    uncached: tuple[str, ...] = field(default=())
+    """The outputs that DVC does not keep in its cache: git has them."""
+
+
+class Pipeline:
+    """The stages and what each needs."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        text = read_yaml(root / DVC_YAML)
+        values: dict[str, Any] = {}
+        for source in text.get("vars") or ():
+            values = merge(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
+        if (root / PARAMS_FILE).is_file():
+            values = merge(values, read_yaml(root / PARAMS_FILE))
+        try:
+            found = (
+                stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values)
+            )
+            self.stages = {stage.name: stage for stage in found}
+        except (AttributeError, KeyError, TypeError) as error:
+            what, fix = f"it is not a graph of DVC's ({error})", "`dvc status` names the line"
+            raise PipelineError(what=what, where=DVC_YAML, fix=fix) from error
+
+    @cached_property
+    def makers(self) -> dict[str, str]:
+        """Output -> the stage that makes it."""
+        return {out: stage.name for stage in self.stages.values() for out in stage.outs}
+
+    @cached_property
+    def _held(self) -> dict[str, set[str]]:
+        """Output, or a folder that holds outputs -> the stages that make them."""
+        found: dict[str, set[str]] = {}
+        for out, name in self.makers.items():
+            for folder in (out, *_parents(out)):
+                found.setdefault(folder, set()).add(name)
+        return found
+
+    @cached_property
+    def upstream(self) -> dict[str, tuple[str, ...]]:
+        """Stage -> the stages whose outputs it depends on."""
+        found = {}
+        for stage in self.stages.values():
+            names = set() if stage.frozen else {name for dep in stage.deps for name in self.behind(dep)}
+            found[stage.name] = tuple(sorted(names - {stage.name}))
+        return found
+
+    def behind(self, dep: str) -> Iterator[str]:
+        """Yield the stages of which a dependency is an output, a part of an output, or a folder that holds outputs."""
+        yield from self._held.get(dep, ())
+        yield from (self.makers[folder] for folder in _parents(dep) if folder in self.makers)
+
+    def above(self, name: str) -> list[str]:
+        """Return the stages that a stage needs, upstream first, and the stage itself last."""
+        seen: dict[str, None] = {}
+
+        def walk(stage: str) -> None:
+            if stage not in seen:
+                for upstream in self.upstream.get(stage, ()):
+                    walk(upstream)
+                seen[stage] = None
+
+        walk(name)
+        return list(seen)
+
+    def order(self) -> list[str]:
+        """Return every stage after those that it needs, by name among those that are ready."""
+        sorter = TopologicalSorter(self.upstream)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            ring = " needs ".join(reversed(error.args[1]))
+            raise PipelineError(what=f"cycle: {ring}", where=DVC_YAML, fix="Give one of them another input") from error
+        ready: list[str] = []
+        order: list[str] = []
+        while sorter.is_active():
+            ready = sorted([*ready, *sorter.get_ready()])
+            order.append(name := ready.pop(0))
+            sorter.done(name)
+        return order
+
+
+def value_at(settings: Any, key: str) -> Any:
+    """Return the value of a dotted key; None where there is none."""
+    for part in key.split("."):
+        settings = settings.get(part) if isinstance(settings, Mapping) else None
+    return settings
+
+
+def changed(
+    old: Any, new: Any, missing: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Yield each place where nested settings differ, by the keys that lead there, and both values."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in {**old, **new}:
+            yield from changed(old.get(key, missing), new.get(key, missing), missing, (*path, str(key)))
+    elif old != new:
+        yield path, old, new
+
+
+def _parents(path: str) -> list[str]:
+    return [str(parent) for parent in PurePosixPath(path).parents][:-1]
+
+
+def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Declared]:
+    """Yield the stage, or one for each item of its `foreach`."""
+    if "foreach" not in spec:
+        if "matrix" in spec:
+            fix = "Write it as a `foreach`, or ask `dvc status`"
+            raise PipelineError(what="a `matrix` is not read here", where=f"{DVC_YAML}, stage '{name}'", fix=fix)
+        yield _stage(name, spec, values)
+        return
+    items = _filled(spec["foreach"], values, [])
+    pairs = items.items() if isinstance(items, Mapping) else ((entry, entry) for entry in items or ())
+    for key, item in pairs:
+        yield _stage(f"{name}@{key}", spec["do"], {**values, "key": key, "item": item})
+
+
+def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Declared:
+    unknown: list[str] = []
+    entries = [entry for kind in ("outs", "metrics", "plots") for entry in spec.get(kind) or ()]
+    outs, kept_by_git = list(_paths(entries, values, unknown)), filter(_is_uncached, entries)
+    params: dict[str, tuple[str, ...]] = {}
+    for entry in spec.get("params") or ():
+        for file, keys in entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]:
+            known = params.get(file, ())
+            params[file] = (*known, *(str(_filled(key, values, unknown)) for key in keys or ()))
+    return Declared(
+        name=name,
+        cmd=str(_filled(spec["cmd"], values, unknown)),
+        params=params,
+        deps=tuple(dict.fromkeys(_paths(spec.get("deps"), values, unknown))),
+        outs=tuple(outs),
+        frozen=bool(spec.get("frozen")),
+        always=bool(spec.get("always_changed")),
+        uncached=tuple(_paths(list(kept_by_git), values, [])),
+        unknown=tuple(unknown),
+    )
+
+
+def _is_uncached(entry: Any) -> bool:
+    """Return whether an output of dvc.yaml has the option `cache: false`."""
+    return isinstance(entry, Mapping) and any(
+        isinstance(o, Mapping) and o.get("cache") is False for o in entry.values()
+    )
+
+
+def _paths(entries: Sequence[Any] | None, values: Mapping[str, Any], unknown: list[str]) -> Iterator[str]:
+    """Yield the paths of a list of dvc.yaml, where each stands alone or with its options."""
+    for entry in entries or ():
+        text = str(_filled(next(iter(entry)) if isinstance(entry, Mapping) else entry, values, unknown))
+        yield str(PurePosixPath(text))
+
+
+def _filled(text: Any, values: Mapping[str, Any], unknown: list[str]) -> Any:
+    """Return a text of dvc.yaml with its `${...}` replaced; one that is nothing else stands for the value itself."""
+    if not isinstance(text, str):
+        return text
+
+    def value(name: str) -> Any:
+        if (found := value_at(values, name.strip())) is None:
+            unknown.append(name)
+        return found
+
+    if whole := _VALUE.fullmatch(text):
+        return value(whole[1])
+    return _VALUE.sub(lambda found: str(value(found[1])), text)

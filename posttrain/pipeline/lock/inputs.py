@@ -1,0 +1,323 @@
+"""The inputs of a stage: recorded when it starts, compared with dvc.lock, and compared again until it has written all.
+
+DVC reads the dependencies again after the command has ended and records what it finds then. So a stage whose inputs
+changed meanwhile has to fail: otherwise dvc.lock would name inputs that the outputs do not come from.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from posttrain.errors import PipelineError, PosttrainError, shortened
+from posttrain.files import sync
+from posttrain.isolation.library import LIBRARY
+from posttrain.measure.phases import CLOCK
+from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, check_loaded, code_path, read_code
+from posttrain.pipeline.lock.digests import Digests, Mark, mark, recorded
+from posttrain.pipeline.lock.graph import changed
+from posttrain.pipeline.lock.package_pin import check_installed
+from posttrain.pipeline.lock.run_records import is_record
+from posttrain.pipeline.params.seeds import SEED
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY
+from posttrain.settings.user_code import CUSTOM
+from posttrain.train.provenance import code_differences
+
+GRAPH: Final = "dvc.yaml"
+PARAMS: Final = "params.yaml"
+SAVING_S: Final = 0.5
+"""How long an editor may take between emptying a file and writing it."""
+MOST: Final = 4
+"""The number of changes that a line names."""
+RESUME: Final = "Restore it and run again to resume from the last checkpoint, or run again as it is to use the new one"
+
+_CODE: dict[str, Mark] = {}
+_FIXED: list[Inputs] = []
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A stage as dvc.yaml declares it, interpolated by DVC itself."""
+
+    name: str
+    deps: tuple[str, ...]
+    params: dict[str, tuple[str, ...]]
+    outs: tuple[str, ...]
+    meta: Mapping[str, Any]
+    folder: Path
+    stages: frozenset[str]
+
+
+class Inputs:
+    """The declared inputs of a stage as they were when it started."""
+
+    def __init__(self, stage: str, declared: Declared) -> None:
+        self.stage, self.declared, self._digests = stage, declared, Digests()
+        # File marks are read before the files, so that the first comparison finds a change in between.
+        self._marks = {path: self._digests.marks(path) for path in declared.deps}
+        self._params_marks = {file: self._digests.marks(file) for file in declared.params}
+        _check_code(self._marks)
+        self.digests = {path: self._digests.of(path) for path in declared.deps}
+        self.params = {file: _values(file, keys) for file, keys in declared.params.items()}
+        for path, marks in self._marks.items():
+            if (found := self._digests.marks(path)) != marks:
+                raise _changed(_first_difference(path, marks, found), f"{stage} was starting")
+        self._digests.keep()
+        self.code = _Running(declared) if str(code_path(declared.name)) in declared.deps else None
+
+    def confirm(self) -> None:
+        """Raise if an input has changed; only files that were written since are read again."""
+        for path, marks in self._marks.items():
+            found = self._digests.marks(path)
+            if found != marks and self._digests.of(path) != self.digests[path]:
+                raise _changed(_first_difference(path, marks, found), f"{self.stage} was running")
+        for file, marks in self._params_marks.items():
+            if (found := self._digests.marks(file)) != marks:
+                self._confirm_params(file)
+                self._params_marks[file] = found
+        if self.code:
+            self.code.confirm()
+
+    def check_recorded(self) -> None:
+        """Raise if a table, a model or a figure is not the one that dvc.lock records of the stage that writes it."""
+        for name, entry in recorded(self.declared.folder).items():
+            # The entry of a run that was removed or renamed; and code/ is compared by what it says.
+            if name not in self.declared.stages or name == CODE:
+                continue
+            for out in entry.get("outs", []):
+                path, digest = out["path"], out.get("md5")
+                if not digest or not any(_related(path, dep) for dep in self.declared.deps):
+                    continue
+                if (found := self._digests.of(path)) not in (None, digest):
+                    what = f"it differs from what dvc.lock has for the stage {name} (md5 {found} instead of {digest})"
+                    raise PipelineError(what=what, where=path, fix=VERIFY)
+
+    def _confirm_params(self, file: str) -> None:
+        keys = self.declared.params[file]
+        try:
+            found = _values(file, keys)
+        except PipelineError:
+            time.sleep(SAVING_S)
+            found = _values(file, keys)
+        for key, value in self.params[file].items():
+            if key not in found or found[key] != value:
+                inner = next((keys for keys, _, _ in changed(value, found.get(key))), ())
+                raise _changed(f"{file}: {'.'.join([key, *inner])}", f"{self.stage} was running")
+
+
+def _seed() -> dict[str, Any]:
+    """Return the top-level seed of params.yaml as it is now, under its name."""
+    return {name: value for name, value in read_yaml(PARAMS_FILE).items() if name == SEED}
+
+
+class _Running:
+    """The code of a stage as it was when the stage started."""
+
+    def __init__(self, declared: Declared) -> None:
+        self._stage, self._settings = declared.name, read_yaml(PARAMS_FILE)
+        library = Library()
+        self.found: Code = library.code(self._stage, self._settings)
+        self._marks = library.outlines.marks
+        library.outlines.keep()
+        _check_code({"": self._marks})
+
+    def check_written(self) -> None:
+        """Raise if code/ describes other code."""
+        path = code_path(self._stage)
+        written = read_code(path)
+        if written != self.found:
+            wrong = code_differences(written, self.found) if written else ["the file is damaged"]
+            what = f"params.yaml or code changed after the stage `code` ran: {', '.join(wrong[:MOST])}"
+            seen = not written or written["files"] != self.found["files"]  # of packages DVC sees only constraints.txt
+            fix = "Run `dvc repro`, which runs `code` first" if seen else "Run `dvc repro -s -f code`, then `dvc repro`"
+            raise PipelineError(what=what, where=str(path), fix=fix)
+
+    def check_loaded(self) -> None:
+        """Raise if a file was imported that the code of this run does not list."""
+        check_loaded(self.found["files"])
+
+    def confirm(self) -> None:
+        """Raise if code that this run can load has changed; comments and layout may change."""
+        marks = {file: mark(Path(file)) if Path(file).is_file() else None for file in self._marks}
+        if marks == self._marks and not self._seed_changed():
+            return
+        try:
+            wrong = self._compare()
+        except PosttrainError:  # half saved
+            wrong = ["it"]
+        if wrong:
+            time.sleep(SAVING_S)
+            wrong = self._compare()
+        if wrong:
+            raise PipelineError(
+                what=f"{', '.join(wrong[:MOST])} while {self._stage} was running", where="code", fix=RESUME
+            )
+
+    def _seed_changed(self) -> bool:
+        try:
+            return _seed() != {name: value for name, value in self._settings.items() if name == SEED}
+        except PosttrainError:  # half saved
+            return True
+
+    def _compare(self) -> list[str]:
+        library = Library()
+        found = library.code(self._stage, {**self._settings, **_seed()})
+        self._marks = library.outlines.marks
+        return code_differences(self.found, found)
+
+
+class _AfterReading:
+    """Compares the inputs after each loading phase, so that an input that is edited and then restored is noticed."""
+
+    def entered(self, name: str) -> None: ...
+
+    def left(self, name: str) -> None:
+        if name == "load":
+            confirm()
+
+
+def watch_code() -> None:
+    """Record the library's files before they are imported."""
+    for folder in (LIBRARY / "posttrain", LIBRARY / "stages", CUSTOM.resolve()):
+        _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py") if file.is_file())
+
+
+def fix(stage: str) -> None:
+    """Record the inputs of a stage that starts now, under DVC's name for it if DVC started it."""
+    check_installed()
+    address = os.environ.get("DVC_STAGE", "")
+    try:
+        found = declared(address or stage)
+    except PipelineError:
+        if address:
+            raise
+        return  # started by hand: nothing is recorded, and the stage itself reports wrong parameters
+    if found is None:
+        return
+    inputs = Inputs(address or stage, found)
+    if address:
+        inputs.check_recorded()
+        if inputs.code:
+            inputs.code.check_written()
+    _FIXED.append(inputs)
+    CLOCK.watchers.append(_AfterReading())
+
+
+def check_imports() -> None:
+    """Raise if the stage has imported a file that is not in its code/ file."""
+    for inputs in _FIXED:
+        if inputs.code:
+            inputs.code.check_loaded()
+
+
+def confirm() -> None:
+    """Raise if an input of the stage that runs has changed since it started."""
+    for inputs in _FIXED:
+        inputs.confirm()
+
+
+def used() -> dict[str, Any]:
+    """Return what the stage has used and written, in dvc.lock's form: inputs, parameters and outputs; and the code."""
+    if not _FIXED:
+        return {}
+    inputs, digests = _FIXED[0], Digests()
+    code = {"code": inputs.code.found} if inputs.code else {}
+    written = {out: digests.of(out) for out in inputs.declared.outs if not is_record(out)}
+    digests.keep()
+    return {**code, "inputs": inputs.digests, "params": inputs.params, "outputs": written}
+
+
+def sync_outputs() -> None:
+    """Write the stage's outputs to the disk (fsync)."""
+    for inputs in _FIXED:
+        for out in inputs.declared.outs:
+            sync(Path(out))
+
+
+def _address(address: str) -> tuple[Path, str]:
+    """Return the dvc.yaml and the stage's name there: `recipes/a/dvc.yaml:sft`, or `sft` for the one in this folder."""
+    file, _, name = address.rpartition(":")
+    return (Path(file) if file and Path(file).is_file() else Path(GRAPH)), name
+
+
+def declared(stage: str) -> Declared | None:
+    """Return a stage of the dvc.yaml of this folder; None without one."""
+    return _declared(*_address(stage))
+
+
+def _declared(file: Path, name: str) -> Declared | None:
+    """Return the stage's stanza; None without a dvc.yaml."""
+    from dvc.exceptions import DvcException
+    from dvc.fs import localfs
+    from dvc.parsing import DataResolver
+    from dvc.utils.serialize import load_path
+
+    if not file.is_file():
+        return None
+    try:
+        repo = SimpleNamespace(fs=localfs, config={})
+        resolver = DataResolver(repo, str(file.parent), load_path(str(file), localfs))
+        stanza = resolver.resolve_one(name)[name]
+        names = frozenset(resolver.get_keys())
+    except DvcException as error:
+        what = f"the stage {name} cannot be found ({shortened(str(error), 300)})"
+        raise PipelineError(what=what, where=str(file), fix="`dvc status` reads it too") from error
+    params: dict[str, tuple[str, ...]] = {}
+    for entry in stanza.get("params", []):
+        for source, keys in (entry if isinstance(entry, dict) else {PARAMS: [entry]}).items():
+            params[source] = (*params.get(source, ()), *(keys or ()))
+    outs = (out for kind in ("outs", "metrics", "plots") for out in stanza.get(kind, []))
+    return Declared(
+        name=name,
+        deps=tuple(dict.fromkeys(stanza.get("deps", []))),
+        params=params,
+        outs=tuple(out if isinstance(out, str) else next(iter(out)) for out in outs),
+        meta=stanza.get("meta") or {},
+        folder=file.parent,
+        stages=names,
+    )
+
+
+def _values(file: str, keys: Collection[str]) -> dict[str, Any]:
+    """Return the declared parameters of a file as DVC reads them."""
+    import dpath
+    from dvc.exceptions import DvcException
+    from dvc.fs import localfs
+    from dvc.utils.serialize import load_path
+
+    try:
+        data = load_path(file, localfs) if Path(file).is_file() else {}
+    except DvcException as error:
+        raise PipelineError(what="it cannot be read", where=file, fix="Fix the file") from error
+    found = {key: dpath.get(data, key, separator=".", default=None) for key in keys} if keys else data or {}
+    return dict(found)
+
+
+def _check_code(marks: Mapping[str, Mapping[str, Mark]]) -> None:
+    """Raise if a file of the library has changed since it was imported."""
+    for path, files in marks.items():
+        for name, found in files.items():
+            place = Path(path, name)
+            if _CODE.get(str(place.resolve()), found) != found:
+                raise _changed(str(place), "the stage was starting")
+
+
+def _related(path: str, other: str) -> bool:
+    """Return whether one of two paths is the other or lies in it."""
+    first, second = Path(path), Path(other)
+    return first.is_relative_to(second) or second.is_relative_to(first)
+
+
+def _changed(where: str, while_what: str) -> PipelineError:
+    return PipelineError(what=f"it was changed while {while_what}", where=where, fix=RESUME)
+
+
+def _first_difference(path: str, old: Mapping[str, Mark], new: Mapping[str, Mark]) -> str:
+    name = min(name for name in old.keys() | new if old.get(name) != new.get(name))
+    return str(Path(path, name))

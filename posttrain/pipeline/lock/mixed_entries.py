@@ -1,0 +1,36 @@
+"""Removes entries of dvc.lock that name what no run has done, so that DVC runs their stages again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from posttrain.pipeline.lock.digests import dvc_lock, read_lock
+from posttrain.pipeline.lock.fsync import cache_folder
+from posttrain.pipeline.lock.lock_file import write_entries
+from posttrain.pipeline.lock.run_records import RunRecords
+
+
+def remove_contradicted(root: Path) -> list[str]:
+    """Remove the entries that contradict the record of their run, here and in DVC's run cache; a line for each."""
+    records = RunRecords(root)
+    with dvc_lock(root):
+        entries = read_lock(root)
+        found = {name: wrong for name, entry in entries.items() if (wrong := records.contradictions(name, entry))}
+        if found:
+            _remove_runs(root, records)
+            write_entries({name: entry for name, entry in entries.items() if name not in found}, root)
+    again = "removed from dvc.lock; `dvc repro` makes it again"
+    return [f"{name}: dvc.lock does not say what ran ({'; '.join(wrong)}): {again}" for name, wrong in found.items()]
+
+
+def _remove_runs(root: Path, records: RunRecords) -> None:
+    """Remove such entries of the run cache, which `dvc commit` fills too: DVC would restore their outputs."""
+    from dvc.utils.serialize import load_yaml
+
+    for file in sorted((cache_folder(root).parent.parent / "runs").glob("??/*/*")):
+        entry: Any = load_yaml(str(file))
+        if isinstance(entry, dict) and records.contradictions("", entry):
+            file.unlink()
+            if not any(file.parent.iterdir()):
+                file.parent.rmdir()

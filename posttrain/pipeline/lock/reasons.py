@@ -1,0 +1,223 @@
+"""Why a stage has to run, by dvc.lock, params.yaml and the files, read without DVC and without waiting for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.measure.record import read_record, record_path
+from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, code_path, read_code
+from posttrain.pipeline.lock.digests import Digests, read_settled
+from posttrain.pipeline.lock.graph import NOT_SET, Pipeline, changed, value_at
+from posttrain.pipeline.lock.run_records import RunRecords, is_record
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.plain import flattened
+from posttrain.train.provenance import code_differences
+
+NEVER_RAN: Final = "never ran"
+MISSING: Final = "its output {} is missing"
+ALTERED: Final = (
+    "its output {} is not what dvc.lock has: `dvc checkout` after a `git checkout` or a merge, "
+    "else `posttrain repair verify`"
+)
+NOT_RUN: Final = "dvc.lock does not say what ran: {}. Run `posttrain repair`, then `dvc repro`"
+MOST: Final = 6
+"""As many changes of one kind as a line names."""
+
+
+class Reasons:
+    """What is out of date in a workspace, as `dvc status` would say it once the stage `code` has run."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self.pipeline = Pipeline(root)
+        self.lock = read_settled(root)
+        self._root = root
+        self.settings = read_yaml(root / PARAMS_FILE)
+        self._digests = Digests(root)
+        self.records = RunRecords(root)
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def _library(self) -> Library:
+        return Library()
+
+    def keep(self) -> None:
+        """Remember what was read of the code, for the next process."""
+        self._library.outlines.keep()
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """Return why one stage has to run by itself, not because of the stages above it; empty if it need not."""
+        if name == CODE:  # compared by its files, which say more: those of the stages that a change cannot reach stay
+            return ()
+        if name not in self._known:
+            self._known[name] = tuple(dict.fromkeys(self._of(name)))
+        return self._known[name]
+
+    def changes(self, name: str) -> bool:
+        """Return whether a stage has to run for a reason of its own; where it only lacks outputs, DVC restores them."""
+        return any(not reason.startswith("its output ") for reason in self.of(name))
+
+    def below(self, name: str) -> list[str]:
+        """Return the stages without reasons of their own that have to run because this one does."""
+        stages = {name}
+        for later in self.pipeline.order() if self.changes(name) else ():
+            if stages.intersection(self.pipeline.upstream[later]):
+                stages.add(later)
+        return sorted(stage for stage in stages if not self.of(stage))
+
+    def to_run(self, running: Collection[str]) -> list[str]:
+        """Return the stages that run now or have to run, in their order."""
+        spreading, found = set[str](), []
+        for name in self.pipeline.order():
+            below = not spreading.isdisjoint(self.pipeline.upstream[name])
+            if below or name in running or self.of(name):
+                found.append(name)
+            if below or name in running or self.changes(name):
+                spreading.add(name)
+        return found
+
+    def _of(self, name: str) -> Iterator[str]:
+        stage, entry = self.pipeline.stages[name], self.lock.get(name)
+        if stage.unknown:
+            yield f"dvc.yaml names {', '.join(stage.unknown)}, which params.yaml lacks"
+            return
+        if entry is None:
+            yield NEVER_RAN
+            return
+        if not stage.frozen:
+            if stage.always:
+                yield "it always runs"
+            if entry.get("cmd") != stage.cmd:
+                yield "its command changed"
+            for file, keys in stage.params.items():
+                if words := self._params(file, keys, entry):
+                    yield _listed(words)
+            yield from self._deps(name, entry)
+        yield from self._outs(name, entry)
+        yield from self._contradicted(name, entry)
+
+    def _contradicted(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what the record of the run contradicts; DVC itself would take the entry for current."""
+        if wrong := self.records.contradictions(name, entry):
+            yield NOT_RUN.format("; ".join(wrong))
+
+    def _deps(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        known = {dep["path"]: dep.get("md5") for dep in entry.get("deps", ())}
+        deps = self.pipeline.stages[name].deps
+        for path in deps:
+            if path == code_path(name).as_posix():
+                if path not in known or self._code_digest(name) != known[path]:
+                    yield _listed(self._code_changes(name))
+            elif path not in known:
+                yield f"{path} new"
+            elif (recorded := self._recorded(path)) is not None:
+                if recorded != known[path]:
+                    yield f"{path} modified"
+            elif any(self.of(maker) for maker in self.pipeline.behind(path)):
+                continue  # what is there now will be replaced
+            elif (found := self._source(path, known[path])) != known[path]:
+                yield f"{path} {'deleted' if found is None else 'modified'}"
+
+    def _source(self, path: str, known: str | None) -> str | None:
+        """Return the digest that a dependency has now."""
+        del known
+        return self._digests.of(path)
+
+    def _recorded(self, path: str) -> str | None:
+        """Return the digest that dvc.lock has of a dependency that is a stage's whole output; else its file is read."""
+        maker = self.pipeline.makers.get(path)
+        outs = self.lock.get(maker, {}).get("outs", ()) if maker else ()
+        return next((out.get("md5") for out in outs if out["path"] == path), None)
+
+    def _outs(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        known = {out["path"]: out.get("md5") for out in entry.get("outs", ())}
+        for path in self.pipeline.stages[name].outs:
+            if path not in known:
+                yield f"{path} is a new output"
+            elif (found := self._digests.of(path)) is None:
+                pull = f", so the run is not verified: `dvc pull {path}`" if is_record(path) else ""
+                yield MISSING.format(path) + pull
+            elif known[path] is not None and found != known[path]:
+                yield ALTERED.format(path)
+
+    def _code_digest(self, name: str) -> str | None:
+        """Return the digest that the file of a stage's code has, or will have once the stage `code` has written it."""
+        path = code_path(name)
+        code = self._library.code(name, self.settings)
+        if read_code(path) == code:
+            return self._digests.of(path.as_posix())
+        text = json.dumps(code, indent=2) + "\n"
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    def _code_changes(self, name: str) -> list[str]:
+        return code_changes(name, self._library.code(name, self.settings))
+
+    def _params(self, file: str, keys: tuple[str, ...], entry: Mapping[str, Any]) -> list[str]:
+        """Return the parameters that changed, with their old and new values."""
+        settings = self.settings if file == PARAMS_FILE else read_yaml(self._root / file)
+        known = entry.get("params", {}).get(file, {})
+        words = []
+        for key in keys:
+            old, new = known.get(key), value_at(settings, key)
+            if old == new and key in known:
+                continue
+            words += [
+                f"params {'.'.join(keys)} {before} -> {after}"
+                for keys, before, after in changed(flattened(old, key), flattened(new, key), NOT_SET)
+            ] or [f"params {key} changed"]
+        return words
+
+
+class DuringRun(Reasons):
+    """The same for a stage that DVC runs now: `code` has run before it, and no output is read again."""
+
+    def keep(self) -> None:
+        """Remember the digests of files that no stage writes, for the next process."""
+        self._digests.keep()
+
+    def _code_digest(self, name: str) -> str | None:
+        return self._digests.of(code_path(name).as_posix())
+
+    def _code_changes(self, name: str) -> list[str]:
+        return [f"the code of {name} changed"]
+
+    def _contradicted(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        del name, entry
+        yield from ()
+
+    def _outs(self, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        del entry
+        yield from (MISSING.format(out) for out in self.pipeline.stages[name].outs if not (self._root / out).exists())
+
+
+def accepted_code(record: Mapping[str, Any]) -> Code | None:
+    """The code of a run's result: the code that it used with the changes accepted since; None if not recorded."""
+    used = record.get("code")
+    if not isinstance(used, Mapping):
+        return None
+    found: Code = {kind: dict(used[kind]) for kind in used}
+    for acceptance in record.get("accepted", ()):
+        for kind, changes in acceptance["changed"].items():
+            named = found.setdefault(kind, {})  # a code has `settings` only where the run takes the shared seed
+            for name, (_, new) in changes.items():
+                if new is None:
+                    named.pop(name, None)
+                else:
+                    named[name] = new
+    return found
+
+
+def code_changes(name: str, new: Code | None) -> list[str]:
+    """Return the changes of a stage's code since its result was made or accepted, as text."""
+    old = accepted_code(read_record(record_path(name)))
+    return (code_differences(old, new) if old and new else []) or ["its code changed"]
+
+
+def _listed(words: list[str]) -> str:
+    more = f" and {len(words) - MOST} more" if len(words) > MOST else ""
+    return ", ".join(words[:MOST]) + more

@@ -1,0 +1,39 @@
+"""The stages that run now, by the file in which running DVC processes list what they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from posttrain.pipeline.lock.graph import Pipeline
+
+RWLOCK: Final = Path(".dvc/tmp/rwlock")
+TRIES: Final = 20
+PAUSE_S: Final = 0.05
+
+
+def running_stages(pipeline: Pipeline, root: Path = Path()) -> dict[str, int]:
+    """Stage -> the process of the DVC that runs it; not of processes that have ended."""
+    found = {}
+    for path, holder in _written(root).items():
+        stage = pipeline.makers.get(os.path.relpath(path, root.resolve()))
+        if stage and psutil.pid_exists(int(holder["pid"])):
+            found[stage] = int(holder["pid"])
+    return dict(sorted(found.items()))
+
+
+def _written(root: Path) -> dict[str, dict[str, Any]]:
+    """Path -> the process that writes it; DVC writes the file in place, so it is read again while it is not whole."""
+    for _ in range(TRIES):
+        try:
+            return dict(json.loads((root / RWLOCK).read_bytes()).get("write") or {})
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError):
+            time.sleep(PAUSE_S)
+    return {}

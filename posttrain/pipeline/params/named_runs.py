@@ -1,0 +1,48 @@
+"""The settings of a named run in params.yaml: those of its algorithm, with some replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posttrain.errors import ParamsError
+from posttrain.pipeline.params.params_file import at, read
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.listing import row_modules
+from posttrain.settings.params import check, did_you_mean
+from posttrain.train.run_config import Algorithm
+
+SECTIONS = {
+    "algorithms.policy": "online",
+    "online.sampled": "online",
+    "algorithms.preference": "preference",
+    "algorithms.distill": "distill",
+}
+"""Folder of rows -> the section of params.yaml whose runs name them."""
+
+
+def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
+    """Return the settings of the run's algorithm with its own in their place, typed and checked."""
+    return typed_run(at(read(), section), section, algorithms)
+
+
+def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
+    """Return the same of what params.yaml has of the run."""
+    if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
+        fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
+        raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, fix=fix)
+    if own["algorithm"] not in algorithms:
+        fix = _hint(own["algorithm"], algorithms)
+        what = f"{section}.algorithm = '{own['algorithm'][:80]}' is unknown"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=fix)
+    algorithm = algorithms[own["algorithm"]]
+    return check(algorithm.model, algorithm.row.merged(own), where=section)
+
+
+def _hint(name: str, algorithms: Mapping[str, Algorithm]) -> str:
+    """Return the section that has the algorithm, or the nearest name."""
+    for folder, section in SECTIONS.items():
+        if name in row_modules(f"posttrain.{folder}", "ROWS"):
+            also = f", or here '{near}'" if (near := f"online_{name}") in algorithms else ""
+            return f"It is an algorithm of {section}.runs{also}"
+    return did_you_mean(name, list(algorithms))

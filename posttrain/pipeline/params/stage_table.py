@@ -1,0 +1,197 @@
+"""The one list of stages: which group of params.yaml holds the runs of each, what types them, and what a run makes.
+
+A new stage is its file, its stanza in dvc.yaml, and its line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from posttrain.errors import ParamsError
+from posttrain.pipeline.workspace import PARAMS_FILE
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of stage: a `foreach` of dvc.yaml over the runs of one group of params.yaml."""
+
+    name: str
+    group: str
+    makes: Literal["tables", "model", "rollouts", "results", "ratings"]
+    """Tables in data/RUN/, a model in models/SECTION/RUN/ or rollouts alone in rollouts/SECTION/RUN/, other files in
+    results/RUN/, or metrics/ratings/RUN.*."""
+    runs: str = ""
+    """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
+    seeded: bool = False
+    """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
+    derives: bool = False
+    """Whether its tables are made of the one that `data` names, and so have its prompts and its text."""
+
+    @property
+    def shares_settings(self) -> bool:
+        """Whether its runs are names alone, with the settings of SECTION.settings: policies that are evaluated."""
+        return self.makes == "results" and not self.runs
+
+    def output(self, run: str) -> str:
+        """Return what a run is called by those that use it: a folder under data/, models/ or results/."""
+        section, _, group = self.group.partition(".")
+        if self.makes in ("model", "rollouts"):
+            return f"{section}/{run}"
+        return f"{group}/{run}" if self.is_listed_result else run
+
+    @property
+    def is_listed_result(self) -> bool:
+        """Whether its results are in a folder of the group, which no other tool reads: results/lm_eval/RUN."""
+        return self.makes == "results" and self.group not in ("evaluate.policies", "evaluate.runs")
+
+
+STAGES: Final = (
+    Stage("data_tasks", "data.tasks", "tables"),
+    Stage("data_files", "data.files", "tables", "posttrain.pipeline.tables.sources:FilesRun"),
+    Stage("data_hub", "data.hub", "tables", "posttrain.pipeline.tables.sources:HubRun"),
+    Stage("base_scratch", "base.scratch", "model", "posttrain.pipeline.runs.base:ScratchRun", seeded=True),
+    Stage("base_folders", "base.folders", "model", "posttrain.pipeline.runs.base:FolderRun"),
+    Stage("base_hub", "base.hub", "model", "posttrain.pipeline.runs.base:HubRun"),
+    Stage("sft", "sft.runs", "model", "posttrain.pipeline.runs.sft:SftRun", seeded=True),
+    Stage(
+        "data_samples",
+        "data.samples",
+        "tables",
+        "posttrain.pipeline.runs.samples:SamplesRun",
+        seeded=True,
+        derives=True,
+    ),
+    Stage(
+        "data_commands",
+        "data.commands",
+        "tables",
+        "posttrain.pipeline.runs.external:CommandRun",
+        seeded=True,
+        derives=True,
+    ),
+    Stage(
+        "data_filters", "data.filters", "tables", "posttrain.pipeline.runs.scored_filter:ScoredFilterRun", derives=True
+    ),
+    Stage("reward", "reward.runs", "model", "posttrain.pipeline.runs.reward:RewardRun", seeded=True),
+    Stage("reward_sets", "reward.sets", "model", "posttrain.pipeline.runs.reward:SetRun"),
+    Stage("preference", "preference.runs", "model", "posttrain.pipeline.runs.preference:PREFERENCE", seeded=True),
+    Stage("online", "online.runs", "model", "posttrain.pipeline.runs.online:ONLINE", seeded=True),
+    Stage("distill", "distill.runs", "model", "posttrain.pipeline.runs.distill:DISTILL", seeded=True),
+    Stage("offline", "offline.runs", "model", "posttrain.pipeline.runs.offline:OFFLINE", seeded=True),
+    Stage("external", "external.runs", "model", "posttrain.pipeline.runs.external:ExternalRun", seeded=True),
+    Stage(
+        "external_rollouts",
+        "external.rollouts",
+        "rollouts",
+        "posttrain.pipeline.runs.external:RolloutsRun",
+        seeded=True,
+    ),
+    Stage("evaluate", "evaluate.policies", "results"),
+    Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.pipeline.runs.evaluation:EvaluateRun"),
+    Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.pipeline.runs.ratings:RatingRun"),
+    Stage("lm_eval", "evaluate.lm_eval", "results", "posttrain.pipeline.outside.lm_eval:LmEvalRun"),
+)
+
+
+def groups() -> dict[str, tuple[str, ...]]:
+    """Return the sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
+    found: dict[str, tuple[str, ...]] = {}
+    for stage in STAGES:
+        section, _, group = stage.group.partition(".")
+        found[section] = (*found.get(section, ()), *(("settings",) if stage.shares_settings else ()), group)
+    return found
+
+
+def group_of(settings: Settings, group: str) -> dict[str, Any]:
+    """Return the runs of one group, by name; empty where the group is missing."""
+    section, _, inner = group.partition(".")
+    outer = settings.get(section) or {}
+    if not isinstance(outer, Mapping):
+        raise ParamsError(
+            what=f"{section} is not a mapping", where=PARAMS_FILE, fix=f"Write {section}: {{{inner}: ...}}"
+        )
+    found = outer.get(inner) or {}
+    if not isinstance(found, Mapping):
+        fix = "Write one key per run"
+        raise ParamsError(what=f"{group} is not a mapping of names to settings", where=PARAMS_FILE, fix=fix)
+    return dict(found)
+
+
+def runs_of(settings: Settings, group: str) -> dict[str, Settings]:
+    """Return the same of a group whose runs have settings; one that has none yet, as while it is typed, is empty."""
+    runs = group_of(settings, group)
+    if odd := next((name for name, run in runs.items() if not isinstance(run or {}, Mapping)), None):
+        fix = f"Write {group}.{odd}: {{KEY: VALUE}}; `posttrain params` explains every key"
+        raise ParamsError(what=f"{group}.{odd} is not a mapping", where=PARAMS_FILE, fix=fix)
+    return {name: run or {} for name, run in runs.items()}
+
+
+def model_runs(settings: Settings) -> dict[str, Settings]:
+    """Folder under models/ -> the settings of the run that makes it, in the order of the stages."""
+    return _runs_that_make(settings, "model")
+
+
+def curve_runs(settings: Settings) -> dict[str, Settings]:
+    """Name of a curve under plots/ -> the settings of the run that makes it: a model, or rollouts of others."""
+    return _runs_that_make(settings, "model", "rollouts")
+
+
+def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
+    return {
+        stage.output(name): run
+        for stage in STAGES
+        if stage.makes in makes
+        for name, run in runs_of(settings, stage.group).items()
+    }
+
+
+def models_of_set(settings: Settings, model: str, outer: tuple[str, ...] = ()) -> list[str]:
+    """Return the models of a set of `reward.sets`, or the one model that it is; `outer`: the sets that hold it."""
+    sets = group_of(settings, "reward.sets") if model.startswith("reward/") and model not in outer else {}
+    members = sets.get(model.removeprefix("reward/"))
+    slots = members.values() if isinstance(members, Mapping) else ()
+    return [one for slot in slots for one in models_of_set(settings, str(slot), (*outer, model))] or [model]
+
+
+def policies(settings: Settings) -> dict[str, str]:
+    """Label -> model of the policies that are evaluated with `evaluate.settings`."""
+    return group_of(settings, "evaluate.policies")
+
+
+class Evaluated(NamedTuple):
+    """A policy that is evaluated: its folder under models/, on which table, the DVC stage, and its table of rows."""
+
+    model: str
+    table: str
+    stage: str
+    rows: str = "rollouts"
+
+
+def evaluated(settings: Settings) -> dict[str, Evaluated]:
+    """Folder under results/ -> what is evaluated, of `evaluate.policies`, `evaluate.runs` and `evaluate.lm_eval`."""
+    table = str(group_of(settings, "evaluate.settings").get("data", ""))
+    found = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
+    for name, run in runs_of(settings, "evaluate.runs").items():
+        found[name] = Evaluated(str(run.get("policy", "")), str(run.get("data", "")), f"evaluate_runs@{name}")
+    for name, run in runs_of(settings, "evaluate.lm_eval").items():
+        found[f"lm_eval/{name}"] = Evaluated(str(run.get("policy", "")), "lm-eval", f"lm_eval@{name}", "documents")
+    return found
+
+
+def section_of(settings: Settings, model: str) -> str:
+    """Return where the settings of the run that makes a model or a curve are: `online/grpo` -> online.runs.grpo."""
+    for stage in STAGES:
+        for name in group_of(settings, stage.group) if stage.makes in ("model", "rollouts") else ():
+            if stage.output(name) == model:
+                return f"{stage.group}.{name}"
+    return model.replace("/", ".")
+
+
+def stage_of(settings: Settings, model: str) -> str:
+    """Return the DVC stage that makes a model: `online/grpo` -> online@grpo."""
+    group, _, name = section_of(settings, model).rpartition(".")
+    return next((f"{stage.name}@{name}" for stage in STAGES if stage.group == group), model)

@@ -1,0 +1,61 @@
+"""What `check` says about the processes of runs: it may be meant so, for another host than this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from posttrain.errors import PosttrainError
+from posttrain.pipeline.lock import inputs
+from posttrain.pipeline.params.stage_table import STAGES
+from posttrain.pipeline.processes.schedulers import LAUNCH
+from posttrain.sampling.vllm.hosts import on_this_host
+
+
+def process_notes(typed: Mapping[str, Any]) -> list[str]:
+    """Return what this host lacks for the processes of runs, each once with the runs; `typed`: the runs' settings."""
+    runs: dict[str, list[str]] = {}
+    for where, params in typed.items():
+        for line in _notes(where, params):
+            runs.setdefault(line, []).append(where)
+    return [f"note: {', '.join(where)}: {line}" for line, where in runs.items()]
+
+
+def _notes(where: str, params: Any) -> Iterator[str]:
+    processes, served = getattr(params, "processes", 1), _served_gpus(params)
+    if (processes == 1 and not served) or os.environ.get(LAUNCH):  # they run elsewhere
+        return
+    shown = together = f"processes = {processes}"
+    gpus, cores = _gpus(params.device.device), os.cpu_count() or 1
+    if served > (0 if gpus is None else processes):
+        shown = f"engine_servers names GPU {served - 1}"
+        if served > (there := _gpus("cuda") or 0):
+            yield f"{shown}: this host has {there} GPUs"
+    if gpus is not None and processes > gpus:
+        yield f"{together}: this host has {gpus} GPUs, and each process needs one"
+    if gpus is None and processes > 1 and processes * params.device.threads > cores:
+        yield f"{together}, each with device.threads = {params.device.threads}: this host has {cores} CPU cores"
+    group, _, run = where.rpartition(".")
+    stage = next(entry.name for entry in STAGES if entry.group == group)
+    try:
+        declared = inputs.declared(f"{stage}@{run}")
+    except PosttrainError:  # the check itself reports it
+        return
+    reserved = declared.meta.get("gpus") if declared else None
+    if isinstance(reserved, int) and 0 < reserved < max(processes, served):
+        yield f"{shown}: meta.gpus = {reserved} of the stage {stage} in dvc.yaml, so a flow shows it no more GPUs"
+
+
+def _served_gpus(params: Any) -> int:
+    """Return how many GPUs hold those that servers of an engine on this host are on: the first is GPU 0."""
+    servers = getattr(getattr(params, "rollout", params), "engine_servers", 1)
+    return max((1 + max(gpus) for gpus in on_this_host(servers)), default=0) if isinstance(servers, list) else 0
+
+
+def _gpus(device: str) -> int | None:
+    """Return the number of GPUs; None if the run does not use them."""
+    import torch
+
+    found = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return torch.cuda.device_count() if found else None

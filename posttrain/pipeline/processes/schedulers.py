@@ -1,0 +1,100 @@
+"""Processes that torchrun, srun or another scheduler starts: by its variables each knows which one of the run it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from posttrain.errors import ParamsError, PipelineError
+from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
+
+RANK, SIZE, LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+"""Environment of each process of a run: its number, how many there are, and its number on this host."""
+ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
+"""Where the processes meet if a scheduler starts them: a host of rank 0 and a free port there."""
+MEETING: Final = "POSTTRAIN_RENDEZVOUS"
+"""The file where they meet if the stage's own process starts them."""
+LAUNCH: Final = "POSTTRAIN_LAUNCH"
+"""The command by which a stage starts its processes elsewhere; {processes} is how many."""
+GLOO: Final = "GLOO_SOCKET_IFNAME"
+"""The variable that names the network interface by which torch's gloo talks."""
+FIRST_NODE: Final = re.compile(r"([^\[,]+)(?:\[(\d+)[^\]]*\])?([^\[,]*)")
+
+
+def is_ranked() -> bool:
+    """Say whether another process has started this one as one of several."""
+    return RANK in os.environ and os.environ.get(SIZE, "") not in ("", "1")
+
+
+def is_worker() -> bool:
+    """Say whether this is a process of a run other than its first."""
+    return is_ranked() and os.environ[RANK] != "0"
+
+
+def is_scheduled() -> bool:
+    """Say whether a scheduler has started this process as one of several."""
+    return is_ranked() and MEETING not in os.environ
+
+
+def read_slurm() -> None:
+    """Put what srun says under the names that torch knows; a batch script itself is no task of a step.
+
+    Nor is a process that is to start its own by POSTTRAIN_LAUNCH, as in a shell that srun has opened.
+    """
+    if RANK in os.environ or os.environ.get(LAUNCH) or "SLURM_STEP_ID" not in os.environ:
+        return
+    job, step = (int(os.environ.get(f"SLURM_{name}_ID", "0")) for name in ("JOB", "STEP"))
+    os.environ |= {RANK: os.environ["SLURM_PROCID"], SIZE: os.environ["SLURM_NTASKS"]}
+    os.environ[LOCAL] = os.environ["SLURM_LOCALID"]
+    os.environ.setdefault(ADDRESS, first_node(os.environ.get("SLURM_STEP_NODELIST", os.environ["SLURM_JOB_NODELIST"])))
+    os.environ.setdefault(PORT, str(15_000 + (job + step) % 15_000))
+
+
+def first_node(nodes: str) -> str:
+    """Return the first name of a list as SLURM writes it: `gpu[07-09,12],cpu1` -> gpu07."""
+    found = FIRST_NODE.match(nodes)
+    return "".join(part or "" for part in found.groups()) if found else nodes
+
+
+def check_size(stage: str, processes: int) -> None:
+    """Refuse a world of another size than the run's, or one without a place to meet."""
+    if not is_scheduled():
+        return
+    if os.environ[SIZE] != str(processes):
+        what = f"{stage} has processes = {processes}, and {SIZE} = {os.environ[SIZE]}"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Start as many processes as the run has, or change either")
+    for name in (ADDRESS, PORT):
+        if not os.environ.get(name):
+            raise PipelineError(
+                what=f"{SIZE} is set and {name} is not", where=stage, fix=f"Set {name}, or unset {SIZE}"
+            )
+
+
+def processes_of(stage: str) -> int:
+    """Return the `processes` of a stage's run in params.yaml; 1 if it has none."""
+    name, _, run = stage.partition("@")
+    group = next((entry.group for entry in STAGES if entry.name == name), "")
+    settings = group_of(read_yaml(PARAMS_FILE), group).get(run)
+    processes = settings.get("processes") if isinstance(settings, Mapping) else None
+    return processes if isinstance(processes, int) else 1
+
+
+def network() -> dict[str, str]:
+    """Return the environment that makes gloo use the network interface by which this host reaches that of rank 0."""
+    import psutil
+
+    try:
+        family, *_, address = socket.getaddrinfo(os.environ[ADDRESS], int(os.environ[PORT]))[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            own = probe.getsockname()[0].partition("%")[0]
+    except OSError:  # torch waits until the name is known
+        return {}
+    names = (name for name, addresses in psutil.net_if_addrs().items() if own in [entry.address for entry in addresses])
+    name = os.environ.get(GLOO) or next(names, "lo")
+    return {} if name.startswith("lo") else {GLOO: name}

@@ -1,0 +1,48 @@
+"""A comparison as a page: a row for each setting with the parameters that vary as columns, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from posttrain.pipeline.compare.budgets import BUDGETS
+from posttrain.pipeline.compare.comparison import Comparison, verdict
+from posttrain.pipeline.compare.paired import Score
+from posttrain.pipeline.compare.text import conclusion, score_title
+from posttrain.pipeline.report.markup import Column, element, listed, table
+from posttrain.pipeline.report.page import plain_page
+
+
+def comparison_page(
+    found: Comparison, command: str, score: Score, against: str | None, named: str | None = None
+) -> str:
+    """Return the page of what a command line compared; the differences are to `against`, or to the best setting."""
+    labels, metric = [mean.label for mean in found.means], score_title(score, named)
+    base = next((pair.right for pair in found.held_out), 0) if against else 0
+    varied = list(dict.fromkeys(key for mean in found.means for key in mean.varied)) or ["setting"]
+    titles = [*varied, "seeds", f"{metric} [95 %]", f"minus {labels[base]} [95 %, Holm]", "verdict", *BUDGETS]
+    rows = [
+        [
+            *(mean.varied.get(key, mean.label) for key in varied),
+            str(mean.seeds),
+            f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]",
+            *_difference(found, labels, place, base),
+            *("-" if mean.spent[budget] is None else f"{mean.spent[budget]:,.0f}" for budget in BUDGETS),
+        ]
+        for place, mean in enumerate(found.means)
+    ]
+    columns = [Column(title, "left wrap" if title in (*varied, "verdict") else "") for title in titles]
+    what = named or f"{metric.capitalize()}s"
+    tests = f"{what} on the same {found.prompts} held-out prompts, as `posttrain {command}` tests them."
+    about = element("p", f"{tests} {conclusion(found)}")
+    parts = (element("h1", command), about, table(command, columns, rows), listed(found.notes))
+    return plain_page(command, element("main", *parts))
+
+
+def _difference(found: Comparison, labels: Sequence[str], place: int, base: int) -> tuple[str, str]:
+    """Return a setting's difference to another one and the verdict; empty where it is that one or is not compared."""
+    for pair in found.held_out:
+        if {pair.left, pair.right} == {place, base} and place != base:
+            sign = 1 if pair.left == place else -1
+            low, high = sorted((sign * pair.finding.low, sign * pair.finding.high))
+            return f"{sign * pair.finding.mean:+.3f} [{low:+.3f}, {high:+.3f}]", verdict(pair, labels)
+    return "-", ""

@@ -1,0 +1,72 @@
+"""Where the models come from: settings that differ between runs, and the inputs and figures of each run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from posttrain.data.columns import canonical, digest
+from posttrain.pipeline.params.stage_table import STAGES, Settings, curve_runs, group_of, model_runs, policies
+from posttrain.pipeline.report.policies import Policy, prompt_ids, read_json
+from posttrain.pipeline.workspace import metrics_path
+from posttrain.settings.plain import flattened
+
+INPUTS = ("start", "policy", "teacher", "data", "path", "name", "task")
+"""The settings that say what a run is made from."""
+
+
+def differing(settings: Settings) -> dict[str, Any]:
+    """The runs that name an algorithm, and the settings in which they differ; None where one leaves the default."""
+    found = {path: run for path, run in model_runs(settings).items() if "algorithm" in run}
+    named = labels(settings)
+    flat = {path: flattened(run) if run else {} for path, run in found.items()}
+    keys = list(dict.fromkeys(key for run in flat.values() for key in run))
+    rows = [{"key": key, "values": [run.get(key) for run in flat.values()]} for key in keys]
+    return {
+        "runs": [named[path] for path in found],
+        "differ": [row for row in rows if len(set(row["values"])) > 1 or len(found) == 1],
+        "alike": [row for row in rows if len(set(row["values"])) == 1 and len(found) > 1],
+    }
+
+
+def labels(settings: Settings) -> dict[str, str]:
+    """Model or curve -> its displayed name: the label under which the model is evaluated, else its folder."""
+    evaluated = {model: label for label, model in reversed(policies(settings).items())}
+    return {path: evaluated.get(path, path) for path in curve_runs(settings)}
+
+
+def made_from(settings: Settings, found: list[Policy]) -> list[dict[str, Any]]:
+    """Per run: what it starts from, the numbers it wrote (rows, tokens, steps), and its settings."""
+    runs = [
+        _run(f"data/{name}" if stage.makes == "tables" else stage.output(name), run or {})
+        for stage in STAGES
+        if stage.makes in ("tables", "model")
+        for name, run in group_of(settings, stage.group).items()
+    ]
+    return [*runs, *([_evaluation(settings, found)] if found else [])]
+
+
+def _run(path: str, section: Settings) -> dict[str, Any]:
+    file = metrics_path(path)
+    numbers = read_json(file) if Path(file).is_file() else {}
+    return {
+        "label": path,
+        "path": path,
+        "start": ", ".join(str(section[key]) for key in INPUTS if key in section),
+        "numbers": {key: value for key, value in numbers.items() if isinstance(value, int | float | str)},
+        "settings": flattened(section) if section else {},
+    }
+
+
+def _evaluation(settings: Settings, found: list[Policy]) -> dict[str, Any]:
+    """Return the evaluation's data and size; the digest is that of the prompts' ids."""
+    ids = prompt_ids(found[0])
+    section = group_of(settings, "evaluate.settings")
+    completions = sum(policy.rollouts.height for policy in found)
+    return {
+        "label": "evaluate",
+        "path": "evaluate",
+        "start": str(section.get("data", "")),
+        "numbers": {"prompts": len(ids), "prompts_digest": digest(canonical(ids)), "completions": completions},
+        "settings": flattened(section) if section else {},
+    }

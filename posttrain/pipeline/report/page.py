@@ -1,0 +1,86 @@
+"""Builds the report's page: one file that loads nothing and sends nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.pipeline.report.markup import Markup
+
+ASSETS = Path(__file__).parent
+SCRIPTS = (
+    "elements.js",
+    "chart.js",
+    "draw.js",
+    "results.js",
+    "curves.js",
+    "watched.js",
+    "samples.js",
+    "start.js",
+)
+
+
+def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, live: Sequence[str] = ()) -> str:
+    """The page with style, script and data inside; its content security policy allows only this style and script.
+
+    `written`: the parts that need no script. `live`: scripts of a page that asks its server what is new.
+    """
+    scripts = "\n".join(map(asset, (*SCRIPTS, *live)))
+    style, script = asset("page.css"), f'"use strict";\n(() => {{\n{scripts}}})();\n'
+    asks = "; connect-src 'self'" if live else ""
+    sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'{asks}"
+    parts = {
+        "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {sources}",
+        "title": html.escape(title),
+        "style": style,
+        "data": embedded(data),
+        "script": script,
+        **written,
+    }
+    text = asset("page.html")
+    pieces = text.split("{{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:  # not by replace(): a completion may hold the next placeholder
+        name, _, rest = piece.partition("}}")
+        filled += [parts[name], rest]
+    return "".join(filled)
+
+
+def plain_page(title: str, body: Markup) -> str:
+    """Return a page of text and tables, with the same style and without a script."""
+    style = asset("page.css")
+    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src '{_hash(style)}'"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def embedded(data: Any) -> str:
+    """JSON that is safe between <script> tags: it cannot end the element or begin a comment."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def asset(name: str) -> str:
+    """Return a file of this folder that is part of the page."""
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

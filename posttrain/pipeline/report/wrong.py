@@ -1,0 +1,96 @@
+"""Why completions are wrong: of what kind each sample is, how many there are of each, and what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from posttrain.errors import PosttrainError
+from posttrain.pipeline.params.stage_table import Settings, group_of
+from posttrain.pipeline.report.policies import Policy
+from posttrain.rewards.catalog import MEASURED, SCORE, metric_settings, term
+from posttrain.rewards.reward import Each, score_one
+from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow, stored_value
+from posttrain.settings.user_code import is_import_path
+from posttrain.tasks.task import load_task
+
+RIGHT, WRONG, UNREADABLE, FAILURE, SCORED = "right", "wrong answer", "no readable answer", "failed", "scored"
+TITLES = ("policy", "samples", "wrong", WRONG, UNREADABLE, "of these end in the right answer", FAILURE, "cut")
+
+
+def kind(*, outcomes: bool) -> pl.Expr:
+    """Return of what kind a rollout is; `outcomes`: whether scores are 0 or 1."""
+    answered = pl.lit(WRONG if outcomes else SCORED)
+    right = pl.lit(outcomes) & (pl.col("reward") > 0.5)
+    unreadable = pl.col("status") == "unparseable"
+    failed = pl.col("status").is_in(sorted(FAILED)) | pl.col("reward").is_null()
+    chosen = pl.when(failed).then(pl.lit(FAILURE)).when(right).then(pl.lit(RIGHT))
+    return chosen.when(unreadable).then(pl.lit(UNREADABLE)).otherwise(answered).alias("kind")
+
+
+def wrong_rows(policies: Sequence[Policy]) -> list[list[str]]:
+    """Return a row of `TITLES` for each policy: what is wrong among all its samples. `cut` counts wrong ones."""
+    rows = []
+    for policy in policies:
+        samples = policy.rollouts.filter(~pl.col("greedy")).with_columns(kind(outcomes=True))
+        wrong = samples.filter(pl.col("kind") != RIGHT)
+        unreadable = wrong.filter(kind=UNREADABLE)
+        kept = unreadable["completion"].null_count() == 0
+        near = sum(map(ends_with, unreadable["completion"], unreadable["answer"])) if kept else None
+        found = [wrong.filter(kind=WRONG).height, unreadable.height, near, wrong.filter(kind=FAILURE).height]
+        counts = [samples.height, wrong.height, *found, int(wrong["truncated"].sum())]
+        rows.append([policy.label, *("not kept" if count is None else f"{count:,}" for count in counts)])
+    return rows
+
+
+def ends_with(completion: str, answer: str) -> bool:
+    """Return whether a completion ends in the right answer, as a word or number of its own, in whatever form."""
+    wanted, text = answer.rpartition("####")[2].strip(), completion.rstrip(" \n.!*$})")
+    before = text.removesuffix(wanted)
+    return bool(wanted) and before != text and not (before[-1:].isalnum() or before[-1:] in ("-", ".", ","))
+
+
+class Asked:
+    """Says what a reward asked for and did not get, for rewards that are cheap to ask again."""
+
+    def __init__(self, settings: Settings) -> None:
+        own = group_of(settings, "evaluate.settings")
+        metrics = metric_settings(own.get("metrics") or ([] if "reward" in own else MEASURED))
+        self._terms = {**(own.get("reward") or SCORE), **metrics}
+        self._known: dict[tuple[str, str], tuple[Each, Any] | None] = {}
+
+    def reason(self, row: Mapping[str, Any]) -> str:
+        """Return why a rollout of an evaluation was not scored 1; empty where the reward does not say so again."""
+        found = (self._asked(part, row) for part in row["scores"] if part["status"] != "ok" or part["value"] == 0)
+        return next((reason for reason in found if reason), "")
+
+    def _asked(self, part: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+        key = part["name"], row["task"]
+        if key not in self._known:
+            self._known[key] = self._function(*key)
+        if (known := self._known[key]) is None:
+            return ""
+        prompt = Prompt(row["prompt_id"], row["prompt"], (), row["answer"], task=row["task"], problem=row["problem"])
+        finish: Finish = "length" if row["truncated"] else "stop"
+        again = Rollout(prompt, row["sample"], TokenRow((), ()), (), row["completion"], finish)
+        score = score_one(known[0], again, known[1])
+        return score.reason if (score.known, score.status) == (stored_value(part), part["status"]) else ""
+
+    def _function(self, name: str, task: str) -> tuple[Each, Any] | None:
+        """Return the function of a reward with its options.
+
+        None for one that is the user's, runs in workers, or is not what evaluations measure now.
+        """
+        if name not in self._terms:
+            return None
+        try:
+            given = term(name, self._terms[name])
+            options = given.options_for(load_task(task).reward_options)
+        except (ValueError, PosttrainError):
+            return None
+        each = given.reward.each
+        return (
+            None if each is None or given.reward.in_workers(options) or is_import_path(given.type) else (each, options)
+        )

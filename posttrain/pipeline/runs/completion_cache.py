@@ -1,0 +1,153 @@
+"""Completions by content: a model that is sampled again with the same requests and settings is read from a file.
+
+The file is named by a digest of all that decides a completion: the model's files, the requests, the sampling settings,
+the code that samples, packages, CPU instructions and device. It has token ids and no text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+import polars as pl
+import torch
+
+from posttrain.data.parquet import DECODE_ERRORS, decode, write_parquet
+from posttrain.files import file_digest, remove_oldest, write_text
+from posttrain.measure.record import cpu_isa, versions
+from posttrain.models.device import DeviceParams
+from posttrain.pipeline.lock.code_manifest import Library
+from posttrain.pipeline.lock.digests import Digests
+from posttrain.pipeline.workspace import main_root
+from posttrain.rollout import Prompt
+from posttrain.sampling.builtin import LocalSampler
+from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledModel, Servers
+from posttrain.sampling.episodes import longest_row
+from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
+
+CACHE_BYTES: Final = 2_000_000_000
+"""The size of the cache; the least recently used files beyond it are removed."""
+_SCHEMA: Final = {"ids": pl.List(pl.Int64()), "logps": pl.List(pl.Float32()), "finish": pl.String()}
+
+
+class ExactSampler(Sampler, Protocol):
+    """A sampler whose completions are the same each time."""
+
+    @property
+    def computes_with(self) -> str:
+        """The device and the number format."""
+
+
+@contextmanager
+def frozen_sampler(
+    engine: EngineName, model: SampledModel, version: str, sampling: SamplingParams, prompts: Sequence[Prompt],
+    device: DeviceParams, where: str, args: EngineArgs, servers: Servers = 1, *, keep: bool = True,
+) -> Iterator[Sampler]:  # fmt: skip
+    """Yield a sampler of the unchanged model of a folder; with the cache where its completions are the same each time.
+
+    `version`: the model's name; `where`: the section of its settings; `args`: the engine's own settings; `servers`: how
+    many, or the GPUs of each; `keep`: whether completions may be cached.
+    """
+    longest = longest_row(prompts, sampling, model.text.context)
+    with ENGINES[engine].open(model, sampling, longest, where, args, servers) as sampler:
+        sampler.sync(model.policy, version)
+        if not (keep and "exact" in sampler.can):
+            yield sampler
+            return
+        exact = cast("ExactSampler", sampler)
+        yield CachedSampler(exact, model.folder, device.model_dump(), where)
+
+
+class CachedSampler:
+    """A sampler of the unchanged model of a folder that samples only what the cache does not have."""
+
+    can: frozenset[Capability] = LocalSampler.can
+
+    def __init__(self, inner: ExactSampler, folder: Path, device: Mapping[str, Any], where: str) -> None:
+        """`device`: the settings of the device; `where`: who samples, for the line that names what was cached."""
+        self._inner, self._where, self.version = inner, where, inner.version
+        self._base: list[Any] | None = [
+            Digests().of(str(folder)), _code(), versions(), cpu_isa(),
+            dict(device), torch.get_num_threads(), inner.computes_with,
+        ]  # fmt: skip
+
+    @property
+    def context(self) -> int | None:
+        """The model's context."""
+        return self._inner.context
+
+    def sync(self, model: Any, version: str) -> None:
+        """Sample from this model from now on; it is of no folder, so nothing of it is cached."""
+        self._base, self.version = None, version
+        self._inner.sync(model, version)
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        params: SamplingParams,
+        seed: int,
+        *,
+        greedy: bool = False,
+        mixture: Mixture | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> list[Completion]:
+        """Return a completion of each request, from the cache where it has them all."""
+        folder = main_root() / ".dvc/tmp"
+        if mixture is not None or self._base is None or not folder.is_dir():  # not a DVC workspace
+            return self._inner.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
+        settings = [params.model_dump(mode="json"), seed, greedy]
+        file = folder / "completions" / f"{self._key(requests, settings)}.parquet"
+        if (found := _cached(file, len(requests))) is not None:
+            print(f"{self._where}: {len(found):,} completions from the cache")
+            if advance:
+                advance(len(found))
+            return found
+        completions = self._inner.generate(requests, params, seed, greedy=greedy, advance=advance)
+        _write(file, completions)
+        return completions
+
+    def _key(self, requests: Sequence[Request], settings: list[Any]) -> str:
+        digest = hashlib.sha256(json.dumps([self._base, settings], sort_keys=True).encode())
+        for request in requests:
+            digest.update(json.dumps([request.name, list(request.ids)]).encode())
+        return digest.hexdigest()[:32]
+
+
+@cache
+def _code() -> dict[str, str]:
+    """Return the digests of the code that samples."""
+    library = Library()
+    found = library.closure("posttrain.sampling.builtin")
+    library.outlines.keep()
+    return found
+
+
+def _cached(file: Path, count: int) -> list[Completion] | None:
+    """Return the completions of a file whose digest is right."""
+    try:
+        if file.with_suffix(".md5").read_text(encoding="utf-8") != file_digest(file):
+            return None
+        rows = decode(file).rows()
+        os.utime(file)
+    except DECODE_ERRORS:
+        return None
+    return [Completion(*row) for row in rows] if len(rows) == count else None
+
+
+def _write(file: Path, completions: Sequence[Completion]) -> None:
+    """Write the file under a name of its own first: another process may be writing the same one."""
+    values = {name: [getattr(completion, name) for completion in completions] for name in _SCHEMA}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".", suffix=".tmp") as scratch:
+        partial = Path(scratch, file.name)
+        write_parquet(pl.DataFrame(values, schema=_SCHEMA), partial)
+        os.replace(partial, file)
+    write_text(file.with_suffix(".md5"), file_digest(file), shared=True)
+    remove_oldest(file, CACHE_BYTES)

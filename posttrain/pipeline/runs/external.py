@@ -1,0 +1,39 @@
+"""The settings of `external.runs`, `external.rollouts` and `data.commands`: commands of the user's own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from posttrain.pipeline.params.slots import model_slot, table_slot
+from posttrain.pipeline.processes.own_command import OwnCommand
+from posttrain.pipeline.tables.sources import USER_KINDS, UserTables
+
+
+class CommandRun(UserTables, OwnCommand):
+    """One run of `data.commands`: a command of your own, and which of the files that it writes is which table."""
+
+    start: str = model_slot("the model that it may use", optional=True)
+    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+
+
+class ExternalRun(OwnCommand):
+    """One run of `external.runs`: a trainer of your own, as a command."""
+
+    makes: Literal["model"] = Field("model", description="what the command writes into {out}")
+    start: str = model_slot("the model it starts from")
+    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+
+
+class RolloutsRun(OwnCommand):
+    """One run of `external.rollouts`: a command that writes or copies rollouts of another library into {out}."""
+
+    format: Literal["trl", "prime_rl", "inspect"] = Field(
+        description="what wrote them: TRL's completions_*.parquet, prime-rl's traces.jsonl, or logs of Inspect"
+    )
+    start: str = model_slot("the model that sampled them, whose tokenizer their tokens are of", optional=True)
+    data: str = table_slot("prompts", description="the table that has their prompts", optional=True)
+    rewards: dict[str, float] = Field(
+        {}, description="weights of the rewards in the total, others count 0; default: those of the files, or 1"
+    )

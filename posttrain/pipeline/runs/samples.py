@@ -1,0 +1,259 @@
+"""Tables from a policy's own samples: demonstrations, prompts by pass rate, pairs and labels of a simulated annotator.
+
+The annotator compares two samples of one prompt by their reward, with Bradley-Terry noise:
+P(a preferred to b) = sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise,
+so that accuracy on them is accuracy about the reward.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Annotated, Any, Final, Literal
+
+import polars as pl
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from posttrain.data.columns import CONTROL, VARIABLES, Kind, with_ids
+from posttrain.errors import DataError
+from posttrain.models.device import DeviceParams
+from posttrain.pipeline.params.slots import model_slot, table_slot
+from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
+from posttrain.rollout import Rollout
+from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.sampling.step_labels import LabelledStep, StepLabels
+from posttrain.settings.params import Params
+from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
+
+MAX_LOG_ODDS = 700.0
+"""exp of a larger number overflows."""
+SampledKind = Literal["pairs", "feedback", "chat", "prompts"]
+SAMPLED: Final[tuple[SampledKind, ...]] = ("pairs", "feedback", "chat", "prompts")
+"""The tables that samples can become."""
+DEFAULT_TABLES: Final = SAMPLED[:3]
+
+
+class SamplesRun(Params):
+    """One run of `data.samples`: tables of pairs, of feedback and of demonstrations, made from samples of a policy."""
+
+    policy: str = model_slot("the model that is sampled")
+    data: str = table_slot("prompts", description="the prompts it samples for")
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
+    tables: list[SampledKind] = Field(
+        list(DEFAULT_TABLES), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
+    )
+    seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
+    prompts: int = Field(500, ge=2, description="training prompts that are sampled")
+    heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
+    samples: int = Field(6, ge=2, description="samples of each prompt")
+    per_prompt: int = Field(2, ge=1, description="most pairs per prompt")
+    noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0 never errs")
+    min_score: float | None = Field(
+        None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
+    )
+    pass_score: float = Field(1.0, description="a sample passes if its reward is at least this")
+    steps: StepLabels | None = Field(
+        None,
+        description="feedback has the steps of samples, labelled by continuations, in place of whole samples",
+    )
+    pass_rate: list[float] = Field(
+        [0.0, 1.0],
+        min_length=2,
+        max_length=2,
+        description="prompts has the sampled training prompts with a share of passing samples from the first to the "
+        "second number, and all sampled held-out prompts",
+    )
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
+    max_failed: MaxFailed = MAX_FAILED
+    on_failures: OnFailures = "end"
+    sampling: SamplingParams = Field(default_factory=SamplingParams)
+    engine: EngineName = ENGINE
+    engine_args: EngineArgs = Field(default_factory=dict)
+    engine_servers: Servers = 1
+    device: DeviceParams = Field(default_factory=DeviceParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    template: TemplateVariables = Field(
+        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+    )
+
+    @model_validator(mode="after")
+    def _reward_model_where_it_counts(self) -> SamplesRun:
+        need_reward_model(self.reward, self.reward_model)
+        refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
+        return self
+
+    @model_validator(mode="after")
+    def _labels_steps_of_feedback(self) -> SamplesRun:
+        if self.steps is not None and "feedback" not in self.tables:
+            raise ValueError(
+                f"steps become rows of feedback, and tables = {self.tables}. Add feedback, or remove steps"
+            )
+        return self
+
+    @field_validator("pass_rate", mode="after")
+    @classmethod
+    def _shares(cls, rates: list[float]) -> list[float]:
+        if not 0 <= rates[0] <= rates[1] <= 1:
+            raise ValueError(f"{rates} are no shares in order. Use two numbers from 0 to 1, e.g. [0.1, 0.9]")
+        return rates
+
+
+def sampled_tables(
+    params: SamplesRun,
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    samples: Sequence[Rollout],
+    rewards: Sequence[float],
+    steps: Sequence[LabelledStep] = (),
+) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
+    """Return the tables that the run asks for, and the metrics of the run, without the sizes of the tables."""
+    tables: dict[Kind, pl.DataFrame] = {}
+    summary: dict[str, float] = {}
+    if "pairs" in params.tables or ("feedback" in params.tables and params.steps is None):
+        tables, summary = _annotated(params, where, rows, samples, rewards)
+    if params.steps is not None:
+        tables["feedback"] = _of_steps(params, where, rows, steps)
+        summary["right_steps"] = sum(step.right for step in steps) / max(len(steps), 1)
+    if "chat" in params.tables:
+        tables["chat"] = _best(params, where, rows, samples, rewards)
+    if "prompts" in params.tables:
+        tables["prompts"] = _of_difficulty(params, where, rows, rewards)
+    return {kind: tables[kind] for kind in params.tables}, summary | {"mean_reward": sum(rewards) / len(rewards)}
+
+
+def _of_steps(
+    params: SamplesRun, where: str, rows: Sequence[Mapping[str, Any]], steps: Sequence[LabelledStep]
+) -> pl.DataFrame:
+    """Return labelled steps as a table of feedback: the answer up to the end of the step."""
+    if not steps:
+        raise _nothing(params, where, "no sample is complete and of one turn, so no step has a label")
+    judged = [
+        {
+            **_shared(rows[step.place // params.samples]),
+            "completion": [{"role": "assistant", "content": step.text}],
+            "label": step.right,
+        }
+        for step in steps
+    ]
+    return with_ids(pl.DataFrame(judged), "feedback").unique("id", keep="first", maintain_order=True)
+
+
+def _best(
+    params: SamplesRun,
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    samples: Sequence[Rollout],
+    rewards: Sequence[float],
+) -> pl.DataFrame:
+    """Return the best sample of each prompt (the first of equals) as a demonstration with its reward as `score`."""
+    least = -math.inf if params.min_score is None else params.min_score
+    demonstrations = []
+    for i, row in enumerate(rows):
+        complete = [k for k in range(i * params.samples, (i + 1) * params.samples) if _learnable(samples[k])]
+        best = max(complete, key=rewards.__getitem__, default=None)
+        if best is not None and rewards[best] >= least:
+            messages = [*row["prompt"], *map(dict, samples[best].turns)]
+            shared = {name: row[name] for name in ("split", "problem", VARIABLES) if name in row}
+            demonstrations.append({**shared, "messages": messages, "score": rewards[best]})
+    for split in ("train", "heldout"):
+        if not any(row["split"] == split for row in demonstrations):
+            reached = "" if params.min_score is None else f" of reward >= min_score = {params.min_score:g}"
+            what = f"no {split} prompt got a complete sample{reached} (the best of all has {max(rewards):g})"
+            fix = "Raise samples or prompts, lower min_score, or leave chat out of tables"
+            raise DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
+    return with_ids(pl.DataFrame(demonstrations), "chat").unique("id", keep="first", maintain_order=True)
+
+
+def _of_difficulty(
+    params: SamplesRun, where: str, rows: Sequence[Mapping[str, Any]], rewards: Sequence[float]
+) -> pl.DataFrame:
+    """Return the training prompts whose pass rate lies within `pass_rate`, and all held-out prompts."""
+    low, high = params.pass_rate
+    scores = (rewards[i : i + params.samples] for i in range(0, len(rewards), params.samples))
+    rates = [sum(score >= params.pass_score for score in mine) / len(mine) for mine in scores]
+    train = sum(row["split"] == "train" for row in rows)
+    selected = [row for row, rate in zip(rows, rates, strict=True) if row["split"] != "train" or low <= rate <= high]
+    left = sum(row["split"] == "train" for row in selected)
+    counts = f"{sum(rate == 0 for rate in rates):,} never pass, {sum(rate == 1 for rate in rates):,} always"
+    print(f"{where}: {left:,} of {train:,} training prompts have a pass rate in [{low:g}, {high:g}]; of all, {counts}")
+    if not left:
+        what = f"no training prompt has a pass rate in [{low:g}, {high:g}]; of {len(rates):,} prompts {counts}"
+        raise DataError(what=what, where=f"{where} (params.yaml)", fix="Widen pass_rate, or lower pass_score")
+    return with_ids(pl.DataFrame(selected), "prompts")
+
+
+def _learnable(sampled: Rollout) -> bool:
+    """Return whether a sample ended with a stop token and has text that a table of demonstrations accepts."""
+    contents = [turn["content"] for turn in sampled.turns]
+    return not sampled.truncated and all(text.strip() and not re.search(CONTROL, text) for text in contents)
+
+
+def _annotated(
+    params: SamplesRun,
+    where: str,
+    rows: Sequence[Mapping[str, Any]],
+    samples: Sequence[Rollout],
+    rewards: Sequence[float],
+) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
+    """Pairs and labels of the annotator as far as the run asks for them, over samples that ended with a stop token.
+
+    Both are drawn in any case: the labels of a seed do not depend on `tables`.
+    """
+    if several := next((sample for sample in samples if len(sample.turns) > 1), None):
+        what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and pairs and feedback one"
+        raise DataError(what=what, where=f"{where} (params.yaml)", fix="Write tables: [chat]")
+    rng = random.Random(params.seed)
+    pairs, liked, flipped, compared = [], [], 0, 0
+    for i, row in enumerate(rows):
+        mine = range(i * params.samples, (i + 1) * params.samples)
+        distinct = {samples[k].text: k for k in mine if not samples[k].truncated and samples[k].text.strip()}
+        noise = params.noise if row["split"] == "train" else 0.0
+        differing = [(a, b) for a, b in combinations(distinct.values(), 2) if rewards[a] != rewards[b]]
+        for a, b in rng.sample(differing, min(params.per_prompt, len(differing))):
+            correct = _prefers(rewards[a] - rewards[b], noise, rng) == (rewards[a] > rewards[b])
+            better, worse = (a, b) if (rewards[a] > rewards[b]) == correct else (b, a)
+            compared, flipped = compared + (noise > 0), flipped + (not correct)
+            margin = abs(rewards[a] - rewards[b])
+            sides = {"chosen": _turn(samples[better]), "rejected": _turn(samples[worse])}
+            pairs.append({**_shared(row), **sides, "margin": margin})
+        middle = (max(rewards) + min(rewards)) / 2
+        for k in distinct.values():
+            label = _prefers(rewards[k] - middle, noise, rng)
+            liked.append({**_shared(row), "completion": _turn(samples[k]), "label": label})
+    if "pairs" in params.tables and not pairs:
+        raise _nothing(params, where, "no prompt got two samples of different reward")
+    if not liked or min(rewards) == max(rewards):
+        raise _nothing(params, where, "there are no complete samples of different reward")
+    made: dict[Kind, list[dict[str, Any]]] = {"pairs": pairs, "feedback": liked}
+    wanted = [kind for kind in made if kind in params.tables and (kind == "pairs" or params.steps is None)]
+    summary = {"annotator_error": flipped / max(compared, 1)}
+    tables = {kind: with_ids(pl.DataFrame(made[kind]), kind) for kind in wanted}
+    # prompts of one text and other answers may get the same sample
+    return {kind: table.unique("id", keep="first", maintain_order=True) for kind, table in tables.items()}, summary
+
+
+def _nothing(params: SamplesRun, where: str, what: str) -> DataError:
+    """Return the error of a table without a row."""
+    fix = f"Train {params.policy} longer, raise samples or prompts, or write tables: [chat]"
+    return DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
+
+
+def _prefers(gap: float, noise: float, rng: random.Random) -> bool:
+    """Return whether the annotator prefers the first of two samples whose rewards differ by `gap`."""
+    if noise == 0:
+        return gap > 0
+    odds = min(max(gap / noise, -MAX_LOG_ODDS), MAX_LOG_ODDS)
+    return rng.random() < 1 / (1 + math.exp(-odds))
+
+
+def _shared(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("split", "problem", "prompt", VARIABLES) if name in row}
+
+
+def _turn(sampled: Rollout) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": sampled.text}]

@@ -1,0 +1,58 @@
+"""The settings of `data.filters` that score rows by a reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import Field, model_validator
+
+from posttrain.pipeline.params.slots import model_slot
+from posttrain.pipeline.tables.filters import FilterRun
+from posttrain.rewards.catalog import Rewards, need_a_weight, need_reward_model
+from posttrain.rewards.scorable import row_fault
+from posttrain.rollout import Prompt, Rollout, TokenRow
+from posttrain.settings.plain import NONE
+from posttrain.text.chat_template import row_variables
+
+ANSWER = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}
+"""Kinds of tables with answers, and the column that ends with the answer that is scored."""
+
+
+EXAMPLE: Final = {"id": "example", "problem": "", "messages": [{"role": "assistant", "content": "One and two."}]}
+"""A row without a question, as a reward may meet it."""
+
+
+class ScoredFilterRun(FilterRun):
+    """The settings of one run: what its rows must be like, and how their answers must score."""
+
+    reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
+    reward: Rewards = Field({}, description="weight of each reward by name: the score of a row's last answer")
+    min_score: float | None = Field(None, description="leave out rows whose answer scores less")
+    best: int | None = Field(None, ge=1, description="of rows of one prompt keep so many with the highest scores")
+
+    @model_validator(mode="after")
+    def _scores_what_it_chooses_by(self) -> ScoredFilterRun:
+        if bool(self.reward) != (self.min_score is not None or self.best is not None):
+            raise ValueError("reward scores rows, and min_score or best choose by it. Set both, or neither")
+        if self.reward and not self.data.endswith(tuple(ANSWER)):
+            raise ValueError(f"data = {self.data}: its rows have no answers to score. Use {', '.join(ANSWER)}")
+        need_reward_model(self.reward, self.reward_model)
+        if self.reward:
+            need_a_weight(self.reward)
+        elif self.against == NONE and not (self.near_duplicates or self.min_chars or self.max_chars):
+            raise ValueError("no filter is set, so no row is left out. Set one, e.g. near_duplicates: 0.8")
+        if self.against == NONE and "ngram" in self.model_fields_set:
+            raise ValueError(f"ngram = {self.ngram}: it compares with the rows of against, and against is none")
+        for name, term in self.reward.items():
+            if fault := row_fault(name, term, answered(EXAMPLE, "messages")):
+                raise ValueError(f"reward.{name}: {fault}")
+        return self
+
+
+def answered(row: Mapping[str, Any], column: str) -> Rollout:
+    """Return a row of a table as rewards take it, without tokens."""
+    turns = [*row.get("prompt", ()), *row[column]]
+    before = max(place for place, turn in enumerate(turns) if turn["role"] == "assistant")
+    prompt = Prompt(row["id"], turns[:before], (), problem=row["problem"], variables=row_variables(row))
+    return Rollout(prompt, 0, TokenRow((), ()), (), turns[before]["content"], "stop", turns[before : before + 1])

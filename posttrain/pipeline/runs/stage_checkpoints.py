@@ -1,0 +1,135 @@
+"""The checkpoints of a stage: named by its parameters and inputs, resumed with a person's consent where code changed.
+
+Each records the code, packages and CPU instructions that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.distributed import world
+from posttrain.errors import CheckpointError, PipelineError
+from posttrain.files import format_age, format_size, write_json
+from posttrain.locks import HELD, is_locked, remove_unlocked
+from posttrain.measure.phases import phase
+from posttrain.pipeline.lock.digests import Digests
+from posttrain.pipeline.lock.inputs import confirm
+from posttrain.pipeline.runs.stage_maker import stage_maker
+from posttrain.pipeline.workspace import DONE, checkpoint_path, recorded_digest
+from posttrain.train.checkpoint import (
+    CheckpointData,
+    FolderCheckpoints,
+    fingerprint,
+    plain_key,
+    read_checkpoint,
+    step_name,
+)
+from posttrain.train.provenance import Maker, differences, read_maker
+
+ASKED, ACCEPTED = "asked.json", "accepted.json"
+"""What would have resumed a checkpoint of another maker, and what a person has let resume it."""
+
+
+@phase("load")
+def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> dict[str, Any]:
+    """Return what identifies a run's checkpoints: the stage, its parameters and the digests of its inputs."""
+    digests = Digests()
+    return plain_key(stage, settings, {path.as_posix(): digests.of(str(path)) for path in inputs})
+
+
+def nearest_checkpoint(
+    stage: str, settings: Mapping[str, Any], inputs: Sequence[Path], step: int
+) -> CheckpointData | None:
+    """Return the newest good checkpoint up to a step; nothing is locked or written."""
+    mark = fingerprint(run_key(stage, settings, inputs))
+    folders = sorted((checkpoint_path(stage) / mark).glob("step-*"), reverse=True)
+    for folder in (path for path in folders if path.name <= step_name(step)):
+        with contextlib.suppress(CheckpointError):
+            return read_checkpoint(folder, mark)
+    return None
+
+
+class Checkpoints(FolderCheckpoints):
+    """The checkpoints of one run of a stage, in `checkpoints/STAGE/FINGERPRINT/step-N` under the main workspace.
+
+    They stay when the run is finished, until DVC has recorded its outputs: a stage that starts later removes them.
+    Those of unfinished runs with other parameters or inputs stay until a person removes them.
+    """
+
+    _listed = " (`posttrain checkpoints` lists what lies there)"
+
+    def __init__(
+        self,
+        stage: str,
+        settings: Mapping[str, Any],
+        inputs: Sequence[Path],
+        *,
+        folder: Path | None = None,
+        maker: Maker | None = None,
+    ) -> None:
+        """`folder`, `maker`: by default those of the stage."""
+        key = world.from_first(lambda: run_key(stage, settings, inputs))
+        super().__init__(folder or checkpoint_path(stage), key, maker or stage_maker(stage), stage)
+
+    def _open(self, key: Mapping[str, Any]) -> None:
+        super()._open(key)
+        if others := self._other_unfinished_runs():
+            size = format_size(
+                sum(file.stat().st_size for other in others for file in other.rglob("*") if file.is_file())
+            )
+            what = f"{len(others)} unfinished runs with other parameters or inputs keep {size} of checkpoints"
+            print(f"{self._name}: {what}; `posttrain checkpoints` lists them")
+
+    def _before_save(self) -> None:
+        confirm()
+        self._remove_finished()
+
+    def _resumed(self) -> None:
+        if world.is_rank_zero():
+            (self._folder / ASKED).unlink(missing_ok=True)
+
+    def finish(self, plot: Path) -> None:
+        """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
+        self.wait()
+        if self._folder.is_dir() and world.is_rank_zero():
+            (self._folder / DONE).write_text(recorded_digest(plot), encoding="utf-8")
+
+    def _other_runs(self) -> list[Path]:
+        return [folder for folder in self._above.iterdir() if folder != self._folder and (folder / HELD).is_file()]
+
+    def _other_unfinished_runs(self) -> list[Path]:
+        return [
+            run
+            for run in self._other_runs()
+            if any(run.glob("step-*")) and not (run / DONE).is_file() and not is_locked(run / HELD)
+        ]
+
+    def _remove_finished(self) -> None:
+        """Remove the folders of the stage's other runs that are finished or never saved a checkpoint."""
+        for folder in self._other_runs():
+            if (folder / DONE).is_file() or not any(folder.glob("step-*")):
+                remove_unlocked(folder)
+
+    def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
+        """Return what was edited since the run began, now included; raise if nobody has accepted it."""
+        made, edits = saved.plain["maker"], list(saved.plain["edits"])
+        changed = differences(made, self._maker)
+        if not changed:
+            return edits
+        accepted = read_maker(self._folder / ACCEPTED)
+        if accepted is None or differences(accepted, self._maker):
+            if world.is_rank_zero():
+                write_json(self._folder / ASKED, self._maker)
+            stage = os.environ.get("DVC_STAGE", self._name).rpartition(":")[2]
+            age = format_age(time.time() - folder.stat().st_mtime)
+            named = ", ".join([*changed[:10], *(["and more"] if len(changed) > 10 else [])])
+            what = f"step {saved.step}, saved {age} ago, was made with other code or packages: {named}"
+            command = "posttrain checkpoints"
+            fix = f"Resume it anyway with `{command} resume {stage}`, or start from step 0 with `{command} restart"
+            raise PipelineError(what=what, where=str(self._folder), fix=f"{fix} {stage}`")
+        return [*edits, f"step {saved.step}: {', '.join(changed)}"]

@@ -1,0 +1,227 @@
+"""Requests and replies in the format of OpenAI's chat completions; a key that would have no effect is refused."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, model_validator
+
+from posttrain.errors import ParamsError
+from posttrain.pipeline.serve.policy import Answer, Answers, Job, Policy, Scored
+from posttrain.sampling.sampler import SamplingParams
+from posttrain.settings.params import Params, check
+
+ROWS = 64
+"""Completions decoded at a time."""
+SAMPLING = {"temperature", "top_p", "top_k", "max_completion_tokens", "stop", "seed", "logprobs"}
+"""Keys that log-probs of the conversation do not read."""
+
+
+class TextPart(Params):
+    """A piece of a turn."""
+
+    type: Literal["text"] = Field(description="only text can be read")
+    text: str = Field(description="the piece")
+
+
+class Turn(Params):
+    """A turn of the conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"] = Field(description="who speaks")
+    content: str | Annotated[list[TextPart], Field(max_length=10_000)] = Field(description="the text of the message")
+
+
+class StreamOptions(Params):
+    """What a stream has in addition to the text."""
+
+    include_usage: bool = Field(False, description="end with a chunk that counts the tokens")
+
+
+class ChatRequest(Params):
+    """The body of POST /v1/chat/completions."""
+
+    model: str = Field(description="the served model, as /v1/models names it")
+    messages: list[Turn] = Field(min_length=1, max_length=10_000, description="the conversation")
+    n: int = Field(1, ge=1, le=128, description="completions")
+    temperature: float = Field(1.0, ge=0, le=10, description="0: the likeliest token at each step")
+    top_p: float = Field(1.0, gt=0, le=1, description="sample from the likeliest tokens with this probability")
+    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens")
+    max_tokens: int | None = Field(None, ge=1, le=100_000, description="longest completion")
+    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="another name of max_tokens")
+    stop: str | list[str] | None = Field(None, description="strings that end a completion and are left out of it")
+    seed: int | None = Field(None, description="the same seed gives the same completions; null: a random one")
+    logprobs: bool | None = Field(None, description="add the log-prob of each token at the sampling temperature")
+    stream: bool | None = Field(None, description="send events; each completion is one event")
+    stream_options: StreamOptions | None = Field(None, description="what a stream has in addition")
+    prompt_logprobs: Literal[0] | None = Field(
+        None, description="0: add the log-prob of each token of the conversation, and answer with one token"
+    )
+    add_generation_prompt: bool = Field(True, description="whether it ends where the model answers; prompt_logprobs")
+    frequency_penalty: Literal[0] | None = Field(None, description="only 0")
+    presence_penalty: Literal[0] | None = Field(None, description="only 0")
+    user: str | None = Field(None, description="has no effect, also at OpenAI")
+
+    @model_validator(mode="after")
+    def _scores_or_answers(self) -> ChatRequest:
+        if self.prompt_logprobs is None and not self.add_generation_prompt:
+            raise ValueError("add_generation_prompt is for requests with prompt_logprobs: 0")
+        if self.prompt_logprobs is not None and (self.n != 1 or self.max_tokens != 1 or self.stream):
+            raise ValueError("prompt_logprobs takes n: 1, max_tokens: 1 and no stream")
+        if self.prompt_logprobs is not None and (unread := self._sampling()):
+            raise ValueError(f"{', '.join(unread)}: not read with prompt_logprobs. Remove it")
+        return self
+
+    def _sampling(self) -> list[str]:
+        """Return the keys of SAMPLING that are set; temperature: 0, which our own clients send, is none."""
+        given = self.model_dump(include=SAMPLING, exclude_defaults=True)
+        return [name for name in given if given[name] is not False and (name, given[name]) != ("temperature", 0)]
+
+    @property
+    def turns(self) -> list[dict[str, str]]:
+        """The conversation as plain texts."""
+        return [{"role": turn.role, "content": _text(turn.content)} for turn in self.messages]
+
+    def job(self) -> Job:
+        """Return what the policy is asked for."""
+        given = {"max_tokens": self.max_tokens or self.max_completion_tokens, "top_k": self.top_k}
+        sampling = {
+            **{name: value for name, value in given.items() if value is not None},
+            "temperature": max(self.temperature, 1e-4) if self.temperature else 1.0,
+            "top_p": self.top_p,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop or [],
+            "rows": ROWS,
+        }
+        seed = secrets.randbits(63) if self.seed is None else self.seed
+        params = check(SamplingParams, sampling, where="request", file="the request")
+        return Job(self.turns, params, self.n, seed, greedy=self.temperature == 0)
+
+
+class TokensRequest(Params):
+    """The body of POST /v1/completions: the log-probs of a text's tokens, as vLLM returns them."""
+
+    model: str = Field(description="the served model, as /v1/models names it")
+    prompt: list[int] = Field(min_length=2, max_length=2**20, description="token ids")
+    prompt_logprobs: int = Field(ge=1, le=1000, description="likeliest tokens at each place; the token itself is added")
+    max_tokens: Literal[1] = Field(1, description="only 1")
+    temperature: Literal[0] = Field(0, description="only 0")
+
+
+R = TypeVar("R", bound=Params)
+
+
+def parsed(body: bytes, kind: type[R]) -> R:
+    """Return the request, or a ParamsError that names every mistake."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ParamsError(what="the body is not valid JSON", where="request", fix="Send a JSON object") from error
+    return check(kind, data, where="request", file="the request")
+
+
+def reply(policy: Policy, request: ChatRequest, found: Answers) -> dict[str, Any]:
+    """Return a `chat.completion` object."""
+    choices = [
+        {
+            "index": nth,
+            "message": {"role": "assistant", "content": answer.text},
+            "finish_reason": answer.finish,
+            "logprobs": _logprobs(policy, answer) if request.logprobs else None,
+        }
+        for nth, answer in enumerate(found.answers)
+    ]
+    return {**_head(request, "chat.completion"), "choices": choices, "usage": _usage(found)}
+
+
+def scores(policy: Policy, request: TokensRequest, found: Scored) -> dict[str, Any]:
+    """Return a `text_completion` object with `prompt_logprobs`."""
+    choice = {"index": 0, "text": policy.token(found.following), "finish_reason": "length", "logprobs": None}
+    return {
+        **_head(request, "text_completion"),
+        "choices": [{**choice, "prompt_logprobs": _said(policy, found.likeliest)}],
+        "usage": _scored(found),
+    }
+
+
+def chat_scores(policy: Policy, request: ChatRequest, found: Scored) -> dict[str, Any]:
+    """Return a `chat.completion` object with `prompt_logprobs`, as vLLM places them."""
+    message = {"role": "assistant", "content": policy.token(found.following)}
+    choice = {"index": 0, "message": message, "finish_reason": "length", "logprobs": None}
+    return {
+        **_head(request, "chat.completion"),
+        "choices": [choice],
+        "usage": _scored(found),
+        "prompt_logprobs": _said(policy, found.own),
+    }
+
+
+def _said(policy: Policy, likeliest: Sequence[Mapping[int, float]]) -> list[dict[str, Any] | None]:
+    return [
+        None,
+        *(
+            {
+                str(token): {"logprob": logp, "rank": rank, "decoded_token": policy.token(token)}
+                for rank, (token, logp) in enumerate(one.items(), 1)
+            }
+            for one in likeliest
+        ),
+    ]
+
+
+def _scored(found: Scored) -> dict[str, int]:
+    tokens = len(found.likeliest) + 1
+    return {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+
+
+def events(policy: Policy, request: ChatRequest, found: Answers) -> str:
+    """Return the same as server-sent events: one chunk per completion, one that ends it."""
+    head = _head(request, "chat.completion.chunk")
+    chunks: list[dict[str, Any]] = []
+    for nth, answer in enumerate(found.answers):
+        logprobs = _logprobs(policy, answer) if request.logprobs else None
+        delta = {"role": "assistant", "content": answer.text}
+        chunks.append(
+            {**head, "choices": [{"index": nth, "delta": delta, "finish_reason": None, "logprobs": logprobs}]}
+        )
+        chunks.append({**head, "choices": [{"index": nth, "delta": {}, "finish_reason": answer.finish}]})
+    if request.stream_options and request.stream_options.include_usage:
+        chunks.append({**head, "choices": [], "usage": _usage(found)})
+    return "".join(f"data: {chunk}\n\n" for chunk in [*map(json.dumps, chunks), "[DONE]"])
+
+
+def failure(message: str, code: str) -> dict[str, Any]:
+    """Return the body of a refusal."""
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+
+
+def _head(request: ChatRequest | TokensRequest, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": request.model}
+
+
+def _usage(found: Answers) -> Mapping[str, int]:
+    completion = sum(len(answer.ids) for answer in found.answers)
+    total = found.prompt_tokens + completion
+    return {"prompt_tokens": found.prompt_tokens, "completion_tokens": completion, "total_tokens": total}
+
+
+def _logprobs(policy: Policy, answer: Answer) -> dict[str, Any]:
+    tokens = [policy.token(token) for token in answer.ids]
+    return {
+        "content": [
+            {"token": token, "logprob": logp, "bytes": _bytes(token), "top_logprobs": []}
+            for token, logp in zip(tokens, answer.logps, strict=True)
+        ]
+    }
+
+
+def _bytes(token: str) -> list[int] | None:
+    """Return the bytes of a token's text; of a part of a character they are not known."""
+    return None if "\ufffd" in token else list(token.encode())
+
+
+def _text(content: str | Sequence[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,0 +1,132 @@
+"""Some rows of the user's files, as `check` reads them: the first ones, or ones drawn from all; nothing is written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+
+from posttrain.data.columns import Kind
+from posttrain.data.layouts import wanted_columns
+from posttrain.pipeline.tables.conversion import read_parts
+from posttrain.pipeline.tables.find_files import FileFinder, Parts
+from posttrain.pipeline.tables.options import FileTable, Source, most_dropped
+from posttrain.pipeline.tables.readers import Columns, Numbered, Part
+from posttrain.pipeline.tables.user_data import ReadSource, named_splits, tried
+from posttrain.pipeline.tables.user_splits import Notes, rows_text, select_parts
+
+FIRST: Final = 100
+"""So many rows of each file are read by `check`."""
+_LARGE_JSON: Final = 32 * 2**20
+"""Bytes of a .json file, which can only be read as a whole, that `check` does not read."""
+
+
+@dataclass
+class FirstRows:
+    """The first rows of a source's files: lines about what is wrong, one row, and the files that have more rows."""
+
+    faults: list[str]
+    first: Mapping[str, Any] | None
+    cut: list[str]
+    read: ReadSource | None = None
+    """The rows themselves; None where no file is read."""
+
+
+def first_rows(
+    source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool
+) -> FirstRows:
+    """Read the first rows of every file of a source as the stage would, and write nothing."""
+    assert isinstance(source, FileTable)
+    found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
+    parts = select_parts(found, source, kind, where, _unsaid, alone=alone)
+    cut = [file.place for files in parts.values() for file in files if _is_large_json(file)]
+    some = {name: [_first_of(file, cut) for file in files if not _is_large_json(file)] for name, files in parts.items()}
+    if not any(some.values()):
+        return FirstRows([], None, cut)
+    converted = read_parts(some, kind, source, None, where)
+    read = named_splits(converted, list(parts), source, kind, where, alone=alone)
+    read.log = Notes(where, _unsaid)
+    rows, rejected, lines = tried(read, kind)
+    most = most_dropped(source.bad_rows)
+    wrong = most is None or rejected.height > most * read.count
+    if most is not None and wrong:
+        said = f"{rows_text(rejected.height)} of the {read.count:,} that were read"
+        lines = [f"{said} are wrong, more than bad_rows: {{drop: {most:g}}} leaves out", *lines]
+    return FirstRows(lines if wrong else [], next(rows.iter_rows(named=True), None), cut, read)
+
+
+def drawn_rows(
+    source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, count: int
+) -> pl.DataFrame:
+    """Return rows of a source with `split`, `file` and `line`: so many of each of the splits that its files name.
+
+    They are drawn with the seed 0 from all files but large .json.
+    """
+    assert isinstance(source, FileTable)
+    found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
+    parts = select_parts(found, source, kind, where, _unsaid, alone=False)
+    wanted, kept = wanted_columns(kind) | source.read, list[_Drawn]()
+    for split, files in parts.items():
+        rows = (_Drawn(split, part.place, *row) for part in files if not _is_large_json(part)
+                for row in part.rows(Columns(wanted), where))  # fmt: skip
+        kept += _drawn(rows, count)
+    if not kept:
+        return pl.DataFrame()
+    drawn: Parts = {}
+    for split, file in dict.fromkeys((one.split, one.place) for one in kept):
+        some = [(one.number, one.row) for one in kept if (one.split, one.place) == (split, file)]
+        drawn.setdefault(split, []).append(Part(file, partial(_given, sorted(some, key=lambda pair: pair[0]))))
+    read = named_splits(read_parts(drawn, kind, source, None, where), list(parts), source, kind, where, alone=False)
+    return read.rows
+
+
+class _Drawn(NamedTuple):
+    """A row that was drawn, or why it cannot be read."""
+
+    split: str
+    place: str
+    number: int
+    row: Any
+
+
+def _drawn(rows: Iterable[_Drawn], count: int) -> list[_Drawn]:
+    """Return so many of the rows."""
+    rng, kept = random.Random(0), list[_Drawn]()
+    for seen, row in enumerate(rows, 1):
+        place = seen - 1 if seen <= count else rng.randrange(seen)
+        if place < count:
+            kept[place : place + 1] = [row]
+    return kept
+
+
+def _given(rows: Sequence[Numbered], columns: Columns) -> Iterator[Numbered]:
+    for number, row in rows:
+        columns.seen.update(dict.fromkeys(row if isinstance(row, dict) else ()))
+        yield number, row
+
+
+def _unsaid(line: str) -> None:
+    """Prints nothing: the stage says it."""
+
+
+def _is_large_json(part: Part) -> bool:
+    return part.place.lower().endswith(".json") and Path(part.place).stat().st_size > _LARGE_JSON
+
+
+def _first_of(part: Part, cut: list[str]) -> Part:
+    """Return the first rows of a part; `cut` gets its place where it has more."""
+
+    def read(columns: Columns) -> Iterator[Numbered]:
+        for number, row in part.read(columns):
+            if number > FIRST:
+                cut.append(part.place)
+                columns.complete = not part.place.lower().endswith(".jsonl")
+                return
+            yield number, row
+
+    return Part(part.place, read)

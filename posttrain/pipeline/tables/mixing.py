@@ -1,0 +1,53 @@
+"""Several sources of one table: how many training rows of each are used, by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from posttrain.errors import DataError
+from posttrain.pipeline.tables.options import ReadOptions
+from posttrain.pipeline.tables.user_splits import Log
+
+_TRAIN: Final = pl.col("split") == "train"
+
+
+def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str, log: Log) -> pl.DataFrame:
+    """Return the rows, with as many training rows of each source as the weights ask for; all of them without weights.
+
+    A source whose rows are all named held-out or test has no share. Which rows of a source are used is decided by their
+    ids, which are hashes, so that it never depends on their order.
+    """
+    weights = [options.weight for options in sources if options.weight is not None]
+    if not weights:
+        return rows
+    known: dict[int, int] = dict(rows.filter(_TRAIN)["source"].value_counts().rows())
+    held_out = {*rows["source"].unique()} - {*rows.filter(_TRAIN | ~pl.col("fixed"))["source"].unique()}
+    available = {nth: known.get(nth, 0) for nth in range(len(sources)) if nth not in held_out}
+    if not available:
+        return rows
+    shares = rows_per_source([*available.values()], [weights[nth] for nth in available])
+    used = dict(zip(available, shares, strict=True))
+    for nth, count in sorted(used.items(), key=lambda item: available[item[0]]):
+        if count == 0:  # of several the one with the fewest rows, which leaves the others none
+            rows_there = f"{available[nth]:,} training rows of {sources[nth].place}"
+            what = f"with weight {weights[nth]:g} none of the {rows_there} is used"
+            fix = "Remove this source, raise its weight, or give the other sources more rows"
+            raise DataError(what=what, where=f"{where}.{nth}", fix=fix)
+    for nth, count in used.items():
+        rest, place = available[nth], sources[nth].place
+        log(f"{count:,} of {rest:,} training rows of {place} used, {rest - count:,} left (weight {weights[nth]:g})")
+    limit = pl.col("source").replace_strict(used, default=0, return_dtype=pl.UInt32())
+    ordered = rows.sort("id")
+    mixed = ordered.filter(~_TRAIN | (_TRAIN.cum_sum().over("source") <= limit))
+    # the sources alternate, because some runs use only the first rows of a split
+    position = (pl.int_range(pl.len()) / pl.len()).over("source", "split")
+    return mixed.sort(position, maintain_order=True)
+
+
+def rows_per_source(available: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """Return how many rows of each source are used: as many as the weights allow, so that all rows of one are used."""
+    unit = min(count / weight for count, weight in zip(available, weights, strict=True))
+    return [min(count, round(weight * unit)) for count, weight in zip(available, weights, strict=True)]

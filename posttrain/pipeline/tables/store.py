@@ -1,0 +1,156 @@
+"""Reads and writes checked tables: atomic, the same bytes for the same rows, rejected rows in a file of their own.
+
+A damaged file raises an error; it never makes polars panic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import polars as pl
+
+from posttrain.data.columns import COLUMNS, Kind
+from posttrain.data.parquet import DECODE_ERRORS, Place, decode, ran_out_of_memory, table_format, write_parquet
+from posttrain.errors import FREE_MEMORY, DataError, TableError, shortened
+from posttrain.files import atomic_path
+from posttrain.measure.phases import phase
+from posttrain.pipeline.tables.failures import Failure, failure_lines, rejected_rows, row_failures, structure_failures
+from posttrain.pipeline.workspace import VERIFY
+from posttrain.settings.plain import TABLES, UPGRADE, check_format
+
+_MAGIC: Final = b"PAR1"
+_OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
+_SMALLEST: Final = 12
+"""The magic at both ends and the length of the footer."""
+
+
+def read_results(file: Path, label: str) -> pl.DataFrame:
+    """Return the rollouts of an evaluated policy; raise if another policy's rollouts are in its place."""
+    rows = read_table(file, "rollouts")
+    if others := sorted(set(rows["policy"]) - {label}):
+        raise DataError(what=f"its rows are of the policy {others[0]}, not of {label}", where=str(file), fix=VERIFY)
+    return rows
+
+
+@phase("load")
+def read_table(path: Place, kind: Kind) -> pl.DataFrame:
+    """Return the checked table at `path`."""
+    file = Path(path)
+    _check_container(file)
+    try:
+        written, frame = table_format(file), decode(file)
+    except DECODE_ERRORS as error:
+        reason = shortened(str(error), 200)
+        if ran_out_of_memory(error):
+            what = f"the memory ran out while it was read ({reason})"
+            raise TableError(what=what, where=str(file), fix=FREE_MEMORY) from error
+        raise _damaged(file, f"parquet cannot be decoded ({reason})") from error
+    check_format(written, TABLES, str(file), TableError)
+    if written < TABLES and structure_failures(frame, kind):
+        what = f"an earlier version of posttrain wrote it (table format {written}), with other columns"
+        raise TableError(what=what, where=str(file), fix=f"{UPGRADE}, or make it again: `dvc repro`")
+    return check_table(frame, kind, file)
+
+
+@phase("write")
+def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
+    """Check the table and write it to `path`, whole or not at all."""
+    write_parquet(check_table(frame, kind, path), path)
+
+
+@phase("write")
+def write_tables(
+    tables: Mapping[Kind, pl.DataFrame], folder: Path, notes: Mapping[Kind, str] = MappingProxyType({})
+) -> None:
+    """Write checked tables to folder/KIND.parquet, with notes in JSON; the folder appears whole or not at all."""
+    with atomic_path(folder) as temporary:
+        for kind, frame in tables.items():
+            write_parquet(frame, temporary / f"{kind}.parquet", notes.get(kind, ""))
+
+
+def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
+    """The frame if every rule of its kind holds; otherwise an error, and rejected rows in a file next to `path`."""
+    file = Path(path)
+    structure = structure_failures(frame, kind)
+    if structure:
+        lines = "\n  ".join(structure)
+        fix = f"Give it exactly the columns of a '{kind}' table, in this order: {', '.join(COLUMNS[kind])}"
+        raise TableError(what=f"wrong columns for a '{kind}' table:\n  {lines}", where=str(file), fix=fix)
+    if frame.is_empty():
+        raise TableError(what=f"the '{kind}' table has no rows", where=str(file), fix="Give it at least one row")
+    failures = row_failures(frame, kind)
+    if failures:
+        raise _rejection(frame, kind, file, failures)
+    rejected_path(file).unlink(missing_ok=True)
+    return frame
+
+
+def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
+    """Refuse tables in which, taken together, a problem or an id is in two splits."""
+    for column in ("problem", "id"):
+        parts = [
+            frame.select(pl.col(column).alias("key"), "split", table=pl.lit(name))
+            for name, frame in frames.items()
+            if {column, "split"} <= set(frame.columns)
+        ]
+        if not parts:
+            continue
+        rows, split = pl.concat(parts), pl.col("split")
+        leaked = rows.filter(split.min().over("key") != split.max().over("key")).unique(maintain_order=True)
+        if leaked.height:
+            places = (split + " (" + pl.col("table") + ")").str.join(", ")
+            keys = leaked.group_by("key", maintain_order=True).agg(places).rows()
+            listed = "\n  ".join(f"{column} '{key[:60]}' is in {where}" for key, where in keys[:10])
+            raise TableError(
+                what=f"{len(keys):,} {column}{'s are' if len(keys) > 1 else ' is'} in more than one split:\n  {listed}",
+                where=", ".join(frames),
+                fix="Give every table a `split` column, or none (rename: {split: other} ignores it)",
+            )
+
+
+def rejected_path(path: Place) -> Path:
+    """Return the file for the rejected rows of the table at `path`; not in the folders of outputs, which DVC tracks."""
+    file = Path(path)
+    folder = Path("rejected" if not file.is_absolute() and file.parts[0] in _OUTPUTS else "")
+    return (folder / file).with_suffix(".rejected.parquet")
+
+
+def _check_container(file: Path) -> None:
+    if not file.is_file():
+        what = "it is a folder, not a table" if file.is_dir() else "table not found"
+        raise TableError(what=what, where=str(file), fix="Run the stage that makes it: dvc repro")
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(len(_MAGIC))
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - len(_MAGIC)))
+            tail = stream.read()
+    except OSError as error:
+        fix = "Fix the file's permissions"
+        raise TableError(what=f"the table cannot be read ({error})", where=str(file), fix=fix) from error
+    if head != _MAGIC:
+        raise _damaged(file, f"not a parquet file (it begins with {head!r}, not with {_MAGIC!r})")
+    if size < _SMALLEST or tail != _MAGIC:
+        raise _damaged(file, f"the file is cut off (it ends with {tail!r}, not with {_MAGIC!r})")
+
+
+def _damaged(file: Path, what: str) -> TableError:
+    return TableError(what=what, where=str(file), fix=VERIFY)
+
+
+def _rejection(frame: pl.DataFrame, kind: Kind, file: Path, failures: list[Failure]) -> TableError:
+    rejected, place = rejected_rows(frame, failures), rejected_path(file)
+    total, lines = sum(len(failure.rows) for failure in failures), failure_lines(frame, failures)
+    more = [f"and {total - len(lines):,} more"] if total > len(lines) else []
+    count = f"{total:,} failure{'s' * (total > 1)} in {rejected.height:,} of {frame.height:,} rows"
+    try:
+        write_parquet(rejected, place)
+        fix = f"Fix or drop these rows; they are listed with their reasons in {place}"
+    except TableError as error:
+        fix = f"Fix or drop these rows; the list of them could not be written ({error.what})"
+    listed = "\n  ".join([*lines, *more])
+    return TableError(what=f"{count} break the rules of a '{kind}' table:\n  {listed}", where=str(file), fix=fix)

@@ -1,0 +1,170 @@
+"""A run as a tracker sees it: its id, settings and lineage, the steps of its curve, its figures and its completions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.errors import ParamsError
+from posttrain.locks import is_locked
+from posttrain.measure.masking import masked
+from posttrain.measure.record import read_record, record_path
+from posttrain.pipeline.params.params_file import at
+from posttrain.pipeline.params.seeds import with_seed
+from posttrain.pipeline.params.stage_table import curve_runs, evaluated, section_of, stage_of
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE, metrics_path, plot_path, rollouts_path
+from posttrain.settings.params import did_you_mean
+
+HELD: Final = Path("checkpoints/.held")
+"""The locks of stages that run now."""
+COLUMNS: Final[tuple[str, ...]] = (
+    "problem",
+    "completion",
+    "reward",
+    "status",
+    "greedy",
+    "truncated",
+    "step",
+    "round",
+    "finish",
+)
+"""What a table of completions shows, of the columns that its file has."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told when a run begins."""
+
+    name: str
+    """The folder of its model under models/, e.g. `online/grpo`."""
+    id: str
+    """A digest of the name, the settings, the code and the first step: another training is another run."""
+    settings: Mapping[str, Any]
+    lineage: Mapping[str, Any]
+    """The record of the stage; of a run that has not ended what is known of it."""
+
+    @property
+    def label(self) -> str:
+        """Return what a person reads at the tracker."""
+        return f"{self.name}-{self.id[:6]}"
+
+
+def named_runs(words: Sequence[str]) -> list[str]:
+    """Return the runs that are meant: `online/grpo`, `online@grpo`, or the label of an evaluated one; default: all."""
+    params = read_yaml(PARAMS_FILE)
+    labels = {label: policy.model for label, policy in evaluated(params).items()}
+    stages = {stage_of(params, name): name for name in curve_runs(params)}
+    known = {**labels, **stages, **{name: name for name in (*labels.values(), *stages.values())}}
+    for word in words:
+        if word not in known and not plot_path(word).is_file():
+            what, fix = f"no run is called '{word:.80}'", did_you_mean(word, list(known))
+            raise ParamsError(what=what, where=PARAMS_FILE, fix=fix or "Name one as online/grpo")
+    return list(dict.fromkeys(known.get(word, word) for word in words)) or list(stages.values())
+
+
+def is_running(name: str) -> bool:
+    """Return whether a process trains the run now."""
+    lock = HELD / stage_of(read_yaml(PARAMS_FILE), name).replace("/", "@")
+    return lock.is_file() and is_locked(lock)
+
+
+def tracked(name: str, first: Mapping[str, float]) -> TrackedRun:
+    """Describe a run whose curve begins with these metrics."""
+    params = read_yaml(PARAMS_FILE)
+    section, stage = section_of(params, name), stage_of(params, name)
+    record = {} if is_running(name) else read_record(record_path(stage))
+    code = Path("code") / f"{stage.replace('@', '/')}.json"
+    digests = record.get("inputs") or {}
+    digest = digests.get(code.as_posix()) or (_md5(code.read_bytes()) if code.is_file() else "")
+    written = ((record.get("params") or {}).get(PARAMS_FILE) or {}).get(section)
+    settings = _settings(params, section) if written is None else written
+    told = [name, settings, digest, first]
+    shown = settings if written is not None else _settings(with_seed(params), section)
+    seed = {"seed": record["seed"]} if "seed" in record else {}
+    lineage = record or {"stage": stage, "code": digest}
+    return TrackedRun(
+        name, _md5(json.dumps(told, sort_keys=True).encode())[:12], _clean({**seed, **shown}), _clean(lineage)
+    )
+
+
+def curve(file: Path) -> list[dict[str, float]]:
+    """Return the finite metrics of each step in a file that may be growing, or be written anew at this moment.
+
+    A line without its end is left out; a line that does not fit the first one ends what is known now.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    columns, *lines = [line.split(",") for line in text[: text.rfind("\n") + 1].splitlines()] or [[]]
+    found: list[dict[str, float]] = []
+    for cells in lines:
+        if len(cells) != len(columns):
+            break
+        row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell}
+        found.append({name: value for name, value in row.items() if math.isfinite(value)})
+    return found
+
+
+def result_files(name: str) -> dict[str, Path]:
+    """Return the files with the run's figures: of its training, and of evaluations of its model by their table.
+
+    Runs that were evaluated on a table share the names of its figures, so that a tracker draws them together.
+    """
+    found = {"train": metrics_path(name)}
+    for label, policy in evaluated(read_yaml(PARAMS_FILE)).items():
+        if policy.model == name:
+            place = policy.table if policy.table not in found else f"{policy.table}/{label}"
+            found[place] = Path("results") / label / "metrics.json"
+    return found
+
+
+def figures(name: str) -> dict[str, float]:
+    """Return what these files say: `train/steps`, `two_step/prompts/score`."""
+    return {
+        f"{place}/{key}": float(value)
+        for place, file in result_files(name).items()
+        for key, value in read_record(file).items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def completions(name: str, most: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield tables of the first completions: of each evaluation of the run, and of its last round of training."""
+    files = {place: file.with_name("rollouts.parquet") for place, file in result_files(name).items()}
+    files["train"] = max(rollouts_path(name).glob("*.parquet"), default=Path("none"))
+    for table, file in files.items():
+        if file.is_file() and most:
+            import polars as pl
+
+            shown = [column for column in COLUMNS if column in pl.read_parquet_schema(file)]
+            frame = pl.scan_parquet(file)
+            if "round" in shown:
+                frame = frame.filter(pl.col("round") == pl.col("round").max())
+            rows = frame.select(shown).head(most).collect().to_dicts()
+            yield (
+                f"completions/{table}",
+                [{key: masked(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows],
+            )
+
+
+def _settings(params: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Return the settings of a run; of one that params.yaml no longer names, none."""
+    try:
+        return dict(at(params, section) or {})
+    except ParamsError:
+        return {}
+
+
+def _clean(value: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(masked(json.dumps(value))))
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
