@@ -161,3 +161,8 @@ def format_age(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} seconds"
+
+
+def user_cache() -> Path:
+    """Return the user's cache folder, outside of every project: $XDG_CACHE_HOME/posttrain, or ~/.cache/posttrain."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posttrain"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.api.arguments import digest, plain_arguments
+from posttrain.measure.provenance import library_maker
 from posttrain.train import randomness
 from posttrain.train.checkpoint import FolderCheckpoints, NoCheckpoints, plain_key
 from posttrain.train.loop import TrainingRun, checkpoint_settings, train
-from posttrain.train.provenance import library_maker
 
 MODEL: Final = "model"
 """The folder of an output that `load_model` reads."""

@@ -76,18 +76,14 @@ def train_model(
 
     heldout: rows that are measured (`heldout_loss` and others) before the first step, every `evaluate_every` steps, and
     at the end, as a last row of the metrics. output: a folder for checkpoints, metrics.csv and model/, which
-    `load_model` reads; a call with the same arguments resumes a killed one. on_step: is called with the
-    number of each step and its metrics.
+    `load_model` reads; a call with the same arguments resumes a killed one. on_step: called with each step's number and
+    its metrics.
     """
     given, model = model, own_model(model)
-    objective: Objective = _objective(algorithm, settings)
-    if isinstance(objective, RewardObjective) != is_scorer(model):
-        what = f"{algorithm} trains a {'reward' if algorithm == 'reward' else 'language'} model, not this one"
-        raise ParamsError(what=what, where="model", fix="posttrain.reward_model(model) makes a reward model of a copy")
+    objective: Objective = _objective(algorithm, settings, model)
     values = {"seed": seed, "optimizer": dict(optimizer or {}), "micro_tokens": micro_tokens}
     values |= {"checkpoint_every": checkpoint_every, "device": device_of(model)}
-    if isinstance(objective, LikelihoodObjective):
-        values |= {"limits": {"entropy": None}}  # what demonstrations leave of it is no fault
+    values |= {"limits": {"entropy": None}} if isinstance(objective, LikelihoodObjective) else {}  # it may fall to 0
     params = check(TrainingParams, values, where="train_model", file="arguments")
     amounts = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
     check(Amounts, amounts, where="train_model", file="arguments")
@@ -135,7 +131,11 @@ def _rate_kind(objective: Objective) -> RateKind:
     return "sft" if isinstance(objective, LikelihoodObjective) else "preference"
 
 
-def _objective(algorithm: str, settings: Mapping[str, Any] | None) -> Objective:
+def _objective(algorithm: str, settings: Mapping[str, Any] | None, model: Any) -> Objective:
+    """Return the objective of an algorithm, whose kind of model this one is."""
+    if (algorithm == "reward") != is_scorer(model):
+        what = f"{algorithm} trains a {'reward' if algorithm == 'reward' else 'language'} model, not this one"
+        raise ParamsError(what=what, where="model", fix="posttrain.reward_model(model) makes a reward model of a copy")
     if algorithm == "reward":
         config = check(RewardConfig, dict(settings or {}), where="reward", file="settings")
         if config.compare == "ranks":
@@ -199,7 +199,7 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Ex
     """Return a row as training has it; it is read as a row of a file is."""
     if _is_paired(objective):
         read = convert(row, "pairs")
-        columns = {"side": [1.0, -1.0]}
+        columns: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
         if "margin" in objective.needs:
             columns["margin"] = [float(read.get("margin") or 0.0)] * 2
         return Example([_answer(text, read, "chosen"), _answer(text, read, "rejected")], columns)

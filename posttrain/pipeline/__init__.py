@@ -20,7 +20,7 @@ def names_in_params() -> Iterator[str]:
     """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
     try:
         yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
-    except ParamsError:  # reported by what needs the file
+    except (ParamsError, ModuleNotFoundError):  # reported by what needs the file, or YAML's package
         return
 
 

@@ -17,7 +17,7 @@ from posttrain.settings.host import HOST
 from posttrain.settings.other_names import OURS
 from posttrain.settings.trl_names import TRL
 
-EXPLAINED = "docs/reference/params.md explains every key"
+EXPLAINED = "docs/algorithms.md explains the keys"
 LARGEST = 1e12
 """Beyond it a number is a slip of the hand, and what it would do is overflow or never end."""
 ONE, SEVERAL = "form-one", "form-several"

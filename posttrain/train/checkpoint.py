@@ -27,11 +27,11 @@ from posttrain.errors import CheckpointError, PipelineError
 from posttrain.files import format_size, fsync, write_json
 from posttrain.locks import HELD, hold
 from posttrain.measure.phases import phase
+from posttrain.measure.provenance import Maker, differences, is_maker
 from posttrain.measure.record import note
 from posttrain.models.files.weights import TensorFile
 from posttrain.models.sharding import is_divided, own_part, place_of, writes
 from posttrain.settings.plain import CHECKPOINTS, check_format
-from posttrain.train.provenance import Maker, differences, is_maker
 
 KEPT = 2
 TENSORS, STATE, SUMS = "tensors.safetensors", "state.json", "sums.json"

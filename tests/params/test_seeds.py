@@ -9,6 +9,7 @@ import pytest
 
 from flows.sweep_config import Sweep, trials
 from posttrain.errors import ParamsError
+from posttrain.measure.provenance import code_differences
 from posttrain.pipeline.lock.code_manifest import read_code as read
 from posttrain.pipeline.lock.code_manifest import write_code
 from posttrain.pipeline.params.params_file import at
@@ -16,7 +17,6 @@ from posttrain.pipeline.params.params_file import read as read_settings
 from posttrain.pipeline.params.seeds import shared_seed
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.train.provenance import code_differences
 
 PARAMS = """
 seed: {seed}

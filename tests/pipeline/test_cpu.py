@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.measure.provenance import differences
 from posttrain.measure.record import write_record
 from posttrain.pipeline.runs.stage_maker import stage_maker
-from posttrain.train.provenance import differences
 from tests.cpu import HOSTILE, ISA
 from tests.workspace import ROOT
 

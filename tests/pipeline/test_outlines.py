@@ -12,6 +12,7 @@ import pytest
 
 from posttrain.algorithms.distillation import DISTILL_ROWS
 from posttrain.errors import PipelineError
+from posttrain.measure.provenance import code_differences
 from posttrain.pipeline.lock import code_manifest
 from posttrain.pipeline.lock.accept import changes
 from posttrain.pipeline.lock.code_digest import normalised, outlined
@@ -25,7 +26,6 @@ from posttrain.pipeline.runs.preference import PREFERENCE
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings import listing
 from posttrain.settings.listing import listed_modules, row_modules
-from posttrain.train.provenance import code_differences
 from tests.architecture.sources import ROOT, modules
 
 CODE = '''"""A module."""

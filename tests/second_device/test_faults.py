@@ -19,6 +19,7 @@ from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjectiv
 from posttrain.api import load_model, train_model, train_online
 from posttrain.distributed import world
 from posttrain.errors import ModelError
+from posttrain.measure.provenance import differences
 from posttrain.measure.record import noted
 from posttrain.measure.timings import device_peak_mb
 from posttrain.models.device import DeviceParams, Runtime, in_segments
@@ -36,7 +37,6 @@ from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet, on_device
 from posttrain.train.optimizer import AdamW, OptimizerParams, WeightMean
-from posttrain.train.provenance import differences
 from posttrain.train.step import StepClosure, _of_all, make_batch
 from tests.models.families import EVERY, SHAPE
 from tests.models.tiny import random_rows, sample, tiny_folder, tiny_model

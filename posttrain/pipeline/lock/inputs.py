@@ -18,6 +18,7 @@ from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.files import sync
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.phases import CLOCK
+from posttrain.measure.provenance import code_differences
 from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, check_loaded, code_path, read_code
 from posttrain.pipeline.lock.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.lock.graph import changed
@@ -27,7 +28,6 @@ from posttrain.pipeline.params.seeds import SEED
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY
 from posttrain.settings.user_code import CUSTOM
-from posttrain.train.provenance import code_differences
 
 GRAPH: Final = "dvc.yaml"
 PARAMS: Final = "params.yaml"

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from posttrain.measure.provenance import code_differences
 from posttrain.measure.record import read_record, record_path
 from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, code_path, read_code
 from posttrain.pipeline.lock.digests import Digests, read_settled
@@ -17,7 +18,6 @@ from posttrain.pipeline.lock.run_records import RunRecords, is_record
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.plain import flattened
-from posttrain.train.provenance import code_differences
 
 NEVER_RAN: Final = "never ran"
 MISSING: Final = "its output {} is missing"

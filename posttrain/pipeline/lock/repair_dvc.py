@@ -17,11 +17,10 @@ from typing import Any
 import psutil
 
 from posttrain.errors import PipelineError
-from posttrain.files import write_text
+from posttrain.files import user_cache, write_text
 from posttrain.pipeline.lock.dvc_index import remove_damaged
 from posttrain.pipeline.lock.git import git_or_none
 from posttrain.pipeline.workspace import main_root
-from posttrain.settings.user_cache import cache_folder
 
 LOCK = Path("dvc.lock")
 DAMAGED = Path("dvc.lock.damaged")
@@ -97,7 +96,7 @@ def _site_cache(root: Path) -> Path:
     """The folder in this clone; or in the user's cache, as DVC's settings can hold a path of ASCII letters only."""
     if str(root).isascii():
         return root / SITE_CACHE
-    ours = cache_folder().parent / USER_SITE_CACHE / hashlib.md5(str(root).encode(), usedforsecurity=False).hexdigest()
+    ours = user_cache().parent / USER_SITE_CACHE / hashlib.md5(str(root).encode(), usedforsecurity=False).hexdigest()
     if not str(ours).isascii():
         fix = "Set XDG_CACHE_HOME to a folder whose path has ASCII letters only, or move the project to one"
         raise PipelineError(what="DVC needs a cache folder in ASCII letters", where=str(ours), fix=fix)

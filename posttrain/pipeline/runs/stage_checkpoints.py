@@ -17,6 +17,7 @@ from posttrain.errors import CheckpointError, PipelineError
 from posttrain.files import format_age, format_size, write_json
 from posttrain.locks import HELD, is_locked, remove_unlocked
 from posttrain.measure.phases import phase
+from posttrain.measure.provenance import Maker, differences, read_maker
 from posttrain.pipeline.lock.digests import Digests
 from posttrain.pipeline.lock.inputs import confirm
 from posttrain.pipeline.runs.stage_maker import stage_maker
@@ -29,7 +30,6 @@ from posttrain.train.checkpoint import (
     read_checkpoint,
     step_name,
 )
-from posttrain.train.provenance import Maker, differences, read_maker
 
 ASKED, ACCEPTED = "asked.json", "accepted.json"
 """What would have resumed a checkpoint of another maker, and what a person has let resume it."""

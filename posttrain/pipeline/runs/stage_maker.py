@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from posttrain.measure.provenance import Maker, hardware
 from posttrain.pipeline.lock import code_manifest
 from posttrain.pipeline.lock.code_digest import Outlines
 from posttrain.pipeline.params.stage_table import stage_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.train.provenance import Maker, hardware
 
 _OUTLINES: Final = Outlines()
 

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from posttrain.errors import ParamsError, PosttrainError
+from posttrain.files import user_cache
 from posttrain.pipeline.serve.connections import Busy, Connection
 from posttrain.pipeline.serve.loopback import HOST, listening
 from posttrain.pipeline.serve.policy import Answers, Job, Policy
@@ -34,7 +35,6 @@ from posttrain.pipeline.serve.requests import (
     reply,
     scores,
 )
-from posttrain.settings.user_cache import cache_folder
 
 SECRET = "POSTTRAIN_SERVE_KEY"
 """The environment variable with the secret, if the user chooses it."""
@@ -230,7 +230,7 @@ def serve(model: str, port: int, threads: int) -> str:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends like Ctrl-C, and removes the key
     with contextlib.suppress(KeyboardInterrupt), listening(port) as listener:
         policy, port = Policy(model, threads), listener.getsockname()[1]
-        with _secret(cache_folder() / f"serve-{port}.key") as (secret, place):
+        with _secret(user_cache() / f"serve-{port}.key") as (secret, place):
             config = uvicorn.Config(
                 application(policy, model, secret),
                 lifespan="on",

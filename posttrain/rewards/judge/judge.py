@@ -11,6 +11,7 @@ from typing import Literal
 import httpx
 from pydantic import Field, model_validator
 
+from posttrain.files import user_cache
 from posttrain.measure.counts import count
 from posttrain.rewards.judge.connection import NoReply, awaited
 from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, connection
@@ -36,7 +37,6 @@ from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.usage import USED, Usage
 from posttrain.rollout import Prompt, Rollout, Score
-from posttrain.settings.user_cache import cache_folder
 
 
 class JudgeOptions(EndpointParams):
@@ -89,7 +89,7 @@ class LanguageJudge:
 
     def __init__(self, options: JudgeOptions, where: str) -> None:
         self._options, self._endpoint = options, Endpoint(options, where)
-        self._cache = VerdictCache(cache_folder() / "judge") if options.cache else None
+        self._cache = VerdictCache(user_cache() / "judge") if options.cache else None
         # Next to the answer as one of two replies, a reference answer would give away which one it is.
         shown = options.mode != "pairwise" or options.against == "group"
         self._templates = [

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from posttrain.errors import ParamsError, PipelineError, excerpt
 from posttrain.files import format_age, format_size
 from posttrain.locks import HELD, is_locked, remove_unlocked
+from posttrain.measure.provenance import differences, read_maker
 from posttrain.measure.record import read_record
 from posttrain.pipeline.checks.params_schema import check_params, load_settings
 from posttrain.pipeline.lock.digests import Digests
@@ -28,7 +29,6 @@ from posttrain.pipeline.workspace import DONE, checkpoint_path
 from posttrain.settings.plain import CHECKPOINTS
 from posttrain.train.checkpoint import RUN, STATE
 from posttrain.train.loop import RUNS_ON, checkpoint_settings
-from posttrain.train.provenance import differences, read_maker
 
 LIST = "`posttrain checkpoints` lists them"
 

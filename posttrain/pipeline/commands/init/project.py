@@ -19,6 +19,7 @@ from posttrain.errors import ParamsError, PipelineError, shortened
 from posttrain.extras import PIPELINE, need
 from posttrain.files import write_json, write_text
 from posttrain.isolation.library import LIBRARY
+from posttrain.measure.provenance import code_differences
 from posttrain.pipeline.checks.editor_schema import editor_schema
 from posttrain.pipeline.lock.code_manifest import FOLDER, Library, code_path, read_code, run_names
 from posttrain.pipeline.lock.package_pin import PINNED, describe_package, installed, pinned
@@ -27,7 +28,6 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.report import plots_page
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
-from posttrain.train.provenance import code_differences
 
 TEMPLATE: Final = LIBRARY / "posttrain" / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
@@ -51,6 +51,7 @@ CHECKOUT: Final = "      - constraints.txt\n      - custom\n      - posttrain\n 
 """What the stage `code` depends on in a checkout; in a project it is the package that posttrain.lock names."""
 MOST: Final = 4
 """As many changes of a run as a line names."""
+RUN_AGAIN: Final = "has to run again"
 
 
 def init(folder: Path, recipe: str) -> str:
@@ -99,6 +100,10 @@ def upgrade(mode: str) -> str:
     if not lines:
         return f"{PINNED} names the installed package: nothing to upgrade"
     end = "Written. Then: dvc repro" if mode == "write" else "To write it: posttrain init --upgrade --yes"
+    if any(RUN_AGAIN in line for line in lines):
+        lines.append(
+            "`posttrain accept` keeps the results of these runs, if you know that the new code computes the same"
+        )
     return "\n".join([*lines, end])
 
 
@@ -135,7 +140,7 @@ def _stale() -> Iterator[str]:
         old = read_code(code_path(stage))
         if old and (changed := code_differences(old, library.code(stage, settings))):
             more = f" and {len(changed) - MOST} more" if len(changed) > MOST else ""
-            yield f"  {stage} has to run again: {', '.join(changed[:MOST])}{more}"
+            yield f"  {stage} {RUN_AGAIN}: {', '.join(changed[:MOST])}{more}"
 
 
 def _current() -> dict[str, str]:
