@@ -318,6 +318,8 @@ def _end_what_was_not_run(futures: Mapping[str, PrefectFuture[Any]]) -> None:
             for name, task_run_id in left:
                 state: State[Any] = Cancelled(name="NotRun", message=f"{name}: a stage before it failed")
                 client.set_task_run_state(task_run_id, state, force=True)
+                # A busy server may not have the name yet, and rejects it later, as the event that has it is older.
+                client.set_task_run_name(task_run_id, name)
 
 
 def _submitted(runner: StageRunner, stage: Stage, upstream: list[PrefectFuture[Any]]) -> PrefectFuture[Any]:
