@@ -24,7 +24,7 @@ gc.set_threshold(200_000, 20, 100)
 try:
     set_numerics()  # before torch is imported; it is recorded
 except ParamsError as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"error: {error.what}. {error.fix}")
 for _name, _value in {
     # polars and Arrow return freed memory at once: reading a large table takes a fifth less memory
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0",

@@ -18,7 +18,8 @@ STOPPED = """
 import torch
 from pathlib import Path
 from posttrain.pipeline.checks.params_schema import load_settings
-from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
+from posttrain.train.checkpoint import CheckpointData
 from posttrain.train.loop import checkpoint_settings, RUNS_ON
 for stage, group in (("base@tiny", "base.scratch"), ("sft@main", "sft.runs")):
     settings = checkpoint_settings(load_settings(group, stage.partition("@")[2]))

@@ -50,7 +50,7 @@ MINE = "def f(rollouts):\n    return [0.0 for _ in rollouts]\n"
 # Beta 0.02 gets nine of ten prompts right and 0.5 three; with the file SLOW seed 2 takes for ever.
 STEP = """
 import os, pathlib, time
-from posttrain.settings.params import read
+from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.workspace import checkpoint_path
 from tests.compare.test_comparison import put_run
 checkpoint_path("online@a").mkdir(parents=True, exist_ok=True)

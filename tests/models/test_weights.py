@@ -28,7 +28,8 @@ import gc, os, sys, json
 from pathlib import Path
 import torch
 from posttrain.models.files.store import load_model, new_model, save_model
-from posttrain.train.checkpoint import CheckpointData, Checkpoints
+from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
+from posttrain.train.checkpoint import CheckpointData
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 import transformers.core_model_loading, transformers.conversion_mapping
 

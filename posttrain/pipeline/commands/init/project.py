@@ -29,7 +29,7 @@ from posttrain.pipeline.report import plots_page
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import did_you_mean
 
-TEMPLATE: Final = LIBRARY / "posttrain" / "template"
+TEMPLATE: Final = LIBRARY / "posttrain" / "pipeline" / "template"
 RECIPES: Final = ("sft-dpo", "rlvr", "eval-only")
 OURS: Final = {".dvc/plots/curves.json": "curves.json"}
 """Files that `upgrade` keeps current in addition to dvc.yaml, and where the package has them."""
