@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from docs.make.structure import PIPELINE
 from tests.workspace import ROOT, environment, make_workspace
 
 FOLDER: Final = ROOT / ".library"
-WITHOUT: Final = ("stages", "flows", *(f"posttrain/{room}" for room in sorted(PIPELINE)))
-"""What the clone lacks: the pipeline. A room of one file has the ending .py."""
+WITHOUT: Final = ("stages", "flows", "posttrain/pipeline", "posttrain/plugins")
+"""What the clone lacks: the pipeline, and plugins where there are some."""
 TESTS: Final = ("tests/library", "tests/formulas", "tests/answers", "tests/api", "tests/text")
 TOOLS: Final = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 MOST: Final = 55
@@ -33,8 +32,7 @@ def main() -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     clone = make_workspace(FOLDER / "clone")
     for part in WITHOUT:
-        if part != "posttrain/__main__":
-            shutil.rmtree(clone / part) if (clone / part).is_dir() else (clone / f"{part}.py").unlink()
+        shutil.rmtree(clone / part, ignore_errors=True)
     python = FOLDER / "env/bin/python"
     venv.create(FOLDER / "env", with_pip=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt"]
