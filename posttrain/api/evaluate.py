@@ -8,14 +8,13 @@ from typing import Any
 
 from pydantic import Field
 
-from posttrain.api.given import prompts_given, terms_given
+from posttrain.api.given import prompts_given, refuse_learned, terms_given
 from posttrain.api.model import Messages, check_room, device_of, our_attention, own_model, text_of
 from posttrain.errors import ParamsError
 from posttrain.evaluate.intervals import SEED
 from posttrain.evaluate.metrics import evaluation_metrics, kl_to_reference
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
-from posttrain.rewards.catalog import learned
 from posttrain.rewards.failures import MAX_FAILED, FailureLimit, MaxFailed
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
@@ -23,7 +22,7 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams, generate_rollouts
-from posttrain.settings.params import check
+from posttrain.settings.params import Params, check
 
 NAME = "evaluate_model"
 
@@ -35,13 +34,13 @@ class Evaluation:
     metrics: dict[str, float]
     """The mean reward `score` with its 95 % interval over prompts, pass@k, each reward, length, and others."""
     rollouts: list[Rollout]
-    """The samples, those of a prompt next to each other."""
+    """The scored samples; samples of one prompt are neighbours."""
     greedy: list[Rollout]
     """The greedy completion of each prompt."""
 
 
-class _Drawn(SamplingParams):
-    """The numbers among the arguments of `evaluate_model`."""
+class Numbers(Params):
+    """Numbers among the arguments."""
 
     samples: int = Field(8, ge=1, description="samples of each prompt")
     seed: int = Field(SEED, ge=0, description="the samples' random numbers")
@@ -70,14 +69,11 @@ def evaluate_model(
 
     Example: `evaluate_model(model, tokenizer, rows, {"correct": 1.0}).metrics["score"]`
     """
-    values = {"max_tokens": max_tokens, "temperature": temperature, "samples": samples, "seed": seed}
-    values |= {"max_failed": max_failed, **(sampling or {})}
-    drawn = check(_Drawn, values, where=NAME, file="arguments")
-    params = SamplingParams(**drawn.model_dump(include=set(SamplingParams.model_fields)))
+    check(Numbers, {"samples": samples, "seed": seed, "max_failed": max_failed}, where=NAME, file="arguments")
+    drawn = {"max_tokens": max_tokens, "temperature": temperature, **(sampling or {})}
+    params = check(SamplingParams, drawn, where=f"{NAME}.sampling", file="arguments")
     terms = terms_given(reward)
-    if named := learned(terms):
-        what = f"the reward '{next(iter(named))}' is the score of a reward model, which a call does not take"
-        raise ParamsError(what=what, where="reward", fix="Write a function of rollouts that calls your reward model")
+    refuse_learned(terms)
     if reference is not None and params.truncates:
         what = "top_p and top_k leave out tokens, which the log-probs of the reference are over"
         raise ParamsError(what=what, where="reference", fix="Sample without them, or without a reference")

@@ -15,7 +15,7 @@ from posttrain.data.layouts import convert, table_of
 from posttrain.data.shown import short_repr
 from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError
-from posttrain.rewards.catalog import term
+from posttrain.rewards.catalog import learned, term
 from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.worker import concurrently, finished
 from posttrain.rollout import Prompt
@@ -34,6 +34,13 @@ def terms_given(reward: Any) -> dict[str, WeightedReward]:
         fix = 'Give it one: reward={"short": lambda rollouts: ...}'
         raise ParamsError(what="a lambda has no name for its metrics", where="reward", fix=fix)
     return {name: _term("reward", reward)}
+
+
+def refuse_learned(terms: Mapping[str, WeightedReward]) -> None:
+    """Refuse the reward `model`: a call does not take a reward model."""
+    if named := learned(terms):
+        what = f"the reward '{next(iter(named))}' is the score of a reward model, which a call does not take"
+        raise ParamsError(what=what, where="reward", fix="Write a function of rollouts that calls posttrain.score")
 
 
 def _term(name: str, value: Any) -> WeightedReward:

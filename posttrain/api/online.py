@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.padded import entry
-from posttrain.api.given import prompts_given, terms_given
+from posttrain.api.given import prompts_given, refuse_learned, terms_given
 from posttrain.api.model import Messages, check_room, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
 from posttrain.errors import ParamsError
@@ -21,7 +21,6 @@ from posttrain.online.config import CONFIGS, OnlineConfig
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.online.run import Loaded, rewards_of, training_run
 from posttrain.rewards.canaries import check_canaries
-from posttrain.rewards.catalog import learned
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
@@ -150,9 +149,7 @@ def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, see
     found = entry(CONFIGS, algorithm, "algorithm")
     own: dict[str, Any] = {"algorithm": algorithm, "reward": terms_given(reward), "seed": seed, **given}
     params: OnlineConfig = check(found.model, found.row.merged(own), where="settings", file="arguments")
-    if named := learned(params.terms):
-        what = f"the reward '{next(iter(named))}' is the score of a reward model, which a call does not take"
-        raise ParamsError(what=what, where="reward", fix="Write a function of rollouts that calls your reward model")
+    refuse_learned(params.terms)
     if getattr(params, "ptx", 0):
         what, fix = "ptx learns pretraining text, which a call does not take", "Use a pipeline (docs/algorithms.md)"
         raise ParamsError(what=what, where="settings.ptx", fix=fix)

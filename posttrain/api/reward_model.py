@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -14,14 +14,18 @@ from posttrain.data.layouts import convert
 from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ModelError
 from posttrain.models.device import Runtime
-from posttrain.models.files.loading import is_scorer
+from posttrain.models.files.loading import WHOLE_TEXT, is_scorer
 from posttrain.models.files.store import load_scorer, load_tokenizer, scorer_of
 from posttrain.models.forward.forward import runs_in_rows, score_rows
 from posttrain.models.master_weights import computing
 from posttrain.text.packing import micro_batches, pack
 from posttrain.train.tokenize_tables import exchanges
 
-MICRO_TOKENS = 16_384
+ASKED: Final = ("prompt", "completion")
+MICRO_TOKENS: Final = 16_384
+"""The most tokens of one forward pass."""
+SHIFT: Final = "reward_shift"
+"""The key of a config with the mean score of demonstrations, which scores are relative to."""
 
 
 def reward_model(model: Any) -> Any:
@@ -47,6 +51,12 @@ def load_reward_model(path: str | Path) -> tuple[Any, Any]:
     return scorer, tokenizer
 
 
+def forget_scale(model: Any) -> None:
+    """Forget which texts a reward model was trained on, and the mean of its scores: training changes both."""
+    for key in (SHIFT, WHOLE_TEXT):
+        vars(model.config).pop(key, None)
+
+
 @torch.no_grad()
 def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return the reward model's score of each row: `prompt` and `completion`, strings or lists of messages.
@@ -57,7 +67,11 @@ def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list
     if not is_scorer(model):
         fix = "Use posttrain.reward_model(model), or load one with posttrain.load_reward_model"
         raise ModelError(what="it is a language model, which has no score", where="model", fix=fix)
+    if getattr(model.config, WHOLE_TEXT, False):
+        what = "it scores whole conversations, since another library trained it"
+        raise ModelError(what=what, where="model", fix="Use it as the reward `model` of a pipeline (docs/rewards.md)")
     text, runtime = text_of(model, tokenizer), Runtime(device_of(model))
+    shift = float(getattr(model.config, SHIFT, 0.0))
     tokens = []
     for number, row in enumerate(rows):
         try:
@@ -73,8 +87,5 @@ def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list
         for places in micro_batches([len(row) for row in tokens], list(range(len(tokens))), MICRO_TOKENS):
             packed = pack([tokens[place] for place in places]).to(runtime.device)
             for place, value in zip(places, score_rows(model, packed).tolist(), strict=True):
-                found[place] = value
+                found[place] = value - shift
     return found
-
-
-ASKED = ("prompt", "completion")

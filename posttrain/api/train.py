@@ -18,6 +18,7 @@ from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.api.model import Messages, device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.api.output import run_loop, save
+from posttrain.api.reward_model import forget_scale
 from posttrain.data.layouts import convert
 from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError
@@ -81,12 +82,12 @@ def train_model(
     """
     given, model = model, own_model(model)
     objective: Objective = _objective(algorithm, settings, model)
+    forget_scale(model)
     values = {"seed": seed, "optimizer": dict(optimizer or {}), "micro_tokens": micro_tokens}
     values |= {"checkpoint_every": checkpoint_every, "device": device_of(model)}
     values |= {"limits": {"entropy": None}} if isinstance(objective, LikelihoodObjective) else {}  # it may fall to 0
     params = check(TrainingParams, values, where="train_model", file="arguments")
-    amounts = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
-    check(Amounts, amounts, where="train_model", file="arguments")
+    _check_amounts(epochs=epochs, batch_size=batch_size, evaluate_every=evaluate_every)
     text = text_of(model, tokenizer)
     examples = _examples(text, rows, objective, "rows")
     measured = _examples(text, heldout, objective, "heldout") if heldout else []
@@ -124,6 +125,11 @@ class HeldoutLoss(NoWatch):
         return {f"heldout_{name}": value for name, value in measured.items()}
 
 
+def _check_amounts(**amounts: float) -> None:
+    """Refuse numbers without a meaning."""
+    check(Amounts, amounts, where="train_model", file="arguments")
+
+
 def _rate_kind(objective: Objective) -> RateKind:
     """Return what decides the default learning rate."""
     if isinstance(objective, RewardObjective):
@@ -132,7 +138,7 @@ def _rate_kind(objective: Objective) -> RateKind:
 
 
 def _objective(algorithm: str, settings: Mapping[str, Any] | None, model: Any) -> Objective:
-    """Return the objective of an algorithm, whose kind of model this one is."""
+    """Return the objective of an algorithm; refuse a model of another kind."""
     if (algorithm == "reward") != is_scorer(model):
         what = f"{algorithm} trains a {'reward' if algorithm == 'reward' else 'language'} model, not this one"
         raise ParamsError(what=what, where="model", fix="posttrain.reward_model(model) makes a reward model of a copy")

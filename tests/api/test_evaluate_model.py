@@ -62,6 +62,8 @@ def test_misuse_is_named(model: tuple[Any, Any], tmp_path: Path) -> None:
         posttrain.evaluate_model(*model, PROMPTS, fails, samples=1, max_tokens=2)
     with pytest.raises(ParamsError, match="samples"):
         posttrain.evaluate_model(*model, PROMPTS, starts_with_a, samples=0)
+    with pytest.raises(ParamsError, match="samples: unknown key"):
+        posttrain.evaluate_model(*model, PROMPTS, starts_with_a, sampling={"samples": 3})
     with pytest.raises(ParamsError, match="reward model"):
         posttrain.evaluate_model(*model, PROMPTS, {"model": 1.0})
     with pytest.raises(ParamsError, match="top_p"):

@@ -86,3 +86,16 @@ def test_wrong_models_and_rows_are_named(model: tuple[Any, Any]) -> None:
         posttrain.score(scorer, model[1], [{"prompt": "a", "completion": "b"}, {"prompt": "a"}])
     with pytest.raises(ParamsError, match="compare"):
         posttrain.train_model(scorer, model[1], pairs(WORDS), "reward", settings={"compare": "ranks"})
+
+
+def test_the_mean_of_demonstrations_is_subtracted_until_it_is_trained_again(model: tuple[Any, Any]) -> None:
+    scorer, rows = posttrain.reward_model(model[0]), [{"prompt": "a", "completion": "b"}]
+    posttrain.train_model(scorer, model[1], pairs(WORDS), "reward", epochs=2)
+    (before,) = posttrain.score(scorer, model[1], rows)
+    scorer.config.reward_shift = 0.5
+    assert posttrain.score(scorer, model[1], rows) == pytest.approx([before - 0.5])
+    posttrain.train_model(scorer, model[1], pairs(WORDS), "reward")
+    assert not hasattr(scorer.config, "reward_shift")
+    scorer.config.scores_whole_text = True
+    with pytest.raises(ModelError, match="it scores whole conversations"):
+        posttrain.score(scorer, model[1], rows)
