@@ -22,6 +22,10 @@ class Watch(Protocol):
         """Metrics of the weights before this step; called for each step and after the last one."""
         ...
 
+    def finish(self) -> dict[str, float]:
+        """Make the weights of the run those that are kept; return what was measured of them."""
+        ...
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs to resume."""
         ...
@@ -38,6 +42,10 @@ class NoWatch:
 
     def look(self, step: int) -> dict[str, float]:  # noqa: ARG002
         """Return no metrics."""
+        return {}
+
+    def finish(self) -> dict[str, float]:
+        """Keep the last weights."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
