@@ -26,7 +26,8 @@ from posttrain.rewards.scorable import scorable_prompts
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.text.chat import ChatText
 from posttrain.train.model_set import ModelSet, Teacher
-from stages.online import train_on_samples
+
+from .online import train_on_samples
 
 
 def main(run: str) -> None:

@@ -15,6 +15,7 @@ from posttrain.files import format_age
 from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.online.run import Loaded, rewards_of, section_of, training_run
+from posttrain.pipeline import by_name
 from posttrain.pipeline.lock.digests import Digests, recorded
 from posttrain.pipeline.lock.run_records import RunRecords
 from posttrain.pipeline.params.named_runs import load_run
@@ -29,9 +30,8 @@ from posttrain.settings.params import did_you_mean
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, NoCheckpoints
 from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
-from stages import distill, online
 
-FAMILIES: Final = {"online": (ONLINE, online.load), "distill": (DISTILL, distill.load)}
+FAMILIES: Final = {"online": ONLINE, "distill": DISTILL}
 COMPARED: Final = ("loss", "grad_norm")
 
 T = TypeVar("T")
@@ -51,9 +51,9 @@ def replay(run: str, step: int | None) -> str:
     if shared := read_record(record_path(f"{family}@{name}")).get("processes"):
         what = f"it was trained by {shared} processes, which add up gradients in another order than one does"
         raise PipelineError(what=what, where=f"{family}/{name}", fix="Only runs of one process can be replayed exactly")
-    (algorithms, load), stage = FAMILIES[family], f"{family}@{name}"
-    params: Any = load_run(section_of(stage), algorithms)
-    loaded: Loaded = load(stage, params)
+    stage = f"{family}@{name}"
+    params: Any = load_run(section_of(stage), FAMILIES[family])
+    loaded: Loaded = by_name.stage(family).load(stage, params)
     rewards, monitor = (
         rewards_of(stage, params, loaded, reward_model_of(stage, params)),
         params.monitor(section_of(stage)),
