@@ -94,9 +94,10 @@ test-library: env ## test the library alone, in a fresh environment without the 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
 
-lint: env ## format, lint and types, without changing a file
+lint: env ## format, lint, import contracts and types, without changing a file
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 format: env ## format and fix what can be fixed

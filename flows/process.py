@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flows.orphan_guard import TERMINATION_STEPS, GroupTermination, OrphanGuard, alive
 from posttrain.measure.masking import masked
 from posttrain.measure.terminal import escaped
+
+from .orphan_guard import TERMINATION_STEPS, GroupTermination, OrphanGuard, alive
 
 TAIL_LINES = 20
 _POLL = 0.1

@@ -29,16 +29,17 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Cancelling, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import artifacts, graph, labels, notify, process, running, task_runners
-from flows.artifacts import Outcome
-from flows.gpu_slots import GpuSlots
-from flows.graph import Executor, Selection, Stage
-from flows.hosts import Workers
-from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from posttrain.errors import PosttrainError
 from posttrain.measure.stage_log import log_path
 from posttrain.pipeline.lock.lock_check import check_and_sync
 from posttrain.pipeline.workspace import failure_path
+
+from . import artifacts, graph, labels, notify, process, running, task_runners
+from .artifacts import Outcome
+from .gpu_slots import GpuSlots
+from .graph import Executor, Selection, Stage
+from .hosts import Workers
+from .orphan_guard import TERMINATION_STEPS, OrphanGuard
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0

@@ -91,6 +91,10 @@ class ParamsError(PosttrainError, ValueError):
     """A parameter is unknown, of the wrong type, out of range or contradicts another."""
 
 
+class PluginError(ParamsError):
+    """An installed plugin cannot be used; the text names its distribution."""
+
+
 class TableError(PosttrainError, ValueError):
     """A table breaks its schema or a relation between tables."""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from posttrain.algorithms.objective import State
 from posttrain.formulas.ragged import Ragged, last_tokens
 from posttrain.settings.choices import Options
-from posttrain.settings.listing import Listing
+from posttrain.settings.listing import Listing, instance
 
 
 def group_sums(values_B: Tensor, group_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,4 +156,6 @@ def baseline(state: State, reward_B: Tensor) -> float:
     return state["baseline"] / state["baseline_weight"]
 
 
-ADVANTAGES: Listing[Advantage] = Listing("posttrain.algorithms.policy", "ADVANTAGES")
+ADVANTAGES: Listing[Advantage] = Listing(
+    "posttrain.algorithms.policy", "ADVANTAGES", group="algorithms.advantages", adopt=instance(Advantage)
+)

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from posttrain.settings.choices import Options
-from posttrain.settings.listing import Listing
+from posttrain.settings.listing import Listing, instance
 
 Match = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -72,5 +72,7 @@ def label_weight(like: Tensor, label: Tensor, desirable: float, undesirable: flo
     return like.new_full((), desirable).where(label > 0, like.new_full((), undesirable))
 
 
-LOSSES: Listing[PairLoss | UnaryLoss] = Listing("posttrain.algorithms.preference", "LOSSES")
+LOSSES: Listing[PairLoss | UnaryLoss] = Listing(
+    "posttrain.algorithms.preference", "LOSSES", group="algorithms.losses", adopt=instance(PairLoss, UnaryLoss)
+)
 """PairLoss or UnaryLoss by name."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from posttrain.formulas.policy import token_log_ratio
 from posttrain.formulas.ragged import Ragged
 from posttrain.settings.choices import Options
-from posttrain.settings.listing import Listing
+from posttrain.settings.listing import Listing, instance
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,6 @@ class Surrogate:
     """The option that is the coefficient of a penalty for moving away from the sampling policy, if there is one."""
 
 
-SURROGATES: Listing[Surrogate] = Listing("posttrain.algorithms.policy", "SURROGATES")
+SURROGATES: Listing[Surrogate] = Listing(
+    "posttrain.algorithms.policy", "SURROGATES", group="algorithms.surrogates", adopt=instance(Surrogate)
+)

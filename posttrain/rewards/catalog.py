@@ -20,8 +20,6 @@ from posttrain.settings.user_code import is_import_path, load_object
 
 LEARNED: Final = "model"
 """The name of the reward model's score."""
-REWARDS: Final[Listing[Reward[Any]]] = Listing("posttrain.rewards", "REWARDS")
-"""Those of every file of the folder."""
 
 
 def reward_named(name: str, where: str) -> Reward[Any]:
@@ -31,7 +29,11 @@ def reward_named(name: str, where: str) -> Reward[Any]:
     if not is_import_path(name):
         near = did_you_mean(name, list(REWARDS))
         raise ValueError(f"unknown reward '{name:.80}' (your own: MODULE:NAME, docs/rewards.md). {near}")
-    found = load_object(name, where)
+    return _adopted(name, load_object(name, where))
+
+
+def _adopted(name: str, found: Any) -> Reward[Any]:
+    """Return the reward that an object of the user or of a plugin is: it runs in worker processes."""
     if isinstance(found, Reward):
         if found.each is None:
             return found
@@ -41,6 +43,10 @@ def reward_named(name: str, where: str) -> Reward[Any]:
         raise ValueError(f"'{name}' is neither a Reward nor a function of rollouts (docs/rewards.md)")
     _check_signature(name, found, ("rollouts",))
     return Reward(lambda options, context: found, isolated=True, compares=lambda options: True)  # noqa: ARG005
+
+
+REWARDS: Final[Listing[Reward[Any]]] = Listing("posttrain.rewards", "REWARDS", group="rewards", adopt=_adopted)
+"""The rewards of every file of the folder, and of plugins."""
 
 
 def _check_signature(name: str, function: Callable[..., Any], wanted: Sequence[str]) -> None:

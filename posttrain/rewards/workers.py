@@ -15,12 +15,12 @@ from posttrain.isolation.library import PASSED, library_command, library_environ
 from posttrain.isolation.pool import Pool
 from posttrain.measure.masking import secret_variables
 from posttrain.rewards import worker
+from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rollout import Rollout, Score, Status
 from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
 from posttrain.settings.plain import texts_in
-from posttrain.settings.user_code import is_import_path
 
 START_SECONDS = 120.0
 """For the imports of a worker process."""
@@ -88,7 +88,7 @@ class Workers:
             "timeout": term.timeout,
             "concurrency": term.concurrency,
         }
-        self._slow: Status = "timeout" if is_import_path(term.type or name) else "unparseable"
+        self._slow: Status = "timeout" if REWARDS.is_foreign(term.type or name) else "unparseable"
         """Our own parsers are slow only where a completion makes them so, which would else leave its group."""
         self._async = term.reward.each is not None and inspect.iscoroutinefunction(term.reward.each)
         self._pool = worker_pool(setup, term.workers, {*_set(term.env, name, where), *texts_in(setup["options"])})

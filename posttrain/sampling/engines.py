@@ -14,7 +14,7 @@ from pydantic import Field
 from posttrain.models.device import Runtime
 from posttrain.sampling.sampler import Capability, Sampler, SamplingParams
 from posttrain.sampling.vllm.hosts import HOSTS, server_hosts
-from posttrain.settings.listing import Listing
+from posttrain.settings.listing import Listing, instance
 from posttrain.text.chat import ChatText
 
 EngineName = Literal["builtin", "vllm"]
@@ -81,7 +81,7 @@ class Engine:
             raise ValueError(f"engine {name} cannot have {reason}. Change it{able}")
 
 
-ENGINES: Final[Listing[Engine]] = Listing("posttrain.sampling", "ENGINES")
+ENGINES: Final[Listing[Engine]] = Listing("posttrain.sampling", "ENGINES", group="engines", adopt=instance(Engine))
 """Name -> engine; a run imports the file of the one that it names."""
 
 

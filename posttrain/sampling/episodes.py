@@ -19,9 +19,8 @@ from posttrain.isolation.pool import Pool
 from posttrain.rewards import worker
 from posttrain.rewards.workers import worker_pool
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.settings.user_code import is_import_path
 from posttrain.tasks.step import Step, StepFailure, take_step
-from posttrain.tasks.task import Task, load_task
+from posttrain.tasks.task import TASKS, Task, load_task
 from posttrain.text.chat import ChatText
 from posttrain.text.packing import joined_kept
 
@@ -70,7 +69,7 @@ class Episodes:
         found: dict[int, Step | StepFailure] = {}
         for name in dict.fromkeys(self.rollouts[nth].prompt.task for nth in places):
             task, mine = load_task(name), [nth for nth in places if self.rollouts[nth].prompt.task == name]
-            if is_import_path(name):
+            if TASKS.is_foreign(name):
                 pool = _pool(name, task.workers)
                 found |= zip(mine, pool.map(partial(self._ask, pool, task), mine), strict=True)
             else:

@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, ValidationInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from posttrain.errors import ParamsError, excerpt
+from posttrain.errors import ParamsError, PluginError, excerpt
+from posttrain.settings.listing import usable
 from posttrain.settings.params import SHORT, Params, did_you_mean
 from posttrain.settings.plain import merge
 from posttrain.settings.user_code import is_import_path, load_object
@@ -100,7 +101,10 @@ class OneOf(Generic[E]):
 
     def _named(self, name: Any, setting: str) -> Entry:
         if name in list(self.table):
-            return self.table[name]
+            try:
+                return self.table[name]
+            except PluginError as error:
+                raise ValueError(str(error)) from error
         if not self.own or not is_import_path(name):
             own = ", or MODULE:NAME for one of your own" if self.own else ""
             raise ValueError(f"unknown type {excerpt(name, 80)}. {did_you_mean(str(name), list(self.table))}{own}")
@@ -116,7 +120,7 @@ class OneOf(Generic[E]):
 
     def _why_unknown(self, key: str, data: Mapping[Any, Any], options: type[Options], info: ValidationInfo) -> str:
         name = data["type"]
-        others = [type_name for type_name, entry in self.table.items() if key in entry.options.model_fields]
+        others = [type_name for type_name, entry in usable(self.table) if key in entry.options.model_fields]
         if others:
             line = f"{info.field_name}: {{type: {others[0]}, {key}: {SHORT.repr(data[key])}}}"
             return f"not an option of type {name}. It belongs to type {', '.join(others)}. Write {line}"

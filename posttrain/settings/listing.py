@@ -1,15 +1,18 @@
-"""Tables that are the listing of a folder: each file has its rows in a mapping of the table's name."""
+"""Tables that are the listing of a folder: each file has rows in a mapping of the table's name; plugins add more."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from posttrain.errors import PluginError
 from posttrain.isolation.library import LIBRARY
+from posttrain.settings import plugins
 
 E = TypeVar("E")
 
@@ -21,30 +24,96 @@ def _as_it_is(name: str, row: Any) -> Any:  # noqa: ARG001
 class Listing(Mapping[str, E]):
     """Rows by name; the file of a row is imported when the row is looked up: a run imports only what it uses.
 
+    Plugins add names to a listing with a group. A name of the folder wins over a plugin's: installing a package must
+    not change what a name in params.yaml means. `posttrain check` reports such a plugin.
+
     Example: `Listing("posttrain.tasks", "TASKS")["two_step"]`.
     """
 
-    def __init__(self, place: str, table: str, finish: Callable[[str, Any], E] = _as_it_is) -> None:
-        """`place`: a package or a module; `finish(name, row)`: what is looked up."""
-        self._place, self._table, self._finish = place, table, finish
+    def __init__(
+        self,
+        place: str,
+        table: str,
+        finish: Callable[[str, Any], E] = _as_it_is,
+        *,
+        group: str | None = None,
+        adopt: Callable[[str, Any], E] = _as_it_is,
+    ) -> None:
+        """`place`: a package or a module; `finish(name, row)`: what is looked up.
+
+        `group`: the plugins that have names here; `adopt(name, object)` returns the entry of a plugin's object, or
+        raises a ValueError or TypeError that says what is wrong with the object.
+        """
+        self._place, self._table, self._finish, self.group, self._adopt = place, table, finish, group, adopt
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Return row -> the module that has it."""
+        """Return row -> the module that has it; rows of plugins are not among them."""
         return row_modules(self._place, self._table)
 
     def __getitem__(self, name: str) -> E:
+        if name not in self.modules and self.group is not None:
+            return self._of_plugin(plugins.find(self.group, name))
         rows: Mapping[str, Any] = getattr(import_module(self.modules[name]), self._table)
         return self._finish(name, rows[name])
 
+    def _of_plugin(self, plugin: plugins.Plugin) -> E:
+        try:
+            return self._adopt(plugin.name, plugin.load())
+        except PluginError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise plugin.fault(str(error)) from error
+
     def __contains__(self, name: object) -> bool:
-        return name in self.modules
+        return name in self.modules or name in self._registered()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.modules)
+        yield from self.modules
+        yield from (name for name in self._registered() if name not in self.modules)
 
     def __len__(self) -> int:
-        return len(self.modules)
+        return sum(1 for _ in self)
+
+    def is_foreign(self, name: str) -> bool:
+        """Return whether the entry is not the library's: a user's own by import path, or one of an installed plugin."""
+        if name in self.modules or self.group is None:
+            return False
+        return ":" in name or any(not plugin.is_ours for plugin in plugins.registered(self.group).get(name, ()))
+
+    def _registered(self) -> list[str]:
+        return [] if self.group is None else plugins.names(self.group)
+
+
+def usable(table: Mapping[str, E]) -> Iterator[tuple[str, E]]:
+    """Yield the rows of a table without plugins that are broken: a list of all names must not fail by one of them."""
+    for name in table:
+        with contextlib.suppress(PluginError):
+            yield name, table[name]
+
+
+def instance(*kinds: type) -> Callable[[str, Any], Any]:
+    """Return what adopts the object of a plugin: it has to be an instance of one of these classes."""
+
+    def adopt(name: str, found: Any) -> Any:  # noqa: ARG001
+        if not isinstance(found, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"it is a {type(found).__name__}, and has to be a {wanted}")
+        return found
+
+    return adopt
+
+
+def with_methods(interface: type) -> Callable[[str, Any], Any]:
+    """Return what adopts the object of a plugin: it has to have every public method of this class."""
+
+    def adopt(name: str, found: Any) -> Any:  # noqa: ARG001
+        wanted = [key for key, value in vars(interface).items() if callable(value) and not key.startswith("_")]
+        if lacking := [key for key in wanted if not callable(getattr(found, key, None))]:
+            raise TypeError(f"it lacks the methods of {interface.__name__}: {', '.join(lacking)}")
+        return found
+
+    return adopt
 
 
 def row_modules(place: str, table: str) -> dict[str, str]:

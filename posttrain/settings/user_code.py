@@ -77,22 +77,22 @@ def _found(module: str, where: str) -> Path:
     return file
 
 
-class _Unfinished(BaseException):
+class UnfinishedImport(BaseException):
     """An import that does not end, or that would end the process."""
 
 
 @contextlib.contextmanager
-def _ending() -> Iterator[None]:
+def ending_import() -> Iterator[None]:
     """An import neither hangs, ends this process nor takes its output: a time limit, and errors in place of these.
 
     A KeyboardInterrupt is Ctrl-C only where the signal came: a file may raise one itself.
     """
 
     def leave(status: int = 0) -> None:
-        raise _Unfinished(f"it calls os._exit({status}) at import")
+        raise UnfinishedImport(f"it calls os._exit({status}) at import")
 
     def late(*_: object) -> None:
-        raise _Unfinished(f"its import takes longer than {IMPORT_SECONDS:g} s")
+        raise UnfinishedImport(f"its import takes longer than {IMPORT_SECONDS:g} s")
 
     asked = list[int]()
 
@@ -115,7 +115,7 @@ def _ending() -> Iterator[None]:
     except KeyboardInterrupt as error:
         if asked:
             raise
-        raise _Unfinished("it raises KeyboardInterrupt at import") from error
+        raise UnfinishedImport("it raises KeyboardInterrupt at import") from error
     finally:
         os._exit = exits
         if in_main:
@@ -143,7 +143,7 @@ def _kept_output() -> Iterator[None]:
             os.close(file)
         sys.stdout, sys.stderr = (_usable(stream, number) for number, stream in zip((1, 2), streams, strict=True))
     if lost:
-        raise _Unfinished(f"it closes {' and '.join(_OUTPUTS[number] for number in lost)} at import")
+        raise UnfinishedImport(f"it closes {' and '.join(_OUTPUTS[number] for number in lost)} at import")
 
 
 _OUTPUTS: Final = {1: "stdout", 2: "stderr"}
@@ -177,10 +177,10 @@ def _imported(name: str, file: Path, where: str) -> Any:
     if own in _UNFINISHED:
         raise ParamsError(what=f"{file}: {_UNFINISHED[own]}", where=where, fix=fix)
     try:
-        with _ending():
+        with ending_import():
             module = importlib.import_module(name)
-    except (_Unfinished, SystemExit) as error:
-        what = str(error) if isinstance(error, _Unfinished) else f"it calls sys.exit({error}) at import"
+    except (UnfinishedImport, SystemExit) as error:
+        what = str(error) if isinstance(error, UnfinishedImport) else f"it calls sys.exit({error}) at import"
         _UNFINISHED[own] = what
         raise ParamsError(what=f"{file}: {what}", where=where, fix=fix) from error
     except SyntaxError as error:  # str(error) would add a file without its folder, and the line again

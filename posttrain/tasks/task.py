@@ -12,7 +12,7 @@ import polars as pl
 from posttrain.data.columns import Kind
 from posttrain.errors import ParamsError
 from posttrain.rollout import Rollout
-from posttrain.settings.listing import Listing
+from posttrain.settings.listing import Listing, instance
 from posttrain.settings.params import Params, did_you_mean
 from posttrain.settings.user_code import is_import_path, load_object
 from posttrain.tasks.step import Reply
@@ -63,8 +63,8 @@ class Task:
         return self.reply is not one_turn
 
 
-TASKS: Final[Listing[Task]] = Listing("posttrain.tasks", "TASKS")
-"""Those of every file of the folder."""
+TASKS: Final[Listing[Task]] = Listing("posttrain.tasks", "TASKS", group="tasks", adopt=instance(Task))
+"""The tasks of every file of the folder, and of plugins."""
 PLAIN: Final = Task()
 """Prompts without a task: one turn, rewards with their defaults."""
 

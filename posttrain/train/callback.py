@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+import polars as pl
 from torch import Tensor
 
 from posttrain.formulas.ragged import Ragged
+
+Check = Callable[[pl.DataFrame, Path], pl.DataFrame]
+"""Checks a part of a table, before it is written into a file, and returns it."""
 
 
 class Watch(Protocol):
@@ -64,6 +69,9 @@ class StepLog(Protocol):
 
     def trained(self, step: int, prepared: Ragged) -> None:
         """Note the rows of an optimizer step."""
+
+    def finish(self, target: Path, steps: Sequence[dict[str, float]], check: Check = ...) -> None:
+        """Write everything into a folder; `check` is given each part of the table before it is written."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs to resume."""

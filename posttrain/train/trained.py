@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.memory import byte_count
 from posttrain.train import randomness
+from posttrain.train.callback import StepLog
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
 from posttrain.train.loop import TrainingRun, train
 from posttrain.train.metrics import Recorder
 from posttrain.train.model_set import ModelSet
-
-if TYPE_CHECKING:
-    from posttrain.online.rollout_log import RolloutLog
 
 
 class Trained(list[dict[str, float]]):
@@ -36,7 +33,7 @@ class Trained(list[dict[str, float]]):
         """What `watch` measured of the weights that it kept."""
         self.figures: dict[str, float] = {}
         """Counts over the whole run, as the tokens that a judge used."""
-        self.rollouts: RolloutLog | None = None
+        self.rollouts: StepLog | None = None
         """The run's samples, where it stores them."""
 
     def gather(self) -> ModelSet:

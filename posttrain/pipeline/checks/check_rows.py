@@ -25,6 +25,7 @@ from posttrain.pipeline.tables.readers import place_of
 from posttrain.pipeline.tables.sources import sources_by_key
 from posttrain.pipeline.tables.user_data import ReadSource, split_tables
 from posttrain.pipeline.workspace import PARAMS_FILE, table_path
+from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import Unread, refuse_unread, stored_unread
 from posttrain.rewards.unread_answers import SHOWN, why_unread
@@ -32,7 +33,7 @@ from posttrain.rewards.workers import Workers
 from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.settings.params import Params
 from posttrain.settings.plain import texts_in
-from posttrain.settings.user_code import is_import_path
+from posttrain.tasks.task import TASKS
 from posttrain.text.chat_template import row_variables
 from posttrain.text.templates import reads
 
@@ -214,7 +215,7 @@ def _several(names: list[str], noun: str) -> str:
 
 
 def _is_own(run: Any) -> bool:
-    return isinstance(run, Mapping) and is_import_path(run.get("task"))
+    return isinstance(run, Mapping) and TASKS.is_foreign(str(run.get("task")))
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def _own_rewards(settings: Settings) -> Iterator[_Named]:
     for where, params in _typed(settings):
         for name, term in _terms(params):
             key = (name, term.model_dump_json())
-            if is_import_path(term.type or name) and key not in seen:
+            if REWARDS.is_foreign(term.type or name) and key not in seen:
                 seen.add(key)
                 yield _Named(where, name, term, str(getattr(params, "data", "")))
 

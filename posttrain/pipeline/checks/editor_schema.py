@@ -20,9 +20,10 @@ from posttrain.pipeline.tables.sources import UserTables
 from posttrain.rewards.catalog import REWARDS, Metrics, Rewards
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.settings.choices import OneOf
+from posttrain.settings.listing import usable
 from posttrain.settings.params import SCIENTIFIC
 from posttrain.settings.user_code import PATH
-from posttrain.tasks.task import TASKS, load_task
+from posttrain.tasks.task import TASKS
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 NAME: Final = "^[A-Za-z0-9][A-Za-z0-9_-]*$"
@@ -41,10 +42,10 @@ def editor_schema() -> str:
     made = _Schema(ref_template="#/$defs/{model}")
     sections: dict[str, Any] = {name: _object({}) for name in GROUPS}
     models: dict[str, type[BaseModel]] = {**MODELS, "evaluate.settings": EvaluateParams}
-    tasks = {name: task.params for name in TASKS if (task := load_task(name).generator)}
+    tasks = {name: task.params for name, entry in usable(TASKS) if (task := entry.generator)}
     rows = {group: {name: of.model for name, of in table.items()} for group, table in ALGORITHMS.items()}
     every = [*models.values(), *tasks.values(), *(model for table in rows.values() for model in table.values())]
-    every += [reward.options for reward in REWARDS.values()]
+    every += [reward.options for _, reward in usable(REWARDS)]
     kinds: dict[Any, Any] = {model: model for model in every}
     kinds |= {
         key: Annotated[field.annotation, Field(description=field.description), *field.metadata] for key, field in _TERMS
@@ -89,7 +90,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 def _rewards(terms: Mapping[str, Any], options_of: Callable[[type[BaseModel]], Any]) -> JsonSchemaValue:
     """Return names with a weight, or with settings and the options of the reward."""
     known = {}
-    for name, reward in REWARDS.items():
+    for name, reward in usable(REWARDS):
         shared = TERM_KEYS | (WORKER_KEYS if reward.isolated else frozenset())
         settings = {key: terms[key] for key in shared if key in terms} | {"type": {"type": "string"}}
         options = options_of(reward.options).get("properties", {})

@@ -45,11 +45,12 @@ from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.settings.choices import OneOf, choices_of
+from posttrain.settings.listing import usable
 from posttrain.settings.params import check, did_you_mean
 from posttrain.settings.plain import NONE
 from posttrain.settings.user_code import CUSTOM
 from posttrain.settings.user_code import PATH as IMPORT_PATH
-from posttrain.tasks.task import TASKS, load_task
+from posttrain.tasks.task import TASKS
 from posttrain.text.templates import reads
 from posttrain.train.run_config import Algorithm
 
@@ -271,9 +272,9 @@ def describe_params(section: str | None) -> str:
 
 
 def _described() -> Iterator[tuple[str, type[BaseModel]]]:
-    for name in TASKS:
-        if generator := load_task(name).generator:
-            yield f"data.tasks.NAME with task {name}", generator.params
+    for name, task in usable(TASKS):
+        if task.generator:
+            yield f"data.tasks.NAME with task {name}", task.generator.params
     for group, model in MODELS.items():
         yield f"{group}.NAME", model
     for group, algorithms in ALGORITHMS.items():
@@ -284,7 +285,7 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
             yield f"{group}.NAME with algorithm {', '.join(named)}", model
     yield "evaluate.settings", EvaluateParams
     yield f"{REWARD_OPTIONS}: every reward may have these", WeightedReward
-    for name, reward in REWARDS.items():
+    for name, reward in usable(REWARDS):
         if reward.options.model_fields:
             yield f"{REWARD_OPTIONS} {name}", reward.options
 
@@ -310,7 +311,7 @@ def _choice_lines(path: str, choice: OneOf[Any], description: str) -> Iterator[s
     """Yield a choice with its types, and the options of each."""
     own = " or MODULE:NAME" if choice.own else ""
     yield f"{path}: {'|'.join(choice.table)}{own} = {choice.default!r}  {description}; a name, or {{type: NAME, ...}}"
-    for name, entry in choice.table.items():
+    for name, entry in usable(choice.table):
         options = [line for line in _lines(entry.options, f"{path}.") if not line.startswith(f"{path}.type:")]
         yield f"  {path}: {name}  {entry.formula}"
         yield from (f"    {line}" for line in options)

@@ -24,7 +24,7 @@ from posttrain.settings.listing import tables
 KEPT: Final = Path(".dvc/tmp/outlines.json")
 SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 BLOCKS: Final = frozenset({tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE})
-MODULE: Final = re.compile(r"(posttrain|stages)(\.\w+)+")
+MODULE: Final = re.compile(r"posttrain(\.\w+)+")
 """A text that names a module of the library."""
 
 Place = tuple[int, int]
@@ -42,7 +42,7 @@ class Outline:
     names: list[str]
     """What may be rows that it uses by itself: `TASKS["two_step"]`, and weights such as `{"correct": 1.0}`."""
     listings: list[list[str]]
-    """[place, table] of each Listing that it defines."""
+    """[place, table] of each Listing that it defines, and its group of plugins if it has one."""
     rows: dict[str, dict[str, list[str]]]
     """table -> row -> every text of the row: other rows that it may name."""
 
@@ -142,12 +142,15 @@ def _walk(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _listing(node: ast.AST) -> list[str] | None:
-    """Return [place, table] where the node is a Listing."""
+    """Return [place, table] where the node is a Listing, with its group of plugins if it has one."""
     match node:
         case ast.Call(
-            func=ast.Name(id="Listing"), args=[ast.Constant(value=str(place)), ast.Constant(value=str(table)), *_]
+            func=ast.Name(id="Listing"),
+            args=[ast.Constant(value=str(place)), ast.Constant(value=str(table)), *_],
+            keywords=keywords,
         ):
-            return [place, table]
+            groups = [one.value.value for one in keywords if one.arg == "group" and isinstance(one.value, ast.Constant)]
+            return [place, table, *(group for group in groups if isinstance(group, str))]
         case _:
             return None
 

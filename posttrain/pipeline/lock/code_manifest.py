@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,14 +18,18 @@ from posttrain.errors import PipelineError
 from posttrain.files import is_outside, write_json
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import PYTHON
+from posttrain.pipeline.by_name import LOADED
+from posttrain.pipeline.by_name import STAGES as STAGES_PACKAGE
 from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.lock.package_pin import check_installed
+from posttrain.pipeline.lock.plugin_code import plugin_files, plugin_version
 from posttrain.pipeline.params.seeds import SEED, shared_seed
 from posttrain.pipeline.params.stage_table import STAGES, group_of
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.listing import listed_modules
 from posttrain.settings.plain import texts_in
+from posttrain.settings.plugins import Plugin, registered
 from posttrain.settings.user_code import CUSTOM
 
 CODE: Final = "code"
@@ -34,11 +38,13 @@ FOLDER: Final = Path("code")
 PROMPTS: Final = "/prompts"
 UNCOUNTED: Final = (
     "posttrain.__main__",
+    "posttrain.pipeline.by_name",
     "posttrain.pipeline.commands",
     "posttrain.isolation.library",
     "posttrain.measure",
     "posttrain.settings.listing",
     "posttrain.settings.other_names",
+    "posttrain.settings.plugins",
     "posttrain.settings.trl_names",
     "posttrain.pipeline.lock",
     "posttrain.pipeline.processes.agreement",
@@ -81,14 +87,14 @@ class Library:
     """The modules of the library and of the user, and which of them each run can load."""
 
     def __init__(self, outlines: Outlines | None = None) -> None:
-        self.modules = {
-            **_modules(CUSTOM, CUSTOM),
-            **_modules(LIBRARY / "posttrain", LIBRARY),
-            **_modules(LIBRARY / "stages", LIBRARY),
-        }
+        self.modules = _modules(CUSTOM, CUSTOM)
+        for folder in LOADED:
+            self.modules |= _modules(folder, LIBRARY)
         self.outlines = outlines or Outlines()
         self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
         self._listings: dict[tuple[str, str], dict[str, tuple[str, list[str]]]] = {}
+        self.plugin_files: set[str] = set()
+        """The files of the plugins that were asked for."""
 
     def code(self, stage: str, settings: Mapping[str, Any]) -> Code:
         """Return the files that one run can load and the packages behind them."""
@@ -104,7 +110,7 @@ class Library:
 
     def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
         """Return the code of a kind of run that uses these names, and the rows among which it has looked for them."""
-        names, start = set(given_names), [f"stages.{kind}", *self._own(given_names)]
+        names, start = set(given_names), [f"{STAGES_PACKAGE}.{kind}", *self._own(given_names)]
         given = {file: self.outlines.of(file, "").digest for file in _own_files(names)}
         while True:  # a row that is used may name others
             found = self._closure(start, names)
@@ -116,18 +122,42 @@ class Library:
             names |= more
         files = given | self._digests(found)
         imported = {name.partition(".")[0] for outline in found.values() for name in outline.imports}
-        code = {"files": dict(sorted(files.items())), "packages": _versions(imported)}
+        plugins = self._plugins([listing for one in found.values() for listing in one.listings], names)
+        code = {"files": dict(sorted(files.items())), "packages": {**_versions(imported), **plugins}}
         return {name for rows in listed for name in rows}, code
 
-    def _rows(self, place: str, table: str) -> dict[str, tuple[str, list[str]]]:
-        """Return row -> its module and its texts, of a listing."""
+    def _rows(self, place: str, table: str, group: str = "") -> dict[str, tuple[str, list[str]]]:
+        """Return row -> its module and its texts, of a listing; a plugin of another distribution has no module here."""
         if (place, table) not in self._listings:
             self._listings[place, table] = {
-                name: (module, texts)
-                for module in listed_modules(place)
-                for name, texts in self._outline(module).rows.get(table, {}).items()
+                **{name: self._registered(found) for name, found in registered(group).items()},
+                **{
+                    name: (module, texts)
+                    for module in listed_modules(place)
+                    for name, texts in self._outline(module).rows.get(table, {}).items()
+                },
             }
         return self._listings[place, table]
+
+    def _registered(self, plugins: Sequence[Plugin]) -> tuple[str, list[str]]:
+        """Return the module of a plugin of ours, and the texts of its row; neither for others."""
+        ours = next((plugin for plugin in plugins if plugin.is_ours and plugin.module in self.modules), None)
+        if ours is None:
+            return "", []
+        return ours.module, self._outline(ours.module).rows.get(ours.variable, {}).get(ours.name, [])
+
+    def _plugins(self, listings: Iterable[Sequence[str]], names: Collection[str]) -> dict[str, str]:
+        """Return distribution -> version and digest, of the plugins of other distributions that a run names."""
+        rows = {listing[2]: self._rows(*listing) for listing in listings if listing[2:]}
+        used = [
+            plugin
+            for group in rows
+            for name in sorted(registered(group).keys() & set(names))
+            for plugin in registered(group)[name]
+            if rows[group][name][0] == "" and not plugin.is_ours and not plugin.is_gone
+        ]
+        self.plugin_files |= {str(file) for plugin in used for file in plugin_files(plugin)}
+        return {plugin.distribution: plugin_version(plugin) for plugin in used}
 
     def _used_rows(self, outline: Outline) -> set[str]:
         """Return the rows that a module uses by itself, of listings that it defines or imports."""
@@ -250,7 +280,7 @@ def check_loaded(listed: Collection[str]) -> None:
             continue
         place = Path(file).resolve()
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
-        if place.is_relative_to(LIBRARY / "posttrain") or place.is_relative_to(LIBRARY / "stages"):
+        if any(place.is_relative_to(folder) for folder in LOADED):
             shown = _shown(place)
             if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
                 continue

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.files import sync
-from posttrain.isolation.library import LIBRARY
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.provenance import code_differences
+from posttrain.pipeline.by_name import LOADED
 from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, check_loaded, code_path, read_code
 from posttrain.pipeline.lock.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.lock.graph import changed
@@ -111,6 +111,11 @@ class Inputs:
                 raise _changed(f"{file}: {'.'.join([key, *inner])}", f"{self.stage} was running")
 
 
+def _plugin_marks(library: Library) -> dict[str, Mark]:
+    """Return the marks of the files of plugins that a run uses."""
+    return {file: mark(Path(file)) for file in library.plugin_files}
+
+
 def _seed() -> dict[str, Any]:
     """Return the top-level seed of params.yaml as it is now, under its name."""
     return {name: value for name, value in read_yaml(PARAMS_FILE).items() if name == SEED}
@@ -123,9 +128,9 @@ class _Running:
         self._stage, self._settings = declared.name, read_yaml(PARAMS_FILE)
         library = Library()
         self.found: Code = library.code(self._stage, self._settings)
-        self._marks = library.outlines.marks
+        self._marks = library.outlines.marks | _plugin_marks(library)
         library.outlines.keep()
-        _check_code({"": self._marks})
+        _check_code({"": library.outlines.marks})
 
     def check_written(self) -> None:
         """Raise if code/ describes other code."""
@@ -168,7 +173,7 @@ class _Running:
     def _compare(self) -> list[str]:
         library = Library()
         found = library.code(self._stage, {**self._settings, **_seed()})
-        self._marks = library.outlines.marks
+        self._marks = library.outlines.marks | _plugin_marks(library)
         return code_differences(self.found, found)
 
 
@@ -184,7 +189,7 @@ class _AfterReading:
 
 def watch_code() -> None:
     """Record the library's files before they are imported."""
-    for folder in (LIBRARY / "posttrain", LIBRARY / "stages", CUSTOM.resolve()):
+    for folder in (*LOADED, CUSTOM.resolve()):
         _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py") if file.is_file())
 
 

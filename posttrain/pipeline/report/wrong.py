@@ -10,10 +10,9 @@ import polars as pl
 from posttrain.errors import PosttrainError
 from posttrain.pipeline.params.stage_table import Settings, group_of
 from posttrain.pipeline.report.policies import Policy
-from posttrain.rewards.catalog import MEASURED, SCORE, metric_settings, term
+from posttrain.rewards.catalog import MEASURED, REWARDS, SCORE, metric_settings, term
 from posttrain.rewards.reward import Each, score_one
 from posttrain.rollout import FAILED, Finish, Prompt, Rollout, TokenRow, stored_value
-from posttrain.settings.user_code import is_import_path
 from posttrain.tasks.task import load_task
 
 RIGHT, WRONG, UNREADABLE, FAILURE, SCORED = "right", "wrong answer", "no readable answer", "failed", "scored"
@@ -91,6 +90,5 @@ class Asked:
         except (ValueError, PosttrainError):
             return None
         each = given.reward.each
-        return (
-            None if each is None or given.reward.in_workers(options) or is_import_path(given.type) else (each, options)
-        )
+        foreign = REWARDS.is_foreign(given.type or name)
+        return None if each is None or given.reward.in_workers(options) or foreign else (each, options)

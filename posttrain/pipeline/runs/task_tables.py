@@ -31,7 +31,7 @@ def task_tables(run: str) -> dict[Any, Any]:
     name, generator, params = task_run(run)
     where = f"task '{name}', function `{_function(generator)}`"
     with errors_at(f"data.tasks.{run}", params):
-        if not is_import_path(name):
+        if not TASKS.is_foreign(name):
             return generated(name, generator, params)
         with watched_files(run, where):
             frames = _checked_frames(name, generator, params)
@@ -52,7 +52,7 @@ def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]
     """Return the tables of a generator, with ids; prompts without a task get this one."""
     tables = _checked_frames(name, generator, params)
     tables = {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
-    if is_import_path(name):  # of the others the tables are checked once, when they are written
+    if TASKS.is_foreign(name):  # of the others the tables are checked once, when they are written
         _check_rows(name, generator, tables)
     return tables
 
@@ -62,7 +62,9 @@ def _checked_frames(name: str, generator: Generator, params: Params) -> dict[Any
     frames = _call_generator(name, generator, params)
     tables = {kind: _with_default_columns(frame, kind) for kind, frame in frames.items()}
     for kind, frame in tables.items():
-        whole = frame if "split" in frame.columns or not is_import_path(name) else frame.with_columns(split=pl.lit(""))
+        whole = (
+            frame if "split" in frame.columns or not TASKS.is_foreign(name) else frame.with_columns(split=pl.lit(""))
+        )
         if problems := structure_failures(_ordered(with_problem(whole, kind), kind), kind):
             fix = f"A '{kind}' table has the columns {', '.join(COLUMNS[kind])} (docs/data.md)"
             raise _generator_error(name, generator, f"its `{kind}` table is wrong: {'; '.join(problems)}", fix)
@@ -83,7 +85,7 @@ def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kin
     except PosttrainError:
         raise
     except Exception as error:
-        if not is_import_path(name):
+        if not TASKS.is_foreign(name):
             raise
         what = f"it raised {type(error).__name__}: {shortened(str(error), 300)}"
         raise _generator_error(name, generator, what, "Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
@@ -150,7 +152,7 @@ def task_run(run: str) -> tuple[str, Generator, Params]:
     if not isinstance(name, str):
         what = f"{where}.task = {excerpt(name, 80)} is unknown" if name is not None else f"{where}.task is missing"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Give one of: {', '.join(TASKS)}")
-    generator = load_task(name).generator if is_import_path(name) else None
+    generator = load_task(name).generator if TASKS.is_foreign(name) else None
     shared = own_options(run, generator.params) if generator else {}
     if shared:
         check(OwnTables, shared, where=where)

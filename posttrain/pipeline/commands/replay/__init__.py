@@ -14,10 +14,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """Train again, with the CPU instructions of a stage: they are set before torch is imported."""
-    from posttrain.numerics import set_numerics
+    """Train again, with the CPU instructions of a stage, which must be set before torch is imported."""
+    from posttrain.pipeline.by_name import prepare_process
 
-    set_numerics()
+    prepare_process()
     from posttrain.pipeline.commands.replay.rerun import replay
 
     return replay(arguments.run, arguments.step)

@@ -1,0 +1,162 @@
+"""Plugins: objects that installed distributions register by entry points, found by their group and name.
+
+The group `posttrain.rewards` extends the table of rewards, and so on. The value of an entry point is `MODULE:NAME`,
+where NAME is the object, or a mapping that has the object under the name of the entry point. A plugin is imported when
+its name is looked up, and not before. docs/plugins.md shows how to publish a plugin.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any, Final
+
+from posttrain.errors import PluginError, shortened
+from posttrain.isolation.library import LIBRARY
+
+PREFIX: Final = "posttrain."
+OURS: Final = "posttrain"
+"""The distribution of this library, and its package."""
+GROUPS: Final = {
+    "rewards": "rewards",
+    "tasks": "tasks",
+    "algorithms.advantages": "advantages of online training",
+    "algorithms.surrogates": "policy losses of online training",
+    "algorithms.losses": "losses of preference training",
+    "trackers": "trackers of posttrain track",
+    "commands": "commands of posttrain",
+    "engines": "engines that sample",
+    "readers": "readers of other people's rollouts",
+    "evaluators": "measurements of a policy",
+    "exporters": "formats that posttrain push writes",
+}
+"""Group -> what its plugins are. The name of the entry point group begins with `posttrain.`."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One registered name."""
+
+    group: str
+    name: str
+    value: str
+    """MODULE:NAME."""
+    distribution: str
+    version: str
+
+    @property
+    def module(self) -> str:
+        """Return the module that defines it."""
+        return self.value.partition(":")[0].strip()
+
+    @property
+    def variable(self) -> str:
+        """Return the name of the object in its module."""
+        return self.value.partition(":")[2].partition("[")[0].strip()
+
+    @property
+    def where(self) -> str:
+        """Return the entry point, as errors name it."""
+        return f"plugin '{self.name}' of {PREFIX}{self.group}"
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether the library itself has it."""
+        return self.module.partition(".")[0] == OURS
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether it is registered, and its module is not there; nothing is imported for the answer."""
+        if self.is_ours:
+            place = LIBRARY.joinpath(*self.module.split("."))
+            return not (place.with_suffix(".py").is_file() or (place / "__init__.py").is_file())
+        return find_spec(self.module.partition(".")[0]) is None
+
+    def load(self) -> Any:
+        """Import the object; raise a PluginError that names the distribution where that fails."""
+        from posttrain.settings.user_code import UnfinishedImport, ending_import
+
+        try:
+            with ending_import():
+                module = importlib.import_module(self.module)
+        except KeyboardInterrupt:
+            raise
+        except (UnfinishedImport, SystemExit) as error:
+            why = str(error) if isinstance(error, UnfinishedImport) else f"it calls sys.exit({error}) at import"
+            raise self.fault(why) from error
+        except BaseException as error:  # whatever the plugin's file raises
+            why = f"{self.module} cannot be imported ({type(error).__name__}: {shortened(str(error), 300)})"
+            raise self.fault(why) from error
+        if not hasattr(module, self.variable):
+            raise self.fault(f"the module {self.module} has no '{self.variable}'")
+        found = getattr(module, self.variable)
+        if isinstance(found, Mapping):
+            if self.name not in found:
+                raise self.fault(f"{self.value} is a mapping without the key '{self.name}'")
+            return found[self.name]
+        return found
+
+    def fault(self, why: str) -> PluginError:
+        """Return the error of a plugin that cannot be used."""
+        fix = f"Install another version, or uninstall it: python -m pip uninstall {self.distribution}"
+        if self.is_ours:
+            fix = "Install posttrain again"
+        what = f"the package {self.distribution} {self.version} is broken: {why}"
+        return PluginError(what=what, where=self.where, fix=f"{fix}. POSTTRAIN_TRACEBACK=1 shows the cause")
+
+
+def registered(group: str) -> Mapping[str, list[Plugin]]:
+    """Return the plugins of a group by name, also those that are gone; two distributions may have the same name."""
+    return _all().get(group, {})
+
+
+def names(group: str) -> list[str]:
+    """Return the registered names of a group, without plugins that are gone."""
+    return [name for name, plugins in registered(group).items() if any(not plugin.is_gone for plugin in plugins)]
+
+
+def find(group: str, name: str) -> Plugin:
+    """Return the only plugin of that name; raise KeyError if there is none and a PluginError if there are two."""
+    plugins = [plugin for plugin in registered(group).get(name, ()) if not plugin.is_gone]
+    if not plugins:
+        raise KeyError(name)
+    if len(plugins) > 1:
+        which = " and ".join(f"{plugin.distribution} {plugin.version}" for plugin in plugins)
+        fix = f"Uninstall one of them: python -m pip uninstall {plugins[-1].distribution}"
+        raise PluginError(what=f"{which} register the same name", where=plugins[0].where, fix=fix)
+    return plugins[0]
+
+
+def every() -> Iterator[Plugin]:
+    """Yield all registered plugins of all groups, also those that are gone."""
+    for group in GROUPS:
+        for plugins in registered(group).values():
+            yield from plugins
+
+
+def forget() -> None:
+    """Read the entry points again at the next look-up: something was installed or removed."""
+    _all.cache_clear()
+
+
+@cache
+def _all() -> dict[str, dict[str, list[Plugin]]]:
+    """Return group -> name -> plugins, of all installed distributions."""
+    found: dict[str, dict[str, list[Plugin]]] = {}
+    installed = entry_points()
+    for group in GROUPS:
+        for point in sorted(installed.select(group=f"{PREFIX}{group}"), key=lambda point: point.name):
+            plugin = _plugin(group, point)
+            known = found.setdefault(group, {}).setdefault(point.name, [])
+            if plugin not in known:
+                known.append(plugin)
+    return found
+
+
+def _plugin(group: str, point: EntryPoint) -> Plugin:
+    name, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown distribution", "")
+    return Plugin(group, point.name, point.value, name, version)
