@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from posttrain.api.train import train_model
-from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.base import ScratchRun, scratch_rows, tokenizer_folder
+from posttrain.pipeline.runs.base import scratch_rows, tokenizer_folder
 from posttrain.pipeline.runs.likelihood import save_likelihood
-from posttrain.pipeline.runs.training import TrainingStage
+from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
     """Writes models/base/RUN, metrics/base/RUN.json and plots/base/RUN.csv."""
-    params = load(ScratchRun, f"base.scratch.{run}")
-    stage = TrainingStage(f"base@{run}", params)
+    stage = training_stage("base_scratch", run)
     with tokenizer_folder(run) as folder:
         rows = scratch_rows(stage, folder)
         trained = train_model(
-            rows.models, rows.text, rows.examples, config=params,
+            rows.models, rows.text, rows.examples, config=stage.params,
             checkpoints=stage.checkpoints(rows.models), recorder=stage.recorder, name=stage.name,
         )  # fmt: skip
         save_likelihood(stage, trained, rows)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from posttrain.files import rounded
 from posttrain.online.stored import train_on_rollouts
-from posttrain.pipeline.params.named_runs import load_run
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.offline import OFFLINE, offline_run
-from posttrain.pipeline.runs.training import TrainingStage
+from posttrain.pipeline.runs.offline import offline_run
+from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
     """Writes models/offline/RUN, metrics/offline/RUN.json and plots/offline/RUN.csv."""
-    params = load_run(f"offline.runs.{run}", OFFLINE)
-    stage = TrainingStage(f"offline@{run}", params)
+    stage = training_stage("offline", run)
     models, rollouts = offline_run(stage)
-    trained = train_on_rollouts(stage.name, params, models, rollouts, stage.checkpoints(models), stage.recorder)
-    figures = rounded(trained.means(params.progress))
-    stage.save(trained, {"algorithm": params.algorithm, "steps": trained.steps, **figures})
+    trained = train_on_rollouts(stage.name, stage.params, models, rollouts, stage.checkpoints(models), stage.recorder)
+    figures = trained.means(stage.params.progress)
+    stage.save(trained, {"algorithm": stage.params.algorithm, "steps": trained.steps, **figures})
 
 
 if __name__ == "__main__":

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from posttrain.api.train import train_model
-from posttrain.files import rounded
-from posttrain.pipeline.params.named_runs import load_run
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.preference import PREFERENCE, preference_rows
-from posttrain.pipeline.runs.training import TrainingStage
+from posttrain.pipeline.runs.preference import preference_rows
+from posttrain.pipeline.runs.training import training_stage
 
 
 def main(run: str) -> None:
     """Writes models/preference/RUN, metrics/preference/RUN.json and plots/preference/RUN.csv."""
-    params = load_run(f"preference.runs.{run}", PREFERENCE)
-    stage = TrainingStage(f"preference@{run}", params)
+    stage = training_stage("preference", run)
     rows = preference_rows(stage)
     trained = train_model(
-        rows.models, rows.text, rows.examples, config=params, heldout=rows.watched,
+        rows.models, rows.text, rows.examples, config=stage.params, heldout=rows.watched,
         checkpoints=stage.checkpoints(rows.models), recorder=stage.recorder, name=stage.name,
     )  # fmt: skip
-    measured = rounded(trained.means(params.progress))
-    stage.save(trained, {"algorithm": params.algorithm, "steps": trained.steps, **measured, **trained.kept})
+    measured = trained.means(stage.params.progress)
+    stage.save(trained, {"algorithm": stage.params.algorithm, "steps": trained.steps, **measured, **trained.kept})
 
 
 if __name__ == "__main__":

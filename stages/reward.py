@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from posttrain.api.train import train_model
-from posttrain.files import rounded
-from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.reward import RewardRun, measure_scores, reward_rows
-from posttrain.pipeline.runs.training import TrainingStage
+from posttrain.pipeline.runs.reward import measure_scores, reward_rows
+from posttrain.pipeline.runs.training import training_stage
 from posttrain.pipeline.workspace import model_path
 
 
 def main(run: str) -> None:
     """Writes models/reward/RUN, metrics/reward/RUN.json and plots/reward/RUN.csv."""
-    params = load(RewardRun, f"reward.runs.{run}")
-    stage = TrainingStage(f"reward@{run}", params)
+    stage = training_stage("reward", run)
     rows, shown = reward_rows(stage)
     trained = train_model(
-        rows.models, rows.text, rows.examples, config=params, heldout=rows.watched,
+        rows.models, rows.text, rows.examples, config=stage.params, heldout=rows.watched,
         checkpoints=stage.checkpoints(rows.models), recorder=stage.recorder, name=stage.name,
     )  # fmt: skip
     measured = measure_scores(trained, rows.heldout, shown)
     counts = {"steps": trained.steps, "pairs": len(rows.examples)}
-    stage.save(trained, {**counts, **trained.kept, **rounded(measured)})
+    stage.save(trained, {**counts, **trained.kept, **measured})
     print(f"{stage.name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(stage.name)}")
 
 

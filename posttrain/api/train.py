@@ -23,7 +23,6 @@ from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.table_watch import MeasuredObjective
 from posttrain.models.files.loading import is_scorer
-from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.rollout import TokenRow
 from posttrain.settings.params import Params, check
 from posttrain.supervised.config import PreferenceTraining, RewardTraining, SftConfig, SupervisedConfig
@@ -149,11 +148,18 @@ def _config(algorithm: str, settings: Mapping[str, Any] | None, values: dict[str
     if algorithm == "sft":
         likelihood = check(LikelihoodConfig, own, where="sft", file="settings")
         return check(SftConfig, {**values, **most, "objective": likelihood}, where=NAME, file="arguments")
-    if algorithm not in PREFERENCE_ROWS and (algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS):
+    if algorithm not in PREFERENCE_ROWS and _learns_from_samples(algorithm):
         what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
         fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in a loop of your own"
         raise ParamsError(what=what, where="algorithm", fix=fix)
     return PreferenceTraining.preset(algorithm, **{**values, **most, **own})
+
+
+def _learns_from_samples(algorithm: str) -> bool:
+    """Return whether an algorithm is one of train_online."""
+    from posttrain.online.sampled import SAMPLED_ROWS  # a stage that trains on rows does not depend on it
+
+    return algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS
 
 
 def _examples(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from posttrain.files import rounded
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.memory import byte_count
@@ -54,8 +55,8 @@ class Trained(list[dict[str, float]]):
         return sum(values) / len(values) if values else float("nan")
 
     def means(self, names: Sequence[str], count: int = 10) -> dict[str, float]:
-        """Return the mean over the last steps of each metric that the last step has."""
-        return {name: self.tail(name, count) for name in names if self.steps and name in self[self.steps - 1]}
+        """Return the mean over the last steps of each metric that the last step has, with six digits."""
+        return rounded({name: self.tail(name, count) for name in names if self.steps and name in self[self.steps - 1]})
 
 
 def run_training(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder) -> Trained:

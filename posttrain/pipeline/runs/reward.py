@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from posttrain.api.models import load_models
 from posttrain.evaluate.intervals import calibration_error
 from posttrain.evaluate.table_watch import heldout_rows
+from posttrain.files import rounded
 from posttrain.formulas.reward import demonstration_bias
 from posttrain.models.files.save_dtype import round_weights
 from posttrain.models.files.text import load_text
@@ -86,7 +87,7 @@ def measure_scores(trained: Trained, heldout: Sequence[Example], shown: Sequence
     if shown:
         measured["demonstrations_score"] = -float(demonstration_bias(answer_scores(models, shown)))
         models.policy.config.reward_shift = measured["demonstrations_score"]
-    return measured
+    return rounded(measured)
 
 
 def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]:

@@ -11,7 +11,10 @@ import polars as pl
 
 from posttrain.files import write_json
 from posttrain.online.run import section_of
+from posttrain.pipeline.params.named_runs import load_run
+from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.params.stage_table import STAGES
 from posttrain.pipeline.processes.launch import start
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.pipeline.tables.store import check_table
@@ -22,6 +25,7 @@ from posttrain.train.batch_sources import Example
 from posttrain.train.loop import RUNS_ON, TrainingParams, checkpoint_settings, note_processes
 from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
+from posttrain.train.run_config import Algorithms
 from posttrain.train.trained import Trained
 
 P = TypeVar("P", bound=TrainingParams)
@@ -117,3 +121,15 @@ class TrainingRows:
     """Held-out rows that `watch` measures while it trains."""
     table: pl.DataFrame | None = None
     """The rows behind them."""
+
+
+def training_stage(stage: str, run: str) -> TrainingStage[Any]:
+    """Return a run of a stage that trains, with its settings from params.yaml.
+
+    Example: `training_stage("sft", "main")`
+    """
+    kind = next(one for one in STAGES if one.name == stage)
+    section = f"{kind.group}.{run}"
+    typed = kind.settings()
+    params = load_run(section, typed) if isinstance(typed, Algorithms) else load(typed, section)
+    return TrainingStage(f"{kind.group.partition('.')[0]}@{run}", params)
