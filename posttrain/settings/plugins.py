@@ -120,8 +120,9 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Plugin:
-    """Return the only plugin of that name; raise KeyError if there is none and a PluginError if there are two."""
+    """Return the plugin of that name, our own first; raise KeyError without one and a PluginError if there are two."""
     plugins = [plugin for plugin in registered(group).get(name, ()) if not plugin.is_gone]
+    plugins = [plugin for plugin in plugins if plugin.is_ours] or plugins
     if not plugins:
         raise KeyError(name)
     if len(plugins) > 1:

@@ -18,7 +18,7 @@ from posttrain.errors import PipelineError
 from posttrain.files import is_outside, write_json
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import PYTHON
-from posttrain.pipeline.by_name import LOADED
+from posttrain.pipeline.by_name import LOADED, place_of
 from posttrain.pipeline.by_name import STAGES as STAGES_PACKAGE
 from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.lock.package_pin import check_installed
@@ -280,8 +280,8 @@ def check_loaded(listed: Collection[str]) -> None:
             continue
         place = Path(file).resolve()
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
-        if any(place.is_relative_to(folder) for folder in LOADED):
-            shown = _shown(place)
+        if ours := place_of(place):
+            shown = _shown(ours)
             if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
                 continue
         elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):
