@@ -155,7 +155,7 @@ env-track: ## make .venv-track with the trackers, for `posttrain track` (docs/wa
 	.venv-track/bin/python -m pip install --quiet --disable-pip-version-check -r .venv-track/wanted.txt
 
 test-track: env env-track ## the tests of `posttrain track` with real trackers
-	$(BIN)/python -m pytest tests/track
+	$(BIN)/python -m pytest tests/track tests/plugins/trackers
 
 oracle: env-trl ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle

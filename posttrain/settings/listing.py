@@ -39,7 +39,7 @@ class Listing(Mapping[str, E]):
         group: str | None = None,
         adopt: Callable[[str, Any], E] = _as_it_is,
     ) -> None:
-        """`place`: a package or a module; `finish(name, row)`: what is looked up.
+        """`place`: a package or a module, or "" where all names are plugins; `finish(name, row)`: what is looked up.
 
         `group`: the plugins that have names here; `adopt(name, object)` returns the entry of a plugin's object, or
         raises a ValueError or TypeError that says what is wrong with the object.
@@ -144,7 +144,9 @@ def tables(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
 
 
 def listed_modules(place: str) -> list[str]:
-    """Return the modules of the library below a package, or the one of this name."""
+    """Return the modules of the library below a package, or the one of this name; none where the place is empty."""
+    if not place:
+        return []
     folder = LIBRARY.joinpath(*place.split("."))
     files = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
     return [".".join(file.relative_to(LIBRARY).with_suffix("").parts) for file in files if file.stem != "__init__"]

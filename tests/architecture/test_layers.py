@@ -7,6 +7,7 @@ import sys
 from tests.architecture.sources import home, imports, modules, own, own_imports
 
 LAYERS = (
+    {"posttrain.plugins"},
     {"posttrain.__main__"},
     {"flows", "posttrain.pipeline.commands"},
     {"posttrain.pipeline.checks", "posttrain.pipeline.track"},

@@ -22,6 +22,7 @@ BLOCKED = (
     "pandera",
     "prefect",
     "posttrain.pipeline",
+    "posttrain.plugins",
     "psutil",
     "ruamel",
     "ruamel.yaml",

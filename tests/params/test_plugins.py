@@ -112,9 +112,7 @@ def test_advantages_and_losses_of_plugins_are_choices_of_settings(
     config: Any = PolicyConfig.model_validate({"advantage": "plain"})
     assert config.advantage.type == "plain"
     install(monkeypatch, tmp_path, "broken", {"algorithms.advantages none": "NONE"}, "NONE = 0")
-    with pytest.raises(
-        ValueError, match=r"'none' of posttrain.algorithms.advantages: the package broken 1.0"
-    ):
+    with pytest.raises(ValueError, match=r"'none' of posttrain.algorithms.advantages: the package broken 1.0"):
         PolicyConfig.model_validate({"advantage": "none"})
 
 

@@ -96,8 +96,9 @@ def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_name_is_in_two_files_of_a_listing() -> None:
     listings = [listing for file in modules().values() for listing in outlined(file, "").listings]
-    assert {listing[0] for listing in listings} >= {"posttrain.algorithms.policy", "posttrain.rewards", "posttrain.tasks"}
-    for place, table, *_ in listings:
+    places = {listing[0] for listing in listings}
+    assert places >= {"posttrain.algorithms.policy", "posttrain.rewards", "posttrain.tasks"}
+    for place, table, *_ in filter(lambda listing: listing[0], listings):
         names = [name for module in listed_modules(place) for name in row_modules(module, table)]
         assert names and len(names) == len(set(names)), (place, table)
         assert list(row_modules(place, table)) == names

@@ -75,7 +75,8 @@ def missing(trackers: Sequence[str]) -> list[str]:
         if name not in TRACKERS:
             fix = did_you_mean(name, list(TRACKERS)) or f"Trackers are {', '.join(TRACKERS)}"
             raise ParamsError(what=f"no tracker is called '{name:.80}'", where="posttrain track --to", fix=fix)
-    found = {name: find_spec(name) for name in trackers}
+    needed = {name: getattr(TRACKERS[name], "package", None) for name in trackers}
+    found = {name: find_spec(package) for name, package in needed.items() if package}
     return [name for name, spec in found.items() if spec is None or spec.origin is None]  # a folder has no origin
 
 

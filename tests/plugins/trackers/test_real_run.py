@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.files import file_digest
-from tests.track.test_track import PYTHON, curves, read_back, started, steps, wait_for, written
+from tests.plugins.trackers.test_track import PYTHON, curves, read_back, started, steps, wait_for, written
 from tests.workspace import ROOT, dvc, environment, make_workspace
 
 pytestmark = [

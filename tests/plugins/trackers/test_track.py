@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.pipeline.track.push import FIRST
+from tests.plugins.trackers.read_back import Points
 from tests.report import workspace
-from tests.track.read_back import Points
 from tests.workspace import ROOT, environment
 
 PYTHON = os.environ.get("POSTTRAIN_TRACK_PYTHON", str(ROOT / ".venv-track/bin/python"))
@@ -57,7 +57,7 @@ def track(folder: Path, *words: str, **more: str) -> str:
 
 
 def read_back(folder: Path, tracker: str, **more: str) -> Points:
-    command = [PYTHON, "-P", "-m", "tests.track.read_back", tracker, ".track", PROJECT]
+    command = [PYTHON, "-P", "-m", "tests.plugins.trackers.read_back", tracker, ".track", PROJECT]
     done = subprocess.run(command, cwd=folder, env=variables() | more, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: Points = json.loads(done.stdout.splitlines()[-1])

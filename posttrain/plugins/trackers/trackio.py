@@ -16,6 +16,8 @@ REMOTE: Final = ("TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID")
 class Trackio:
     """Metrics by step; figures and tables after the last one. A server gets these once, as it cannot take them back."""
 
+    package: Final = "trackio"
+
     def start(self, project: str, run: TrackedRun) -> int:
         os.environ.setdefault("TRACKIO_DIR", str(FOLDER.resolve() / "trackio"))
         import trackio
@@ -66,6 +68,3 @@ def _remove(project: str, label: str) -> None:
     for run in runs:
         if run.name == label:
             run.delete()
-
-
-TRACKERS: Final = {"trackio": Trackio}

@@ -14,6 +14,8 @@ from posttrain.pipeline.track.tracker import FOLDER, Steps, Table
 class Wandb:
     """History by step, figures in the summary, settings and lineage in the config. An offline run is written anew."""
 
+    package: Final = "wandb"
+
     def start(self, project: str, run: TrackedRun) -> int:
         import wandb
 
@@ -52,6 +54,3 @@ class Wandb:
 
     def finish(self) -> None:
         self._run.finish()
-
-
-TRACKERS: Final = {"wandb": Wandb}

@@ -16,6 +16,8 @@ from posttrain.settings.plain import flattened
 class TensorBoard:
     """Scalars by step, figures as scalars of step 0, tables and settings as texts."""
 
+    package: Final = "tensorboard"
+
     def start(self, project: str, run: TrackedRun) -> int:  # noqa: ARG002  a log folder is one project
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -68,6 +70,3 @@ def _markdown(rows: Table) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ⏎ ")
-
-
-TRACKERS: Final = {"tensorboard": TensorBoard}

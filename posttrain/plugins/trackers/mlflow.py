@@ -27,6 +27,8 @@ LONGEST: Final = 6000
 class Mlflow:
     """Metrics by step, figures as metrics of step 0, settings as parameters, tables and lineage as artifacts."""
 
+    package: Final = "mlflow"
+
     def start(self, project: str, run: TrackedRun) -> int:
         from mlflow import MlflowClient
         from mlflow.entities import Param
@@ -94,6 +96,3 @@ def _database(file: Path) -> str:
             os.link(unfinished, file)
         unfinished.unlink()
     return f"sqlite:///{file}"
-
-
-TRACKERS: Final = {"mlflow": Mlflow}

@@ -1,6 +1,6 @@
 """Print as JSON what a tracker has, read by its own library: label -> metric -> step -> value.
 
-    .venv-track/bin/python -m tests.track.read_back tensorboard .track PROJECT
+    .venv-track/bin/python -m tests.plugins.trackers.read_back tensorboard .track PROJECT
 
 It runs in the environment with the trackers, so it imports nothing else.
 """
