@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from posttrain.errors import PluginError
+from posttrain.errors import ParamsError, PluginError
 from posttrain.isolation.library import LIBRARY
 from posttrain.settings import plugins
 
@@ -90,6 +90,23 @@ def usable(table: Mapping[str, E]) -> Iterator[tuple[str, E]]:
     for name in table:
         with contextlib.suppress(PluginError):
             yield name, table[name]
+
+
+def why_unknown(table: Listing[Any], name: str) -> tuple[str, str]:
+    """Return why a table lacks a name, and how to fix it: its plugin is gone, or another name is meant."""
+    from posttrain.settings.params import did_you_mean
+
+    if gone := plugins.registered(table.group or "").get(name):
+        return f"the {gone[0].where} is gone", gone[0].gone_fix
+    return f"'{name:.80}' is unknown", did_you_mean(name, list(table)) or f"Give one of: {', '.join(table)}"
+
+
+def looked_up(table: Listing[E], name: str, where: str) -> E:
+    """Return an entry; raise a ParamsError with the place that names it where there is none."""
+    if name in table:
+        return table[name]
+    what, fix = why_unknown(table, name)
+    raise ParamsError(what=what, where=where, fix=fix)
 
 
 def instance(*kinds: type) -> Callable[[str, Any], Any]:

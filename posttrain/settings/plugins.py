@@ -31,6 +31,7 @@ GROUPS: Final = {
     "trackers": "trackers of posttrain track",
     "commands": "commands of posttrain",
     "engines": "engines that sample",
+    "engines.hosts": "ways to start a server of an engine on another host",
     "readers": "readers of other people's rollouts",
     "evaluators": "measurements of a policy",
     "exporters": "formats that posttrain push writes",
@@ -76,6 +77,13 @@ class Plugin:
             place = LIBRARY.joinpath(*self.module.split("."))
             return not (place.with_suffix(".py").is_file() or (place / "__init__.py").is_file())
         return find_spec(self.module.partition(".")[0]) is None
+
+    @property
+    def gone_fix(self) -> str:
+        """Return how to get the module of a plugin that is gone."""
+        if self.is_ours:
+            return f"Restore {'/'.join(self.module.split('.')[:3])}, e.g. with git checkout"
+        return f"Install it again: python -m pip install --force-reinstall {self.distribution}=={self.version}"
 
     def load(self) -> Any:
         """Import the object; raise a PluginError that names the distribution where that fails."""
@@ -139,11 +147,6 @@ def every() -> Iterator[Plugin]:
     for group in GROUPS:
         for plugins in registered(group).values():
             yield from plugins
-
-
-def forget() -> None:
-    """Read the entry points again at the next look-up: something was installed or removed."""
-    _all.cache_clear()
 
 
 @cache

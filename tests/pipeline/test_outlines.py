@@ -25,7 +25,7 @@ from posttrain.pipeline.runs.distill import DISTILL
 from posttrain.pipeline.runs.online import ONLINE
 from posttrain.pipeline.runs.preference import PREFERENCE
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.settings import listing, plugins
+from posttrain.settings import listing
 from posttrain.settings.listing import listed_modules, row_modules
 from tests.architecture.sources import ROOT, modules
 from tests.distributions import install
@@ -231,17 +231,14 @@ def test_a_plugin_of_another_distribution_counts_with_version_and_digest(
 
     before = code(plain)
     site = install(monkeypatch, tmp_path, "shout-reward", {"rewards shout": "shout"}, SHOUT)
-    try:
-        assert code(plain) == before  # it is installed, and the run does not name it
-        first = code(named)["packages"]["shout-reward"]
-        assert re.fullmatch(r"1\.0 sha256:[0-9a-f]{16}", first)
-        (site / "shout_reward.py").write_text(SHOUT.replace("1.0", "0.5"))
-        assert code(named)["packages"]["shout-reward"] != first
-        assert code_differences(code(plain), code(named)) == [
-            f"shout-reward not used -> {code(named)['packages']['shout-reward']}"
-        ]
-    finally:
-        plugins.forget()
+    assert code(plain) == before  # it is installed, and the run does not name it
+    first = code(named)["packages"]["shout-reward"]
+    assert re.fullmatch(r"1\.0 sha256:[0-9a-f]{16}", first)
+    (site / "shout_reward.py").write_text(SHOUT.replace("1.0", "0.5"))
+    assert code(named)["packages"]["shout-reward"] != first
+    assert code_differences(code(plain), code(named)) == [
+        f"shout-reward not used -> {code(named)['packages']['shout-reward']}"
+    ]
 
 
 def test_a_plugin_of_ours_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +247,8 @@ def test_a_plugin_of_ours_counts_as_a_file(tmp_path: Path, monkeypatch: pytest.M
     install(monkeypatch, tmp_path, "as-if-ours", {}, "")
     about = next(tmp_path.glob("site-*/*.dist-info")) / "entry_points.txt"
     about.write_text("[posttrain.tasks]\nmoved = posttrain.laws.cases:MOVED\n")
-    plugins.forget()
-    try:
-        library.cache_clear()
-        files = run_of("online", {"algorithm": "grpo", "task": "moved"})
-        assert "posttrain/laws/cases.py" in files
-        assert "posttrain/laws/cases.py" not in run_of("online", {"algorithm": "grpo"})
-    finally:
-        plugins.forget()
+    library.cache_clear()
+    files = run_of("online", {"algorithm": "grpo", "task": "moved"})
+    assert "posttrain/laws/cases.py" in files
+    assert "posttrain/laws/cases.py" not in run_of("online", {"algorithm": "grpo"})
+    library.cache_clear()

@@ -20,5 +20,5 @@ def test_a_tracker_that_is_unknown_or_not_installed_is_refused(finished: Path) -
         assert done.returncode == 1 and "Traceback" not in done.stderr
         return done.stderr
 
-    assert "no tracker is called 'wandbb'. Did you mean 'wandb'" in error("--to", "wandbb")
+    assert "no tracker: 'wandbb' is unknown. Did you mean 'wandb'" in error("--to", "wandbb")
     assert "not installed: trackio" in (said := error("--to", "trackio", "grpo")) and "make env-track" in said

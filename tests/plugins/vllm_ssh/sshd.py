@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from posttrain.plugins.vllm_ssh.ssh import SSH
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON
-from posttrain.sampling.vllm.ssh import SSH
 from tests.engines.support import SERVER
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")

@@ -16,19 +16,19 @@ import pytest
 import torch
 
 from posttrain.errors import EngineError
+from posttrain.plugins.vllm_ssh.ssh import SSH, RemoteProcess
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
-from posttrain.sampling.vllm.ssh import SSH, RemoteProcess
-from tests.engines.sshd import Sshd, needs_sshd, opened, use_hosts
 from tests.engines.support import engine, models_of, use_server
 from tests.engines.test_adapters import adapted, update
 from tests.engines.test_engine import SAMPLING, local, requests, run
 from tests.engines.test_faults import running
 from tests.engines.test_servers import ids, opened_model
 from tests.models.tiny import tiny_folder
+from tests.plugins.vllm_ssh.sshd import Sshd, needs_sshd, opened, use_hosts
 from tests.workspace import ROOT
 
 pytestmark = [pytest.mark.slow, needs_sshd]
@@ -215,7 +215,7 @@ def test_gpus_of_a_host_are_its_own(folder: Path, monkeypatch: pytest.MonkeyPatc
 HOLDER = """
 import sys, time
 from pathlib import Path
-from posttrain.sampling.vllm.ssh import RemoteProcess
+from posttrain.plugins.vllm_ssh.ssh import RemoteProcess
 from tests.engines.support import engine, models_of
 folder = Path(sys.argv[1])
 models = models_of(folder)
@@ -302,7 +302,14 @@ def test_no_secret_of_the_environment_is_sent(
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "weights/../../out", ""])
 def test_names_of_files_stay_in_the_folder(name: str, tmp_path: Path) -> None:
     place = tmp_path / "private"
-    command = [sys.executable, "-I", str(ROOT / "posttrain/sampling/vllm/far_end.py"), str(place), "/dev/shm/none", "5"]
+    command = [
+        sys.executable,
+        "-I",
+        str(ROOT / "posttrain/plugins/vllm_ssh/far_end.py"),
+        str(place),
+        "/dev/shm/none",
+        "5",
+    ]
     line = json.dumps({"file": name, "bytes": 3}).encode() + b"\nabc"
     done = subprocess.run(command, input=line, capture_output=True, timeout=30)
     assert done.returncode == 1 and b"is no name of a file in the folder" in done.stderr
@@ -312,7 +319,7 @@ def test_names_of_files_stay_in_the_folder(name: str, tmp_path: Path) -> None:
 def test_a_server_waits_until_the_one_before_it_has_ended(tmp_path: Path) -> None:
     former, place = tmp_path / "former", tmp_path / "private"
     former.mkdir()
-    code = str(ROOT / "posttrain/sampling/vllm/far_end.py")
+    code = str(ROOT / "posttrain/plugins/vllm_ssh/far_end.py")
     with subprocess.Popen(
         [sys.executable, "-I", code, str(place), str(former), "60"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as one:

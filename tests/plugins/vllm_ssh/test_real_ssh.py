@@ -9,20 +9,20 @@ import pytest
 
 from posttrain.models.files.store import load_tokenizer
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
+from posttrain.plugins.vllm_ssh.ssh import SSH, RemoteProcess
 from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON
-from posttrain.sampling.vllm.ssh import SSH, RemoteProcess
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import train
-from tests.engines.sshd import needs_sshd, opened
 from tests.engines.support import Recorded, grpo, models_of
 from tests.engines.test_faults import running
 from tests.engines.test_real_vllm import TOLERANCE, VLLM, gap, qwen_folder, requests
 from tests.engines.test_real_vllm import pytestmark as of_vllm
-from tests.engines.test_ssh import family, gone
+from tests.plugins.vllm_ssh.sshd import needs_sshd, opened
+from tests.plugins.vllm_ssh.test_ssh import family, gone
 
 pytestmark = [*of_vllm, needs_sshd]
 

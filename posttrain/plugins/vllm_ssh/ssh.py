@@ -20,9 +20,11 @@ from typing import Any, Final
 
 from posttrain.errors import EngineError
 from posttrain.isolation.environment import PROBE_S, probe, version_fault
-from posttrain.sampling.vllm import far_end, server
+from posttrain.plugins.vllm_ssh import far_end
+from posttrain.sampling.vllm import server
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import GRACE_S, PACKAGES, PYTHON, EngineProcess, given_command, kill_group
+from posttrain.sampling.vllm.remote import Remote
 from posttrain.sampling.vllm.server import VERSIONS
 
 SSH: Final = "POSTTRAIN_SSH"
@@ -196,3 +198,6 @@ class RemoteProcess(EngineProcess):
             return
         process.stdin.close()
         self._writing.release()
+
+
+REMOTE: Final = Remote(RemoteProcess, ssh_command)

@@ -7,18 +7,17 @@ import json
 from contextlib import redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
 from posttrain.errors import ModelError, ParamsError, PipelineError, shortened
 from posttrain.files import atomic_path
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
+from posttrain.pipeline.commands.push.exporters import Dtype, Exporter
 from posttrain.text.chat import DATE
 from posttrain.text.chat_template import Message
 from posttrain.text.templates import RenderError, RenderRequest, Template
-
-Type = Literal["float16", "float32"]
 
 ARCHITECTURES: Final = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """model_type -> its name in GGUF, where Mistral is Llama."""
@@ -34,7 +33,7 @@ NEW_TOKENS: Final = 32
 """Tokens of each greedy completion that is compared."""
 
 
-def write_gguf(folder: Path, name: str, conversations: list[list[Message]], file: Path, dtype: Type) -> str:
+def write_gguf(folder: Path, name: str, conversations: list[list[Message]], file: Path, dtype: Dtype) -> str:
     """Write a model as a GGUF file and check it on conversations; the file appears after the check, or not at all."""
     if missing := [package for package in ("gguf", "accelerate") if find_spec(package) is None]:
         fix = f"Install the extra `real`: python -m pip install -c constraints.txt {' '.join(missing)}"
@@ -73,7 +72,7 @@ def _require_known(config: Any, folder: Path) -> None:
         raise ModelError(what=f"{' and '.join(reasons)}, which is not written as GGUF", where=str(folder), fix=fix)
 
 
-def _rounded(model: Any, dtype: Type, folder: Path) -> dict[str, torch.Tensor]:
+def _rounded(model: Any, dtype: Dtype, folder: Path) -> dict[str, torch.Tensor]:
     """Round the matrices of a model, and return its tensors by their names in transformers."""
     tensors = {}
     for name, tensor in model.state_dict().items():
@@ -292,3 +291,6 @@ def _same(old: Any, new: Any) -> bool:
 def _refused(what: str, folder: Path) -> ModelError:
     fix = "Nothing was written. Please report it with the model's config.json and tokenizer.json"
     return ModelError(what=f"the GGUF file is not the model: {what}", where=str(folder), fix=fix)
+
+
+GGUF: Final = Exporter(write_gguf, ".gguf")

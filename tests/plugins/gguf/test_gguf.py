@@ -14,8 +14,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from posttrain.errors import ModelError, ParamsError, PipelineError
-from posttrain.pipeline.commands.push import gguf_file
-from posttrain.pipeline.commands.push.gguf_file import write_gguf
+from posttrain.plugins.gguf import gguf_file
+from posttrain.plugins.gguf.gguf_file import write_gguf
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from tests.workspace import ROOT, environment
 

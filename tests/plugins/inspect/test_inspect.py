@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from posttrain.errors import DataError, ParamsError
-from posttrain.pipeline.outside.inspect_logs import write_logs
+from posttrain.plugins.inspect.inspect_logs import write_logs
 from tests.report import browser, workspace
 from tests.workspace import ROOT, environment
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from posttrain.errors import DataError
-from posttrain.pipeline.outside.inspect_logs import TOOL
-from posttrain.pipeline.outside.rollouts import inspect_samples_child
 from posttrain.pipeline.outside.rollouts.sampled import Sampled, turns_of
+from posttrain.plugins.inspect import inspect_samples_child
+from posttrain.plugins.inspect.inspect_logs import TOOL
 from posttrain.rollout import Score
 
 _SUFFIXES: Final = (".eval", ".json")

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 from pydantic import Field, field_validator
 
-from posttrain.data.columns import COLUMNS, with_ids
 from posttrain.errors import ParamsError
 from posttrain.files import is_outside
 from posttrain.measure.record import note
 from posttrain.models.device import DeviceParams, Runtime
-from posttrain.models.files.adapter_files import is_adapter
-from posttrain.models.files.store import load_model, save_model
-from posttrain.pipeline.outside import lm_eval_child
+from posttrain.pipeline.outside.evaluators import Evaluator, EvaluatorRun, documents_table, whole
 from posttrain.pipeline.outside.tool import Tool
-from posttrain.pipeline.params.slots import model_slot
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.settings.params import Params, did_you_mean
+from posttrain.plugins.lm_eval import lm_eval_child
+from posttrain.settings.params import did_you_mean
 from posttrain.settings.user_code import CUSTOM
 from posttrain.text.chat import DATE
 
@@ -30,10 +24,9 @@ TOOL: Final = Tool("lm_eval", "lm-eval", "0.4.13", "lm-eval")
 FIX: Final = "Read the end of its output; without a network only tasks whose data is on this machine can run"
 
 
-class LmEvalRun(Params):
+class LmEvalRun(EvaluatorRun):
     """`evaluate.lm_eval.NAME`: a model and the tasks that it is measured on."""
 
-    policy: str = model_slot("the model that is measured")
     tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-eval, or of your own YAML files")
     include: str | None = Field(None, description="a folder in custom/ with your own tasks and their data")
     chat: bool = Field(False, description="whether prompts are turns of the model's chat template")
@@ -56,7 +49,7 @@ def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float],
     """Return the figures of the tasks, and a table with a row for each document."""
     runtime = Runtime(run.device)
     asked = {
-        **run.model_dump(exclude={"policy", "device"}),
+        **run.model_dump(exclude={"policy", "evaluator", "device"}),
         "date": DATE,
         "device": str(runtime.device),
         "dtype": "bfloat16" if runtime.bf16 else "float32",
@@ -73,23 +66,4 @@ def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float],
     return found["figures"], documents_table(found["documents"])
 
 
-@contextmanager
-def whole(model: Path) -> Iterator[Path]:
-    """Return a folder that transformers reads without its base: of an adapter, for as long as it is needed."""
-    if not is_adapter(model):
-        yield model
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch, "model")
-        save_model(load_model(model), folder, model, "float32")  # as evaluate has it in memory
-        yield folder
-
-
-def documents_table(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return the documents as a table."""
-    scores = [[{"name": name, "value": value, "status": "ok"} for name, value in row["scores"].items()] for row in rows]
-    schema = {name: dtype for name, dtype in COLUMNS["documents"].items() if name != "id"}
-    return with_ids(
-        pl.DataFrame([{**row, "scores": found} for row, found in zip(rows, scores, strict=True)], schema=schema),
-        "documents",
-    )
+LM_EVAL: Final = Evaluator(LmEvalRun, measured)

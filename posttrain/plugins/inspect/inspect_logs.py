@@ -14,13 +14,13 @@ import posttrain
 from posttrain.data.columns import digest
 from posttrain.errors import DataError, ParamsError
 from posttrain.files import read_finite_json
-from posttrain.pipeline.outside import inspect_child
 from posttrain.pipeline.outside.tool import Tool
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.slots import table_of
 from posttrain.pipeline.params.stage_table import Settings, curve_runs, group_of, policies
 from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE, rollouts_path
+from posttrain.plugins.inspect import inspect_child
 from posttrain.rollout import FAILED
 from posttrain.settings.params import did_you_mean
 from posttrain.settings.plain import NONE
