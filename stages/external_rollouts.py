@@ -6,17 +6,16 @@ from typing import Final
 
 from posttrain.files import rounded, write_json
 from posttrain.models.files.text import load_text
-from posttrain.pipeline.outside.rollouts import inspect_samples, prime_rl_traces, trl_completions
 from posttrain.pipeline.outside.rollouts.training_rollouts import Rollouts
 from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.params.slots import model_of, table_of
 from posttrain.pipeline.processes.own_command import written_by
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.external import RolloutsRun
+from posttrain.pipeline.runs.readers import READERS
 from posttrain.pipeline.tables.curve import write_curve
 from posttrain.pipeline.workspace import metrics_path, plot_path, rollouts_path
 
-READERS: Final = {"trl": trl_completions.read, "prime_rl": prime_rl_traces.read, "inspect": inspect_samples.read}
 LAST: Final = 10
 """Rounds of which the metrics have the mean."""
 

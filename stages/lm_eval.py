@@ -1,12 +1,12 @@
-"""lm_eval: one run of `evaluate.lm_eval`, tasks of lm-evaluation-harness on a model."""
+"""lm_eval: one run of `evaluate.lm_eval`, a model that lm-evaluation-harness or another evaluator measures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from posttrain.files import rounded, write_json
-from posttrain.pipeline.outside.lm_eval import LmEvalRun, measured
-from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.outside.evaluators import evaluator_of
+from posttrain.pipeline.params.params_file import at, load, read
 from posttrain.pipeline.params.slots import needed_model
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.tables.store import write_table
@@ -15,8 +15,9 @@ from posttrain.pipeline.tables.store import write_table
 def main(name: str) -> None:
     """Writes results/lm_eval/NAME/metrics.json and results/lm_eval/NAME/documents.parquet."""
     where = f"evaluate.lm_eval.{name}"
-    run = load(LmEvalRun, where)
-    figures, documents = measured(run, needed_model(run.policy, f"{where}.policy"), where)
+    evaluator = evaluator_of(at(read(), where), where)
+    run = load(evaluator.runs, where)
+    figures, documents = evaluator.measure(run, needed_model(run.policy, f"{where}.policy"), where)
     folder = Path("results/lm_eval") / name
     write_table(documents, folder / "documents.parquet", "documents")
     write_json(folder / "metrics.json", figures := rounded(figures, 5))

@@ -20,6 +20,7 @@ BLOCKED = (
     "pandera",
     "prefect",
     "posttrain.pipeline",
+    "posttrain.plugins",
     "psutil",
     "ruamel",
     "ruamel.yaml",
