@@ -74,7 +74,7 @@ compare: env ## compare runs or settings on the same held-out prompts (NAMES="a 
 	@$(BIN)/python -m posttrain compare $(NAMES)
 
 experiments: env ## list DVC's experiments with the settings and figures that changed
-	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
+	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|tasks|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
 test: env ## the quick tests, a real pipeline and a real flow among them (about 6 minutes on two idle cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
@@ -141,13 +141,13 @@ resolve: ## let pip find the packages of all environments, without installing th
 	rm -rf .venv-lock
 
 test-vllm: env ## the tests of external engines against the vLLM of .venv-vllm (docs/sampling.md)
-	$(BIN)/python -m pytest -m vllm tests/engines
+	$(BIN)/python -m pytest -m vllm tests/engines tests/plugins/vllm_ssh
 
 test-lm-eval: env ## lm-eval's numbers next to ours on the same rows, by the lm-eval of .venv-lm-eval (docs/results.md)
-	$(BIN)/python -m pytest -m lm_eval tests/outside
+	$(BIN)/python -m pytest -m lm_eval tests/plugins/lm_eval
 
 test-inspect: env ## logs of Inspect, read, scanned, scored and viewed by the Inspect AI of .venv-inspect
-	$(BIN)/python -m pytest -m inspect tests/outside
+	$(BIN)/python -m pytest -m inspect tests/plugins/inspect
 
 env-track: ## make .venv-track with the trackers, for `posttrain track` (docs/watching.md); they want other versions too
 	test -x .venv-track/bin/python || $(PYTHON) -m venv .venv-track
@@ -156,7 +156,7 @@ env-track: ## make .venv-track with the trackers, for `posttrain track` (docs/wa
 	.venv-track/bin/python -m pip install --quiet --disable-pip-version-check -r .venv-track/wanted.txt
 
 test-track: env env-track ## the tests of `posttrain track` with real trackers
-	$(BIN)/python -m pytest tests/track
+	$(BIN)/python -m pytest tests/track tests/plugins/trackers
 
 oracle: env-trl ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle

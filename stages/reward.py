@@ -6,7 +6,6 @@ from posttrain.api.train import train_model
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.reward import measure_scores, reward_rows
 from posttrain.pipeline.runs.training import training_stage
-from posttrain.pipeline.workspace import model_path
 
 
 def main(run: str) -> None:
@@ -20,7 +19,7 @@ def main(run: str) -> None:
     measured = measure_scores(trained, rows.heldout, shown)
     counts = {"steps": trained.steps, "pairs": len(rows.examples)}
     stage.save(trained, {**counts, **trained.kept, **measured})
-    print(f"{stage.name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {model_path(stage.name)}")
+    print(f"{stage.name}: held-out accuracy {measured['heldout_accuracy']:.3f}, saved in {stage.saved}")
 
 
 if __name__ == "__main__":

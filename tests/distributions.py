@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,5 +40,5 @@ def install(
     (about / "RECORD").write_text("\n".join(listed) + "\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.delitem(sys.modules, module, raising=False)
-    plugins.forget()
+    monkeypatch.setattr(plugins, "_all", cache(plugins._all.__wrapped__))  # what is installed is read again
     return site

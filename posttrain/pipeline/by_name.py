@@ -26,14 +26,25 @@ STAGES: Final = f"{__package__}.stages" if IS_INSTALLED else "stages"
 """The package of the stages."""
 FLOWS: Final = f"{__package__}.flows" if IS_INSTALLED else "flows"
 """The package of the flows."""
-LOADED: Final = (LIBRARY / "posttrain", *(() if IS_INSTALLED else (LIBRARY / "stages",)))
-"""Folders of the code that a stage can load."""
-PACKAGE: Final = (*LOADED, *(() if IS_INSTALLED else (LIBRARY / "flows",)))
+TOY_TASKS: Final = INSIDE / "toy_tasks"
+"""The toy tasks; in a checkout a link to the folder `tasks` at its top."""
+LOADED: Final[tuple[Path, ...]] = (LIBRARY / "posttrain", *(() if IS_INSTALLED else (LIBRARY / "stages", TOY_TASKS)))
+"""Folders of the code that a stage can load. A walk through `posttrain` does not follow the link."""
+BASES: Final = {base: folder for folder in LOADED for base in (folder, folder.resolve())}
+PACKAGE: Final[tuple[Path, ...]] = (*LOADED, *(() if IS_INSTALLED else (LIBRARY / "flows",)))
 """Folders of all code of this package."""
 STAGE_COMMAND: Final = re.compile(r"python -m stages\.(\w+)")
 """The command of a stage in a checkout's dvc.yaml; in a project it is `posttrain run STAGE`."""
-CODE_OF_CHECKOUT: Final = "      - posttrain\n      - stages\n"
+CODE_OF_CHECKOUT: Final = "      - posttrain\n      - stages\n      - tasks\n"
 """The lines of dvc.yaml that a checkout has for its code; in a project posttrain.lock takes their place."""
+
+
+def place_of(file: Path) -> Path | None:
+    """Return where a loaded file lies in one of the folders of `LOADED`, links resolved or not; None if in none."""
+    for base, folder in BASES.items():
+        if file.is_relative_to(base):
+            return folder / file.relative_to(base)
+    return None
 
 
 def stage(name: str) -> ModuleType:

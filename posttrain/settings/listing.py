@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from posttrain.errors import PluginError
+from posttrain.errors import ParamsError, PluginError
 from posttrain.isolation.library import LIBRARY
 from posttrain.settings import plugins
 
@@ -39,7 +39,7 @@ class Listing(Mapping[str, E]):
         group: str | None = None,
         adopt: Callable[[str, Any], E] = _as_it_is,
     ) -> None:
-        """`place`: a package or a module; `finish(name, row)`: what is looked up.
+        """`place`: a package or a module, or "" where all names are plugins; `finish(name, row)`: what is looked up.
 
         `group`: the plugins that have names here; `adopt(name, object)` returns the entry of a plugin's object, or
         raises a ValueError or TypeError that says what is wrong with the object.
@@ -79,7 +79,8 @@ class Listing(Mapping[str, E]):
         """Return whether the entry is not the library's: a user's own by import path, or one of an installed plugin."""
         if name in self.modules or self.group is None:
             return False
-        return ":" in name or any(not plugin.is_ours for plugin in plugins.registered(self.group).get(name, ()))
+        found = plugins.registered(self.group).get(name, ())
+        return ":" in name or (bool(found) and not any(plugin.is_ours for plugin in found))
 
     def _registered(self) -> list[str]:
         return [] if self.group is None else plugins.names(self.group)
@@ -90,6 +91,23 @@ def usable(table: Mapping[str, E]) -> Iterator[tuple[str, E]]:
     for name in table:
         with contextlib.suppress(PluginError):
             yield name, table[name]
+
+
+def why_unknown(table: Listing[Any], name: str) -> tuple[str, str]:
+    """Return why a table lacks a name, and how to fix it: its plugin is gone, or another name is meant."""
+    from posttrain.settings.params import did_you_mean
+
+    if gone := plugins.registered(table.group or "").get(name):
+        return f"the {gone[0].where} is gone", gone[0].gone_fix
+    return f"'{name:.80}' is unknown", did_you_mean(name, list(table)) or f"Give one of: {', '.join(table)}"
+
+
+def looked_up(table: Listing[E], name: str, where: str) -> E:
+    """Return an entry; raise a ParamsError with the place that names it where there is none."""
+    if name in table:
+        return table[name]
+    what, fix = why_unknown(table, name)
+    raise ParamsError(what=what, where=where, fix=fix)
 
 
 def instance(*kinds: type) -> Callable[[str, Any], Any]:
@@ -144,7 +162,9 @@ def tables(tree: ast.Module) -> dict[str, dict[str, ast.expr]]:
 
 
 def listed_modules(place: str) -> list[str]:
-    """Return the modules of the library below a package, or the one of this name."""
+    """Return the modules of the library below a package, or the one of this name; none where the place is empty."""
+    if not place:
+        return []
     folder = LIBRARY.joinpath(*place.split("."))
     files = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
     return [".".join(file.relative_to(LIBRARY).with_suffix("").parts) for file in files if file.stem != "__init__"]

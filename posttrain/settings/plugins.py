@@ -1,13 +1,14 @@
 """Plugins: objects that installed distributions register by entry points, found by their group and name.
 
 The group `posttrain.rewards` extends the table of rewards, and so on. The value of an entry point is `MODULE:NAME`,
-where NAME is the object, or a mapping that has the object under the name of the entry point. A plugin is imported when
-its name is looked up, and not before. docs/plugins.md shows how to publish a plugin.
+where NAME is the object, or a mapping that has the object under the name of the entry point. A command may be a whole
+MODULE. A plugin is imported when its name is looked up, and not before. docs/plugins.md shows how to publish one.
 """
 
 from __future__ import annotations
 
 import importlib
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,7 @@ GROUPS: Final = {
     "trackers": "trackers of posttrain track",
     "commands": "commands of posttrain",
     "engines": "engines that sample",
+    "engines.hosts": "ways to start a server of an engine on another host",
     "readers": "readers of other people's rollouts",
     "evaluators": "measurements of a policy",
     "exporters": "formats that posttrain push writes",
@@ -76,6 +78,13 @@ class Plugin:
             return not (place.with_suffix(".py").is_file() or (place / "__init__.py").is_file())
         return find_spec(self.module.partition(".")[0]) is None
 
+    @property
+    def gone_fix(self) -> str:
+        """Return how to get the module of a plugin that is gone."""
+        if self.is_ours:
+            return f"Restore {'/'.join(self.module.split('.')[:3])}, e.g. with git checkout"
+        return f"Install it again: python -m pip install --force-reinstall {self.distribution}=={self.version}"
+
     def load(self) -> Any:
         """Import the object; raise a PluginError that names the distribution where that fails."""
         from posttrain.settings.user_code import UnfinishedImport, ending_import
@@ -91,6 +100,8 @@ class Plugin:
         except BaseException as error:  # whatever the plugin's file raises
             why = f"{self.module} cannot be imported ({type(error).__name__}: {shortened(str(error), 300)})"
             raise self.fault(why) from error
+        if not self.variable:
+            return module
         if not hasattr(module, self.variable):
             raise self.fault(f"the module {self.module} has no '{self.variable}'")
         found = getattr(module, self.variable)
@@ -105,7 +116,7 @@ class Plugin:
         fix = f"Install another version, or uninstall it: python -m pip uninstall {self.distribution}"
         if self.is_ours:
             fix = "Install posttrain again"
-        what = f"the package {self.distribution} {self.version} is broken: {why}"
+        what = f"the package {f'{self.distribution} {self.version}'.strip()} is broken: {why}"
         return PluginError(what=what, where=self.where, fix=f"{fix}. POSTTRAIN_TRACEBACK=1 shows the cause")
 
 
@@ -120,8 +131,9 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Plugin:
-    """Return the only plugin of that name; raise KeyError if there is none and a PluginError if there are two."""
+    """Return the plugin of that name, our own first; raise KeyError without one and a PluginError if there are two."""
     plugins = [plugin for plugin in registered(group).get(name, ()) if not plugin.is_gone]
+    plugins = [plugin for plugin in plugins if plugin.is_ours] or plugins
     if not plugins:
         raise KeyError(name)
     if len(plugins) > 1:
@@ -138,23 +150,33 @@ def every() -> Iterator[Plugin]:
             yield from plugins
 
 
-def forget() -> None:
-    """Read the entry points again at the next look-up: something was installed or removed."""
-    _all.cache_clear()
-
-
 @cache
 def _all() -> dict[str, dict[str, list[Plugin]]]:
     """Return group -> name -> plugins, of all installed distributions."""
     found: dict[str, dict[str, list[Plugin]]] = {}
-    installed = entry_points()
+    installed, ours = entry_points(), _of_checkout()
     for group in GROUPS:
-        for point in sorted(installed.select(group=f"{PREFIX}{group}"), key=lambda point: point.name):
-            plugin = _plugin(group, point)
-            known = found.setdefault(group, {}).setdefault(point.name, [])
-            if plugin not in known:
-                known.append(plugin)
+        plugins = [_plugin(group, point) for point in installed.select(group=f"{PREFIX}{group}")]
+        if ours is not None:
+            plugins = [plugin for plugin in plugins if plugin.distribution != OURS]
+            plugins += [
+                Plugin(group, name, value, OURS, "") for name, value in ours.get(f"{PREFIX}{group}", {}).items()
+            ]
+        for plugin in sorted(set(plugins), key=lambda plugin: (plugin.name, plugin.distribution)):
+            found.setdefault(group, {}).setdefault(plugin.name, []).append(plugin)
     return found
+
+
+def _of_checkout() -> dict[str, dict[str, str]] | None:
+    """Return group -> name -> value of our own plugins, of a checkout; None where the library is installed.
+
+    What an editable install has copied is out of date after a `git pull`, and a checkout on PYTHONPATH has no copy.
+    """
+    try:
+        project = tomllib.loads((LIBRARY / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return None
+    return dict(project.get("entry-points", {})) if project.get("name") == OURS else None
 
 
 def _plugin(group: str, point: EntryPoint) -> Plugin:

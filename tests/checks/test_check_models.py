@@ -19,10 +19,8 @@ from posttrain.pipeline.checks import check_models as module
 from posttrain.pipeline.checks import meta_models
 from posttrain.pipeline.checks.check_models import check_models
 from posttrain.pipeline.checks.meta_models import context_length
-from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON, engine_command
 from posttrain.sampling.vllm.server import VERSIONS
-from posttrain.sampling.vllm.ssh import SSH
 from tests.models.tiny import tiny_folder
 
 Check = Callable[..., None]
@@ -194,15 +192,6 @@ def test_an_environment_without_vllm_is_named_once_with_its_runs(
     )
     assert str(raised.value).count("vLLM is missing") == 1 and wanted in str(raised.value)
     assert "`make env-vllm`" in str(raised.value)
-    monkeypatch.setenv(HOSTS, "far")
-    monkeypatch.setenv(SSH, sys.executable)
-    check_models()  # no server is on this host
-    for hosts, ssh, said in (("far localhost", sys.executable, wanted), ("far", "/no/ssh", "no command /no/ssh")):
-        monkeypatch.setenv(HOSTS, hosts)
-        monkeypatch.setenv(SSH, ssh)
-        with pytest.raises(ParamsError) as raised:
-            check_models()
-        assert said in str(raised.value)
 
 
 @pytest.mark.slow

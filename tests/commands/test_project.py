@@ -214,8 +214,9 @@ def test_init_without_git_or_dvc_is_one_line(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(packages)])
     words = (sys.executable, "-S", "-m", "posttrain", "init", "new")
     done = command(tmp_path, *words, PYTHONPATH=path)
+    fix = 'Run pip install "posttrain[pipeline]"'
     assert (done.returncode, done.stdout) == (
         1,
-        f"error: {sys.executable}: dvc is not installed. Install it: pip install dvc\n",
+        f"error: {sys.executable}: dvc is not installed, which the extra `pipeline` brings. {fix}\n",
     )
     assert not (tmp_path / "new").exists()

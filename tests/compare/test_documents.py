@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from posttrain.pipeline.compare.evaluated import as_rollouts
 from posttrain.pipeline.compare.paired import prompt_scores
-from posttrain.pipeline.outside.lm_eval import documents_table
+from posttrain.pipeline.outside.evaluators import documents_table
 
 
 def test_a_document_that_is_read_in_two_ways_is_one_prompt() -> None:

@@ -26,7 +26,7 @@ from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.forward import packed_states, score_tokens
 from posttrain.models.master_weights import frozen_on, master_of, round_masters
 from posttrain.models.nf4 import Nf4Linear, dequantise, quantise, round_model
-from posttrain.pipeline.outside.lm_eval import whole
+from posttrain.pipeline.outside.evaluators import whole
 from posttrain.rollout import token_rows
 from posttrain.settings.params import check
 from posttrain.text.packing import pack

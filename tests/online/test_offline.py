@@ -21,6 +21,7 @@ from posttrain.pipeline.runs.external import RolloutsRun
 from posttrain.pipeline.runs.offline import OFFLINE, OfflineRun, logged_rollouts, need_tokens
 from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
 from posttrain.settings.params import check
+from tests.distributions import install
 from tests.models.tiny import tiny_folder
 from tests.online.test_rollout_log import logged
 
@@ -76,8 +77,14 @@ def test_a_check_finds_a_run_that_stores_no_text(
                 check_params()
 
 
-def test_rollouts_of_another_library_need_the_model_that_sampled_them() -> None:
-    given = {"command": "cp x {out}", "script": "x", "format": "prime_rl", "data": "none"}
+def test_rollouts_of_another_library_need_the_model_that_sampled_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The format is that of a plugin, which another distribution registers."""
+    install(monkeypatch, tmp_path, "their-rollouts", {"readers theirs": "read"}, "def read(folder):\n    return []\n")
+    given = {"command": "cp x {out}", "script": "x", "format": "theirs", "data": "none"}
+    with pytest.raises(ParamsError, match=r"format: 'thairs' is unknown\. Did you mean 'theirs'"):
+        check(RolloutsRun, {**given, "format": "thairs", "start": "base/a"}, where="external.rollouts.a")
     need_tokens(check(RolloutsRun, {**given, "start": "base/a"}, where="external.rollouts.a"), "offline.runs.a.data")
     with pytest.raises(ParamsError, match="start: none, so nothing says which tokenizer"):
         need_tokens(check(RolloutsRun, {**given, "start": "none"}, where="external.rollouts.a"), "offline.runs.a.data")

@@ -15,7 +15,6 @@ from posttrain.algorithms.preference_loss import LOSSES
 from posttrain.errors import ParamsError, PluginError
 from posttrain.pipeline.checks.params_schema import describe_params
 from posttrain.rewards.catalog import REWARDS, term
-from posttrain.settings import plugins
 from posttrain.settings.listing import usable
 from posttrain.tasks.task import TASKS, load_task
 from tests.distributions import install
@@ -26,7 +25,6 @@ TASK = "from posttrain.tasks import Task\nSHOUT = Task(turns=3)\nTABLE = {'whisp
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
     yield
-    plugins.forget()
     load_task.cache_clear()
 
 

@@ -63,8 +63,50 @@ def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
         names = archive.namelist()
     (facts,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
     assert {name.split("/")[0] for name in names} == {"posttrain", facts}
-    inside = {"posttrain/pipeline/stages/sft.py", "posttrain/pipeline/flows/run.py", "posttrain/py.typed"}
-    assert inside <= set(names), "and all of the package is in it"
+    moved = {"stages": "stages", "flows": "flows", "tasks": "toy_tasks"}
+    files = {file for folder in moved for file in (ROOT / folder).rglob("*.py")}
+    inside = {f"posttrain/pipeline/{moved[one.relative_to(ROOT).parts[0]]}/{_below(one)}" for one in files}
+    assert inside | {"posttrain/py.typed"} <= set(names), "all of the package is in it"
+
+
+def _below(file: Path) -> str:
+    return Path(*file.relative_to(ROOT).parts[1:]).as_posix()
+
+
+SCRIPT = """
+from collections.abc import Sequence
+
+import posttrain
+from posttrain.rewards import Rollout
+
+
+def short(rollouts: Sequence[Rollout]) -> list[float]:
+    return [float(len(rollout.text) < 20) for rollout in rollouts]
+
+
+def main() -> None:
+    model, tokenizer = posttrain.load_model("my/model")
+    turns = [{"role": "user", "content": "Say 1"}, {"role": "assistant", "content": "1"}]
+    losses = posttrain.train_model(model, tokenizer, [{"messages": turns}], "sft", epochs=2, optimizer={"lr": 1e-3})
+    prompts = [{"prompt": "Say 1", "answer": "1"}, {"prompt": "Say 2", "answer": "2"}]
+    settings = {"rollout": {"rounds": 2, "prompts": 2, "group_size": 2}}
+    history = posttrain.train_online(model, tokenizer, prompts, short, settings=settings, output="out")
+    found = posttrain.evaluate_model(model, tokenizer, prompts, short, samples=2)
+    texts: list[str] = posttrain.sample(model, tokenizer, ["Say 1", "Say 2"], max_tokens=8).texts
+    print(losses[-1]["loss"] + history[-1]["reward"] + found.metrics["score"], found.rollouts[0].text, texts)
+    wrong: list[int] = texts  # type: ignore[assignment]  # an error, if mypy knows the types of posttrain
+    print(wrong)
+"""
+
+
+def test_mypy_passes_on_a_script_of_a_user(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    words = ("--strict", "--python-executable", str(python), "--cache-dir", str(tmp_path / "cache"), "script.py")
+    done = run(tmp_path, sys.executable, "-m", "mypy", *words)
+    assert done.returncode == 0, done.stdout
+    (tmp_path / "script.py").write_text(SCRIPT.replace("losses[-1]", "losses"), encoding="utf-8")
+    done = run(tmp_path, sys.executable, "-m", "mypy", *words)
+    assert done.returncode == 1 and "list[dict[str, float]]" in done.stdout, done.stdout
 
 
 PATHS = "import json, sysconfig; print(json.dumps(sysconfig.get_path('purelib')))"

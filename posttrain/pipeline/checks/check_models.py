@@ -24,6 +24,7 @@ from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
 from posttrain.pipeline.checks.meta_models import config_of, context_length, shape_of, size_of_run, template_of
 from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS, load_settings
+from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
 from posttrain.pipeline.params.params_file import at, load, read
 from posttrain.pipeline.params.stage_table import STAGES, Settings, group_of, model_runs, section_of
 from posttrain.pipeline.runs.evaluation import EvaluateParams, load_policies
@@ -169,7 +170,7 @@ def _template_faults(where: str, variables: Mapping[str, Any], model: str, setti
 
 def _unset_keys(settings: Settings) -> Iterator[str]:
     """Yield a note for each variable with a secret that is not set here; workers on other machines may have it."""
-    named = [(group, name) for group in (*MODELS, *ALGORITHMS) for name in group_of(settings, group)]
+    named = [(group, name) for group in (*MODELS, *ALGORITHMS, EVALUATED) for name in group_of(settings, group)]
     typed = {f"{group}.{name}": load_settings(group, name) for group, name in named}
     if group_of(settings, "evaluate.policies"):
         typed["evaluate.settings"] = load(EvaluateParams, "evaluate.settings")

@@ -11,6 +11,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS
+from posttrain.pipeline.outside.evaluators import EVALUATORS
+from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
 from posttrain.pipeline.params.params_file import FORMAT, GROUPS
 from posttrain.pipeline.params.seeds import SEED, SEED_MEANING
 from posttrain.pipeline.params.slots import MODEL, slots
@@ -43,8 +45,14 @@ def editor_schema() -> str:
     sections: dict[str, Any] = {name: _object({}) for name in GROUPS}
     models: dict[str, type[BaseModel]] = {**MODELS, "evaluate.settings": EvaluateParams}
     tasks = {name: task.params for name, entry in usable(TASKS) if (task := entry.generator)}
+    evaluators = [evaluator.runs for _, evaluator in usable(EVALUATORS)]
     rows = {group: {name: of.model for name, of in table.items()} for group, table in ALGORITHMS.items()}
-    every = [*models.values(), *tasks.values(), *(model for table in rows.values() for model in table.values())]
+    every = [
+        *models.values(),
+        *tasks.values(),
+        *evaluators,
+        *(model for table in rows.values() for model in table.values()),
+    ]
     every += [reward.options for _, reward in usable(REWARDS)]
     kinds: dict[Any, Any] = {model: model for model in every}
     kinds |= {
@@ -69,6 +77,8 @@ def editor_schema() -> str:
             run = _by_key("algorithm", {row: ref[model] for row, model in rows[group].items()}, None)
         elif group == "data.tasks":
             run = _by_key("task", {task: ref[model] for task, model in tasks.items()}, OWN)
+        elif group == EVALUATED:
+            run = {"anyOf": [ref[model] for model in evaluators] or [{"type": "object"}]}
         else:
             run = ref[models[group]] if group in models else {"type": "string", "pattern": f"^{MODEL}$"}
         sections[section]["properties"][name] = {"type": "object", "patternProperties": {NAME: run}} | _CLOSED

@@ -23,6 +23,8 @@ from posttrain.pipeline.lock.check_inputs import REMOVE, unreadable
 from posttrain.pipeline.lock.code_manifest import Library
 from posttrain.pipeline.lock.orphaned_outputs import Leftovers, leftovers
 from posttrain.pipeline.lock.repair_dvc import LOCK, in_conflict
+from posttrain.pipeline.outside.evaluators import EVALUATORS, evaluator_of
+from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
 from posttrain.pipeline.params.named_runs import typed_run
 from posttrain.pipeline.params.params_file import GROUPS, at, load, read
 from posttrain.pipeline.params.seeds import SEED, SEED_MEANING
@@ -57,7 +59,7 @@ _TYPES = {stage.group: stage.settings() for stage in STAGES if stage.runs}
 MODELS: Mapping[str, type[BaseModel]] = {group: model for group, model in _TYPES.items() if isinstance(model, type)}
 """Groups whose runs have one type."""
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
-    group: table for group, table in _TYPES.items() if group not in MODELS
+    group: table for group, table in _TYPES.items() if group not in MODELS and group != EVALUATED
 }
 """Groups whose runs name an algorithm, which decides their type."""
 REWARD_OPTIONS = "options of the reward"
@@ -187,7 +189,8 @@ def settings_of(group: str, own: Any, where: str) -> Any:
     """Return the typed settings of what params.yaml has of a run."""
     if group in ALGORITHMS:
         return typed_run(own, where, ALGORITHMS[group])
-    return check(MODELS[group], {} if own is None else own, where=where)
+    model = evaluator_of(own, where).runs if group == EVALUATED else MODELS[group]
+    return check(model, {} if own is None else own, where=where)
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:
@@ -271,6 +274,8 @@ def _described() -> Iterator[tuple[str, type[BaseModel]]]:
             yield f"data.tasks.NAME with task {name}", task.generator.params
     for group, model in MODELS.items():
         yield f"{group}.NAME", model
+    for name, evaluator in usable(EVALUATORS):
+        yield f"{EVALUATED}.NAME with evaluator {name}", evaluator.runs
     for group, algorithms in ALGORITHMS.items():
         models: dict[type[BaseModel], list[str]] = {}
         for algorithm, of in algorithms.items():

@@ -45,7 +45,7 @@ def completions(words: Sequence[str]) -> list[str]:
     *before, last = words
     if not before:
         return [name for name in DOES if name.startswith(last)]
-    command = parser(before[0])
+    command = parser(before[0] if before[0] in DOES else None)
     for word in before:
         groups = (action for action in command._actions if isinstance(action, _SubParsersAction))
         command = next((group.choices[word] for group in groups if word in group.choices), command)

@@ -24,9 +24,9 @@ def parse(words: Sequence[str]) -> Namespace:
     if words and words[0] in RENAMED:
         fix = f"It is `posttrain {RENAMED[words[0]]}` now"
         raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
-    named = words[0] if words and words[0] in DOES else None
+    named = words[0] if words and (words[0] in DOES or words[0] in _plugins()) else None
     if words and named is None and not words[0].startswith("-"):
-        near = get_close_matches(words[0], DOES, n=1)
+        near = get_close_matches(words[0], [*DOES, *_plugins()], n=1)
         fix = f"Did you mean '{near[0]}'?" if near else "`posttrain --help` lists the commands"
         raise ParamsError(what=f"unknown command '{words[0]:.80}'", where="posttrain", fix=fix)
     arguments = parser(named).parse_args(words)
@@ -77,11 +77,12 @@ def parser(*names: str | None) -> ArgumentParser:
     top.add_argument("-h", "--help", action="store_const", const=None, dest="command", help="show all commands")
     top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", prog="posttrain")
-    for name, does in DOES.items():
+    for name in dict.fromkeys([*DOES, *filter(None, names)]):
+        module = _module(name) if name in names else None
+        does = DOES[name] if name in DOES else getattr(module, "DOES", name)
         shown = does[0].upper() + does[1:]
         command = commands.add_parser(name, description=f"{shown}.", formatter_class=FoldedHelp)
-        if name in names:
-            module = _module(name)
+        if module is not None:
             command.epilog = f"example: posttrain {f'{name} {module.EXAMPLE}'.strip()}"
             module.add_arguments(command)
             command.set_defaults(json=False)
@@ -95,7 +96,18 @@ def overview() -> str:
     lines = ["usage: posttrain COMMAND ...", "`posttrain COMMAND --help` shows its arguments and an example"]
     for when, commands in COMMANDS.items():
         lines += ["", f"{when}:", *(folded(f"  {name.ljust(width)}  {does}") for name, does in commands.items())]
+    if others := _plugins():
+        from posttrain.pipeline.commands.plugins import origin
+
+        lines += ["", "of plugins:", *(folded(f"  {name.ljust(width)}  {origin(name)}") for name in others)]
     return "\n".join(lines)
+
+
+def _plugins() -> list[str]:
+    """Return the commands of plugins; only asked for where no command of ours is meant, as it reads all packages."""
+    from posttrain.pipeline.commands.plugins import command_names
+
+    return command_names()
 
 
 def add_actions(parser: ArgumentParser, default: str | None = None) -> Any:
@@ -147,4 +159,8 @@ class _Version(Action):
 
 
 def _module(name: str) -> Any:
-    return import_module(f"posttrain.pipeline.commands.{name}")
+    if name in DOES:
+        return import_module(f"posttrain.pipeline.commands.{name}")
+    from posttrain.pipeline.commands.plugins import COMMANDS as OF_PLUGINS
+
+    return OF_PLUGINS[name]

@@ -3,7 +3,8 @@
 from argparse import ArgumentParser, Namespace
 
 from posttrain.pipeline.commands.line import Document, add_action, add_actions
-from posttrain.pipeline.commands.target import folder_target, target
+from posttrain.pipeline.commands.plugins import add_plugins, plugin_action
+from posttrain.pipeline.commands.target import target
 
 EXAMPLE = "results --json"
 DOING = "reading the results"
@@ -34,12 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     report = add_action(actions, "show", "report", does, "--to page.html")
     about = "another file, e.g. to send; it has commit, date, machine, seeds and times; default: logs/report.html"
     report.add_argument("--to", metavar="FILE", help=about)
-    does = "write results, or rollouts of runs, as logs of Inspect AI, for its viewer and its scanners"
-    logs = add_action(actions, "show", "inspect", does, "grpo online/grpo")
-    logs.add_argument(
-        "names", metavar="NAME", nargs="*", help="a policy, or a run with rollouts; default: all policies"
-    )
-    logs.add_argument("--to", metavar="FOLDER", default="inspect", help="where they are written; default: inspect")
+    add_plugins(actions, "show")
     add_action(actions, "show", "timings", "show what each stage spent its time on in its last run")
     does = "show the lengths of a table's rows in a model's tokens"
     tokens = add_action(actions, "show", "tokens", does, "mine/chat base/start")
@@ -61,10 +57,8 @@ def run(arguments: Namespace) -> str:
 
             plot = target(arguments.plot, "show tokens --plot", ".json") if arguments.plot else None
             return token_counts(arguments.table, arguments.model, plot)
-        case "inspect":
-            from posttrain.pipeline.outside.inspect_logs import write_logs
-
-            return write_logs(arguments.names, folder_target(arguments.to, "show inspect --to"))
+        case action if command := plugin_action("show", action):
+            return command.run(arguments)
         case action:
             if action == "report" and arguments.to:
                 target(arguments.to, "show report --to", ".html")

@@ -18,7 +18,7 @@ from posttrain.errors import PipelineError
 from posttrain.files import is_outside, write_json
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import PYTHON
-from posttrain.pipeline.by_name import LOADED
+from posttrain.pipeline.by_name import LOADED, place_of
 from posttrain.pipeline.by_name import STAGES as STAGES_PACKAGE
 from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.lock.package_pin import check_installed
@@ -92,7 +92,7 @@ class Library:
             self.modules |= _modules(folder, LIBRARY)
         self.outlines = outlines or Outlines()
         self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
-        self._listings: dict[tuple[str, str], dict[str, tuple[str, list[str]]]] = {}
+        self._listings: dict[tuple[str, str, str], dict[str, tuple[str, list[str]]]] = {}
         self.plugin_files: set[str] = set()
         """The files of the plugins that were asked for."""
 
@@ -128,8 +128,8 @@ class Library:
 
     def _rows(self, place: str, table: str, group: str = "") -> dict[str, tuple[str, list[str]]]:
         """Return row -> its module and its texts, of a listing; a plugin of another distribution has no module here."""
-        if (place, table) not in self._listings:
-            self._listings[place, table] = {
+        if (place, table, group) not in self._listings:
+            self._listings[place, table, group] = {
                 **{name: self._registered(found) for name, found in registered(group).items()},
                 **{
                     name: (module, texts)
@@ -137,7 +137,7 @@ class Library:
                     for name, texts in self._outline(module).rows.get(table, {}).items()
                 },
             }
-        return self._listings[place, table]
+        return self._listings[place, table, group]
 
     def _registered(self, plugins: Sequence[Plugin]) -> tuple[str, list[str]]:
         """Return the module of a plugin of ours, and the texts of its row; neither for others."""
@@ -280,8 +280,8 @@ def check_loaded(listed: Collection[str]) -> None:
             continue
         place = Path(file).resolve()
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
-        if any(place.is_relative_to(folder) for folder in LOADED):
-            shown = _shown(place)
+        if ours := place_of(place):
+            shown = _shown(ours)
             if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
                 continue
         elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):

@@ -26,7 +26,7 @@ class Stage:
     """Tables in data/RUN/, a model in models/SECTION/RUN/ or rollouts alone in rollouts/SECTION/RUN/, other files in
     results/RUN/, or metrics/ratings/RUN.*."""
     runs: str = ""
-    """MODULE:NAME of what types its runs: one model, or a table of algorithms; empty where the run's name decides."""
+    """MODULE:NAME of what types its runs: a model, or a table of algorithms or evaluators; empty: their name decides"""
     seeded: bool = False
     """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
     derives: bool = False
@@ -99,7 +99,7 @@ STAGES: Final = (
     Stage("evaluate", "evaluate.policies", "results"),
     Stage("evaluate_runs", "evaluate.runs", "results", "posttrain.pipeline.runs.evaluation:EvaluateRun"),
     Stage("evaluate_ratings", "evaluate.ratings", "ratings", "posttrain.pipeline.runs.ratings:RatingRun"),
-    Stage("lm_eval", "evaluate.lm_eval", "results", "posttrain.pipeline.outside.lm_eval:LmEvalRun"),
+    Stage("lm_eval", "evaluate.lm_eval", "results", "posttrain.pipeline.outside.evaluators:EVALUATORS"),
 )
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from posttrain.pipeline.params.slots import model_slot, table_slot
 from posttrain.pipeline.processes.own_command import OwnCommand
+from posttrain.pipeline.runs.readers import Format
 from posttrain.pipeline.tables.sources import USER_KINDS, UserTables
 
 
@@ -29,8 +30,8 @@ class ExternalRun(OwnCommand):
 class RolloutsRun(OwnCommand):
     """One run of `external.rollouts`: a command that writes or copies rollouts of another library into {out}."""
 
-    format: Literal["trl", "prime_rl", "inspect"] = Field(
-        description="what wrote them: TRL's completions_*.parquet, prime-rl's traces.jsonl, or logs of Inspect"
+    format: Format = Field(
+        description="the files: trl (completions_*.parquet), prime_rl (traces.jsonl), inspect (logs), or a plugin's"
     )
     start: str = model_slot("the model that sampled them, whose tokenizer their tokens are of", optional=True)
     data: str = table_slot("prompts", description="the table that has their prompts", optional=True)

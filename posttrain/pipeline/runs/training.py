@@ -90,6 +90,11 @@ class TrainingStage(RunInputs[P]):
         """What writes the metrics of each step into plots/."""
         return CsvRecorder(plot_path(self.name))
 
+    @property
+    def saved(self) -> Path:
+        """Where the trained model is written."""
+        return model_path(self.name)
+
     def save(self, trained: Trained, metrics: Mapping[str, Any]) -> None:
         """Write the model, the rollouts of a run that has some, and the metrics; only the first process goes on."""
         trained.gather()
@@ -99,7 +104,7 @@ class TrainingStage(RunInputs[P]):
                 trained[: trained.steps],
                 lambda rows, file: check_table(rows, "training_rollouts", file),
             )
-        trained.save(model_path(self.name))
+        trained.save(self.saved)
         write_json(metrics_path(self.name), metrics)
 
 

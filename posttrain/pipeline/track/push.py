@@ -17,7 +17,7 @@ from posttrain.measure.masking import masked
 from posttrain.pipeline.track.runs import completions, curve, figures, is_running, named_runs, result_files, tracked
 from posttrain.pipeline.track.tracker import TRACKERS, Tracker
 from posttrain.pipeline.workspace import plot_path
-from posttrain.settings.params import did_you_mean
+from posttrain.settings.listing import why_unknown
 
 PATIENCE_S: Final = 20.0
 """Seconds that a tracker may take to end after an interruption."""
@@ -73,9 +73,10 @@ def missing(trackers: Sequence[str]) -> list[str]:
     """Return the trackers that are not installed; refuse those that are unknown."""
     for name in trackers:
         if name not in TRACKERS:
-            fix = did_you_mean(name, list(TRACKERS)) or f"Trackers are {', '.join(TRACKERS)}"
-            raise ParamsError(what=f"no tracker is called '{name:.80}'", where="posttrain track --to", fix=fix)
-    found = {name: find_spec(name) for name in trackers}
+            what, fix = why_unknown(TRACKERS, name)
+            raise ParamsError(what=f"no tracker: {what}", where="posttrain track --to", fix=fix)
+    needed = {name: getattr(TRACKERS[name], "package", None) for name in trackers}
+    found = {name: find_spec(package) for name, package in needed.items() if package}
     return [name for name, spec in found.items() if spec is None or spec.origin is None]  # a folder has no origin
 
 

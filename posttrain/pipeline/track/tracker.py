@@ -1,4 +1,4 @@
-"""What a tracker does for a run, and the trackers that there are: each a file of this folder."""
+"""What a tracker does for a run, and the trackers that there are: all are plugins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from posttrain.pipeline.track.runs import TrackedRun
-from posttrain.settings.listing import Listing
+from posttrain.settings.listing import Listing, with_methods
 
 FOLDER: Final = Path(".track")
 """What trackers write without a server; it may be removed."""
@@ -36,5 +36,5 @@ class Tracker(Protocol):
         """Wait until everything is there, and close the run."""
 
 
-TRACKERS: Final[Mapping[str, type[Tracker]]] = Listing("posttrain.pipeline.track", "TRACKERS")
-"""Name of a tracker, which is that of its package -> what speaks with it."""
+TRACKERS: Final[Listing[type[Tracker]]] = Listing("", "", group="trackers", adopt=with_methods(Tracker))
+"""Name of a tracker -> the class that speaks with it. `package`, if the class has it, is the package that it needs."""

@@ -23,7 +23,7 @@ from posttrain.sampling.scheduler import FREE_SHARE
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.hosts import HOSTS, on_this_host, server_hosts
 from posttrain.sampling.vllm.process import EngineProcess, engine_command
-from posttrain.sampling.vllm.ssh import RemoteProcess, ssh_command
+from posttrain.sampling.vllm.remote import remote
 
 OWN_BYTES = 2e9
 """Memory that vLLM takes on a GPU apart from weights, keys and values."""
@@ -58,7 +58,7 @@ def opened(
         first = made[0] if made else None
         given = [*common, *options]
         if host := hosts[number]:
-            made.append(RemoteProcess(host, given, environment, first=first, number=number))
+            made.append(remote().process(host, given, environment, first=first, number=number))
         else:
             made.append(EngineProcess(given, environment, first=first, number=number))
     sampler = EngineSampler(policy, model.folder, model.text.stops, runtime, made, longest=longest)
@@ -69,12 +69,12 @@ def opened(
 
 
 def check() -> None:
-    """Raise where this host lacks what its servers need, or ssh for those on others."""
+    """Raise where this host lacks what its servers need, or what servers on other hosts need."""
     hosts = set(server_hosts(1 + len(os.environ.get(HOSTS, ""))))
     if None in hosts:
         engine_command()
     if hosts - {None}:
-        ssh_command()
+        remote().check()
 
 
 def shares_a_gpu(gpus: list[int], processes: int) -> bool:

@@ -1,4 +1,4 @@
-"""`posttrain push`: a policy's model and its card, to the Hugging Face Hub; or the model as a GGUF file."""
+"""`posttrain push`: a policy's model and its card, to the Hugging Face Hub; or the model as a file, e.g. GGUF."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     place.add_argument(
         "--gguf", metavar="FILE", help="a GGUF file of the model for llama.cpp and others, in place of it"
     )
+    other = "a file of the model in a format of a plugin, in place of it"
+    place.add_argument("--export", nargs=2, metavar=("FORMAT", "FILE"), help=other)
     parser.add_argument("--public", action="store_true", help="make a new repository public; default: private")
     parser.add_argument("--dry-run", action="store_true", help="show the files and the card, and upload nothing")
-    numbers = "the numbers of a GGUF file; default: float16"
+    numbers = "the numbers of such a file; default: float16"
     parser.add_argument("--dtype", choices=("float16", "float32"), help=numbers)
 
 
@@ -27,11 +29,12 @@ def run(arguments: Namespace) -> str:
     from posttrain.pipeline.commands.push.upload import export, push
 
     of_hub = [name for name in ("public", "dry_run") if getattr(arguments, name)]
-    if arguments.gguf is not None:
+    format_, file = ("gguf", arguments.gguf) if arguments.export is None else arguments.export
+    if file is not None:
         if of_hub:
             name = f"--{of_hub[0].replace('_', '-')}"
             raise ParamsError(what="it belongs to --to", where=name, fix=f"Leave {name} out, or write --to")
-        return export(arguments.policy, arguments.gguf, arguments.dtype or "float16")
+        return export(arguments.policy, format_, file, arguments.dtype or "float16")
     if arguments.dtype is not None:
         raise ParamsError(what="it belongs to --gguf", where="--dtype", fix="Leave --dtype out, or write --gguf")
     return push(

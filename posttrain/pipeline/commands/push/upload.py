@@ -19,7 +19,7 @@ from posttrain.models.files.store import LICENCES, MANIFEST
 from posttrain.pipeline.commands.promote.promotion import named_policy, require_current
 from posttrain.pipeline.commands.push.adapter import hub_base, uploaded
 from posttrain.pipeline.commands.push.card import card
-from posttrain.pipeline.commands.push.gguf_file import Type, write_gguf
+from posttrain.pipeline.commands.push.exporters import EXPORTERS, Dtype
 from posttrain.pipeline.commands.target import target
 from posttrain.pipeline.lineage.kept_inputs import require_kept
 from posttrain.pipeline.lineage.lineage import Lineage
@@ -28,6 +28,7 @@ from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.stage_table import evaluated
 from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE, table_path
+from posttrain.settings.listing import looked_up
 
 CARD = "README.md"
 CHECKED = 4
@@ -84,14 +85,15 @@ def push(name: str, to: str, access: Literal["public", "private"], does: Literal
     return f"{listed}\n{upload(target[1], named, access)}"
 
 
-def export(name: str, file: str, dtype: Type) -> str:
-    """Write a policy's model as a GGUF file, checked on prompts that it was evaluated on."""
-    place = target(file, "push --gguf", ".gguf")
+def export(name: str, format_: str, file: str, dtype: Dtype) -> str:
+    """Write a policy's model as a file of another format, checked on prompts that it was evaluated on."""
+    exporter = looked_up(EXPORTERS, format_, "posttrain push")
+    place = target(file, f"push --{format_}", exporter.ending)
     label, model = scored_policy(name, "prompts")
     require_current(label)
     table = read_table(table_path(evaluated(read())[label].table), "prompts")
     conversations = table.filter(pl.col("split") != "train")["prompt"].head(CHECKED).to_list()
-    return write_gguf(Path("models") / model, model, conversations, place, dtype)
+    return exporter.write(Path("models") / model, model, conversations, place, dtype)
 
 
 def left_over(found: Collection[str], new: Collection[str]) -> list[str]:

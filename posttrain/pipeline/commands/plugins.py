@@ -1,0 +1,77 @@
+"""Commands of plugins: `NAME` is a command, and `show.NAME` an action of `posttrain show`.
+
+A command is a module, or an object, with `EXAMPLE`, `DOES`, `add_arguments(parser)` and `run(arguments)`, which returns
+what is printed. It is imported when it is asked for, so that a broken plugin stops no other command.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any, Final, Protocol
+
+from posttrain.measure.text_table import FoldedHelp
+from posttrain.settings import plugins
+from posttrain.settings.listing import Listing, with_methods
+
+GROUP: Final = "commands"
+
+
+class Command(Protocol):
+    """What a command has."""
+
+    EXAMPLE: str
+    """Words after `posttrain NAME`."""
+    DOES: str
+    """What it does, in a line."""
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Take its arguments."""
+
+    def run(self, arguments: Namespace) -> str:
+        """Run it and return what is printed."""
+
+
+COMMANDS: Final[Listing[Command]] = Listing("", "", group=GROUP, adopt=with_methods(Command))
+"""Name -> command."""
+
+
+def origin(name: str) -> str:
+    """Return where a command comes from, for a list that imports none of them."""
+    return ", ".join(f"{plugin.distribution} {plugin.version}".strip() for plugin in plugins.registered(GROUP)[name])
+
+
+def plugin_action(command: str, action: str) -> Command | None:
+    """Return the plugin that is this action of a command, if one is."""
+    return COMMANDS.get(f"{command}.{action}")
+
+
+def add_plugins(actions: Any, command: str) -> None:
+    """Add the actions of plugins to a command; each takes its arguments when it is chosen."""
+    for name in COMMANDS:
+        above, _, action = name.rpartition(".")
+        if above == command:
+            usual, actions._parser_class = actions._parser_class, LateParser
+            late: LateParser = actions.add_parser(
+                action, help=f"a command of {origin(name)}", formatter_class=FoldedHelp
+            )
+            late.epilog = f"example: {late.prog}"
+            late.command, actions._parser_class = name, usual
+
+
+def command_names() -> list[str]:
+    """Return the commands of plugins, without actions of other commands."""
+    return [name for name in COMMANDS if "." not in name]
+
+
+class LateParser(ArgumentParser):
+    """The parser of a command of a plugin: it imports the plugin when it has something to parse."""
+
+    command = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.command:
+            found, self.command = COMMANDS[self.command], ""
+            self.description = f"{found.DOES[0].upper()}{found.DOES[1:]}."
+            self.epilog = f"example: {self.prog} {found.EXAMPLE}"
+            found.add_arguments(self)
+        return super().parse_known_args(args, namespace)

@@ -1,0 +1,34 @@
+"""Readers of other people's rollouts, by the format that a run of `external.rollouts` names: all are plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator
+
+from posttrain.settings.listing import Listing, why_unknown
+
+Reader = Callable[[Path], Iterator[Any]]
+"""(folder) -> the completions in its files, each a `posttrain.pipeline.outside.rollouts.sampled.Sampled`."""
+
+
+def _callable(name: str, found: Any) -> Reader:  # noqa: ARG001
+    if not callable(found):
+        raise TypeError(f"it is a {type(found).__name__}, and has to be a function of a folder")
+    reader: Reader = found
+    return reader
+
+
+READERS: Final[Listing[Reader]] = Listing("", "", group="readers", adopt=_callable)
+"""Name of a format -> what reads its files."""
+
+
+def _known(name: str) -> str:
+    if name not in READERS:
+        raise ValueError(". ".join(why_unknown(READERS, name)))
+    return name
+
+
+Format = Annotated[str, AfterValidator(_known)]

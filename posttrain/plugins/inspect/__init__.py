@@ -1,0 +1,1 @@
+"""Inspect AI: its logs, written by `posttrain show inspect` and read by `external.rollouts`."""

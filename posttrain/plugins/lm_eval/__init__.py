@@ -1,0 +1,1 @@
+"""lm-evaluation-harness: the evaluator of `evaluate.lm_eval`."""

@@ -1,0 +1,1 @@
+"""Rollouts that TRL and prime-rl sampled: readers of `external.rollouts`."""

@@ -1,0 +1,1 @@
+"""MLflow, TensorBoard, trackio and Weights & Biases: trackers of `posttrain track`."""

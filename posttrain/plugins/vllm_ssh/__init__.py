@@ -1,0 +1,1 @@
+"""Servers of vLLM on other hosts, which ssh starts, feeds and ends."""
