@@ -18,9 +18,9 @@ from posttrain.online.config import OnlineConfig as OnlineConfig
 from posttrain.online.stored import LoggedRollouts as LoggedRollouts
 from posttrain.online.stored import OfflineConfig as OfflineConfig
 from posttrain.online.stored import train_on_rollouts as train_on_rollouts
-from posttrain.supervised.config import PreferenceTraining as PreferenceTraining
-from posttrain.supervised.config import RewardTraining as RewardTraining
-from posttrain.supervised.config import SftConfig as SftConfig
+from posttrain.supervised.preference import PreferenceTraining as PreferenceTraining
+from posttrain.supervised.reward import RewardTraining as RewardTraining
+from posttrain.supervised.sft import SftConfig as SftConfig
 from posttrain.train.trained import Trained as Trained
 
 __version__: str

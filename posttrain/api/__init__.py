@@ -4,29 +4,29 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
-    "Evaluation": "posttrain.api.evaluate",
-    "LoggedRollouts": "posttrain.online.stored",
-    "OfflineConfig": "posttrain.online.stored",
-    "OnlineConfig": "posttrain.online.config",
-    "ParamsError": "posttrain.errors",
-    "PosttrainError": "posttrain.errors",
-    "PreferenceTraining": "posttrain.supervised.config",
-    "RewardTraining": "posttrain.supervised.config",
-    "Samples": "posttrain.api.model",
-    "SftConfig": "posttrain.supervised.config",
-    "Trained": "posttrain.train.trained",
-    "evaluate_model": "posttrain.api.evaluate",
-    "load_model": "posttrain.api.model",
-    "load_models": "posttrain.api.models",
-    "load_reward_model": "posttrain.api.reward_model",
-    "reward_model": "posttrain.api.reward_model",
-    "sample": "posttrain.api.model",
-    "score": "posttrain.api.reward_model",
-    "train_model": "posttrain.api.train",
-    "train_on_rollouts": "posttrain.online.stored",
-    "train_online": "posttrain.api.online",
+    "Evaluation": "api.evaluate",
+    "LoggedRollouts": "online.stored",
+    "OfflineConfig": "online.stored",
+    "OnlineConfig": "online.config",
+    "ParamsError": "errors",
+    "PosttrainError": "errors",
+    "PreferenceTraining": "supervised.preference",
+    "RewardTraining": "supervised.reward",
+    "Samples": "api.model",
+    "SftConfig": "supervised.sft",
+    "Trained": "train.trained",
+    "evaluate_model": "api.evaluate",
+    "load_model": "api.model",
+    "load_models": "api.models",
+    "load_reward_model": "api.reward_model",
+    "reward_model": "api.reward_model",
+    "sample": "api.model",
+    "score": "api.reward_model",
+    "train_model": "api.train",
+    "train_on_rollouts": "online.stored",
+    "train_online": "api.online",
 }
-"""Public name -> the module that has it, which is imported when the name is first used."""
+"""Public name -> the module below `posttrain` that has it. It is imported when the name is first used."""
 __all__ = list(_PLACES)
 
 
@@ -34,4 +34,4 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name not in _PLACES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(f"posttrain.{_PLACES[name]}"), name)

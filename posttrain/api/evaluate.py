@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import Field
 
 from posttrain.api.given import prompts_given, refuse_learned, terms_given
-from posttrain.api.model import Messages, check_room, device_of, our_attention, own_model, text_of
+from posttrain.api.model import check_room
+from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of
 from posttrain.errors import ParamsError
 from posttrain.evaluate.intervals import SEED
 from posttrain.evaluate.metrics import evaluation_metrics, kl_to_reference

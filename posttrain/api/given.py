@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.api.model import Messages
+from posttrain.api.own_model import Messages
 from posttrain.data.columns import with_ids
 from posttrain.data.layouts import convert, table_of
 from posttrain.data.shown import short_repr

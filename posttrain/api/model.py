@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,20 +13,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.errors import DataError, ModelError, ParamsError
+from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of, turns_of
+from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import to_padded
-from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_stop_tokens, load_tokenizer
-from posttrain.models.files.text import context_of
-from posttrain.models.forward.forward import register, runs_in_rows
-from posttrain.models.master_weights import computing, is_trained_in_bf16
-from posttrain.models.self_check import verify_forward
+from posttrain.models.forward.forward import runs_in_rows
+from posttrain.models.master_weights import computing
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Request, SamplingParams, check_capacity
 from posttrain.settings.params import check
-from posttrain.text.chat import DATE, ChatText
-
-Messages = Sequence[Mapping[str, Any]]
+from posttrain.text.chat import ChatText
 
 
 def load_model(path: str | Path) -> tuple[Any, Any]:
@@ -140,25 +135,6 @@ def check_room(
         raise ParamsError(what=error.what, where=where, fix=error.fix) from error
 
 
-def check_rows(text: ChatText, lengths: Sequence[int], argument: str) -> None:
-    """Refuse rows that are longer than the model's context."""
-    longest = max(lengths, default=0)
-    if text.context is not None and longest > text.context:
-        place = lengths.index(longest)
-        what = f"{longest} tokens are longer than the model's context of {text.context}"
-        raise DataError(what=what, where=f"{argument}[{place}]", fix="Shorten it or leave it out")
-
-
-def own_model(model: Any) -> Any:
-    """Return the model itself, where it is given in peft's wrapper: its layers keep their adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def turns_of(turns: str | Messages, role: str) -> Messages:
-    """Return a string as one turn of a role."""
-    return [{"role": role, "content": turns}] if isinstance(turns, str) else turns
-
-
 def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str | Messages]:
     """Return several prompts as they are, and one prompt, a string or messages, as a list of one."""
     if isinstance(prompts, str):
@@ -168,44 +144,3 @@ def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str
     if all(isinstance(prompt, Mapping) for prompt in prompts):
         return [cast("Messages", prompts)]
     return cast("Sequence[str | Messages]", prompts)
-
-
-def text_of(model: Any, tokenizer: Any, today: str = DATE, variables: Mapping[str, Any] | None = None) -> ChatText:
-    """Return the tokenizer with the chat template and the stop tokens of the model."""
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
-    return ChatText(tokenizer, "tokenizer", ends, today, context=context_of(model.config), variables=variables)
-
-
-def device_of(model: Any) -> DeviceParams:
-    """Return the settings of the device that the model is on; they change no setting of torch."""
-    return DeviceParams(device=model.device.type, deterministic=False, threads=min(torch.get_num_threads(), 256))
-
-
-@contextmanager
-def our_attention(model: Any) -> Iterator[None]:
-    """The model runs packed rows with our attention; afterwards it has its own again."""
-    if model.dtype != torch.float32 and not is_trained_in_bf16(model):
-        what, fix = (
-            f"its weights are {model.dtype}",
-            "Call model.float(); on a GPU it is computed in bfloat16 and updated in float32",
-        )
-        raise ModelError(what=what, where=type(model).__name__, fix=fix)
-    own = model.config._attn_implementation
-    try:
-        ours = register()
-        if not hasattr(model, "runs_in_rows"):
-            verify_forward(model, type(model).__name__)
-            model.runs_in_rows = runs_in_rows(model)
-        if not model.runs_in_rows:
-            model.set_attn_implementation(ours)
-        yield
-    finally:
-        model.set_attn_implementation(own)
-
-
-def frozen_of(model: Any, reference: Any | None, *, moves: bool) -> Any:
-    """Return the reference of a run: the given one, or a copy of the model; a copy of the given one where it moves."""
-    if reference is None:
-        return copy.deepcopy(model)
-    return copy.deepcopy(reference) if moves else reference

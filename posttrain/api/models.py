@@ -6,11 +6,12 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from posttrain.api.model import device_of, frozen_of, our_attention, own_model, text_of
+from posttrain.api.own_model import device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
+from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.store import scorer_of
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import computing, placed
@@ -19,6 +20,8 @@ from posttrain.train import randomness
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet, Teacher
 
+SHIFT: Final = "reward_shift"
+"""The key of a reward model's config with the mean score of demonstrations."""
 C = TypeVar("C", bound=TrainingParams)
 
 
@@ -31,7 +34,7 @@ def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequenc
     Example: `train_online(load_models("models/sft/main", config), None, prompts, config=config)`
     """
     return ModelSet.load(
-        config.runtime(), Path(folder), config.needs, config, temperature=config.temperature, teachers=teachers
+        config.runtime(), Path(folder), config.needs, config, temperature=config.logp_temperature, teachers=teachers
     )
 
 
@@ -88,7 +91,7 @@ def _around(policy: Any, config: TrainingParams, reference: Any | None) -> Itera
     with our_attention(policy), our_attention(frozen), computing(policy, runtime), computing(frozen, runtime):
         old = copy.deepcopy(policy) if "kl_old" in needs else None
         yield ModelSet(
-            policy, runtime, start, critic, old, temperature=config.temperature, micro_tokens=config.micro_tokens
+            policy, runtime, start, critic, old, temperature=config.logp_temperature, micro_tokens=config.micro_tokens
         )
 
 
@@ -96,3 +99,9 @@ def _critic(model: Any, runtime: Runtime) -> Any:
     """Return a scalar head on a copy of the model, which is not rounded yet."""
     with our_attention(model):
         return placed(scorer_of(copy.deepcopy(model), type(model).__name__), runtime)
+
+
+def forget_scale(model: Any) -> None:
+    """Forget which texts a reward model was trained on, and the mean of its scores: training changes both."""
+    for key in (SHIFT, WHOLE_TEXT):
+        vars(model.config).pop(key, None)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.api.given import prompts_given, refuse_learned, terms_given
-from posttrain.api.model import Messages
 from posttrain.api.models import for_model, opened
 from posttrain.api.output import places, save
+from posttrain.api.own_model import Messages
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
 from posttrain.online.run import OnlineRun, train_on_samples

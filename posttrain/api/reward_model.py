@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from posttrain.api.model import check_rows, device_of, our_attention, own_model, text_of
+from posttrain.api.models import SHIFT
+from posttrain.api.own_model import check_rows, device_of, our_attention, own_model, text_of
 from posttrain.data.layouts import convert
 from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ModelError
@@ -24,8 +25,6 @@ from posttrain.train.tokenize_tables import exchanges
 ASKED: Final = ("prompt", "completion")
 MICRO_TOKENS: Final = 16_384
 """The most tokens of one forward pass."""
-SHIFT: Final = "reward_shift"
-"""The key of a config with the mean score of demonstrations, which scores are relative to."""
 
 
 def reward_model(model: Any) -> Any:
@@ -49,12 +48,6 @@ def load_reward_model(path: str | Path) -> tuple[Any, Any]:
     scorer.runs_in_rows = runs_in_rows(scorer)
     scorer.set_attn_implementation("eager")
     return scorer, tokenizer
-
-
-def forget_scale(model: Any) -> None:
-    """Forget which texts a reward model was trained on, and the mean of its scores: training changes both."""
-    for key in (SHIFT, WHOLE_TEXT):
-        vars(model.config).pop(key, None)
 
 
 @torch.no_grad()

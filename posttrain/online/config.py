@@ -151,7 +151,7 @@ class OnlineConfig(TrainingParams):
         raise NotImplementedError
 
     @property
-    def temperature(self) -> float:
+    def logp_temperature(self) -> float:
         """The temperature of its samples."""
         return self.rollout.sampling.temperature
 

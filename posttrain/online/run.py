@@ -34,7 +34,7 @@ from posttrain.sampling.sampler import Sampler, check_capacity
 from posttrain.text.chat import ChatText
 from posttrain.train.callback import NO_WATCH, NoWatch, Watch
 from posttrain.train.checkpoint import CheckpointStore
-from posttrain.train.loop import TrainingRun
+from posttrain.train.loop import TrainingRun, section_of
 from posttrain.train.metrics import Recorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.trained import Trained, run_training
@@ -199,8 +199,3 @@ class _Patience(NoWatch):
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the other watch's state."""
         self._watch.load_state_dict(tensors)
-
-
-def section_of(name: str) -> str:
-    """Return where a run's settings are: `online@grpo` -> online.runs.grpo."""
-    return name.replace("@", ".runs.")

@@ -208,8 +208,15 @@ class FolderCheckpoints:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
         self._maker, self._edits = maker, list[str]()
+        self._key, self._is_open = key, False
+
+    def open(self) -> None:
+        """Make and hold the folder, once: nothing is written for a run that fails before it trains."""
+        if self._is_open:
+            return
+        self._is_open = True
         if world.is_rank_zero():
-            self._open(key)
+            self._open(self._key)
         world.wait_for_all()
 
     def _open(self, key: Mapping[str, Any]) -> None:
@@ -222,6 +229,7 @@ class FolderCheckpoints:
     @property
     def folder(self) -> Path:
         """The folder of this run's checkpoints."""
+        self.open()
         return self._folder
 
     @phase("write")
@@ -231,6 +239,7 @@ class FolderCheckpoints:
         The tensors are written when this returns and may change. Checksums, fsync and the name follow in a thread while
         training continues; their failure is raised by the next call of `save` or `wait`.
         """
+        self.open()
         self.wait()
         if world.is_rank_zero():
             self._before_save()
@@ -285,6 +294,7 @@ class FolderCheckpoints:
         `restore` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
         another maker ends the run, unless the store permits it.
         """
+        self.open()
         self.wait()
         for folder in reversed(self._all()):
             try:
@@ -303,6 +313,7 @@ class FolderCheckpoints:
 
     def check_space(self, size: int) -> None:
         """Refuse to begin a run whose checkpoints the disk will not hold."""
+        self.open()
         needed = (KEPT + 1 - min(len(self._all()), KEPT)) * size  # the next one is written before the oldest goes
         free = shutil.disk_usage(self._folder).free
         if needed > free:

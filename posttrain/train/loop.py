@@ -134,7 +134,7 @@ class TrainingParams(Params):
         raise NotImplementedError
 
     @property
-    def temperature(self) -> float:
+    def logp_temperature(self) -> float:
         """The temperature of its log-probs."""
         return 1.0
 
@@ -153,6 +153,11 @@ def refuse_dropout(params: TrainingParams) -> None:
         raise ValueError(
             "adapter.dropout changes the log-probs that policy gradients compare with those of the samples. Set it to 0"
         )
+
+
+def section_of(name: str) -> str:
+    """Return where a run's settings are: `online@grpo` -> online.runs.grpo."""
+    return name.replace("@", ".runs.")
 
 
 RUNS_ON = "runs_on"

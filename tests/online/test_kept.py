@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import posttrain
-from posttrain.api.model import our_attention
+from posttrain.api.own_model import our_attention
 from posttrain.errors import DataError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy

@@ -49,7 +49,7 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
 from posttrain.settings.params import check
 from posttrain.settings.plain import merge
-from posttrain.supervised.config import preference_source
+from posttrain.supervised.preference import preference_source
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import with_system_prompt
 from posttrain.text.packing import pack

@@ -18,7 +18,7 @@ from posttrain.models.scratch import scratch_config
 from posttrain.pipeline.params.slots import table_slot
 from posttrain.pipeline.runs.training import RunInputs, TrainingRows
 from posttrain.pipeline.tables.store import read_table
-from posttrain.supervised.config import ScratchConfig
+from posttrain.supervised.scratch import ScratchConfig
 from posttrain.text.bpe import train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.heldout import HeldoutRows, rows_of

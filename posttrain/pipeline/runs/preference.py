@@ -14,7 +14,7 @@ from posttrain.pipeline.params.slots import model_slot, table_slot
 from posttrain.pipeline.runs.training import RunInputs, TrainingRows
 from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.supervised.config import PreferenceTraining
+from posttrain.supervised.preference import PreferenceTraining
 from posttrain.train.run_config import Algorithms
 from posttrain.train.tokenize_tables import comparisons, feedback
 

@@ -19,7 +19,7 @@ from posttrain.pipeline.runs.training import RunInputs, TrainingRows
 from posttrain.pipeline.tables.store import read_table
 from posttrain.settings.params import Params
 from posttrain.settings.plain import NONE
-from posttrain.supervised.config import RewardTraining
+from posttrain.supervised.reward import RewardTraining
 from posttrain.train.batch_sources import Example
 from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
 from posttrain.train.model_set import ModelSet

@@ -12,7 +12,7 @@ from posttrain.models.files.text import load_text
 from posttrain.pipeline.params.slots import model_slot, table_slot
 from posttrain.pipeline.runs.training import RunInputs, TrainingRows
 from posttrain.pipeline.tables.store import read_table
-from posttrain.supervised.config import SftConfig
+from posttrain.supervised.sft import SftConfig
 from posttrain.train.examples import Examples
 from posttrain.train.heldout import HeldoutRows, rows_of
 from posttrain.train.tokenize_tables import demonstrations, windows

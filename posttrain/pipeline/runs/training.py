@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 import polars as pl
 
 from posttrain.files import write_json
-from posttrain.online.run import section_of
 from posttrain.pipeline.params.named_runs import load_run
 from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.params.slots import needed_model
@@ -22,7 +21,7 @@ from posttrain.pipeline.workspace import metrics_path, model_path, plot_path, ro
 from posttrain.settings.plain import NONE
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example
-from posttrain.train.loop import RUNS_ON, TrainingParams, checkpoint_settings, note_processes
+from posttrain.train.loop import RUNS_ON, TrainingParams, checkpoint_settings, note_processes, section_of
 from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms

@@ -13,7 +13,6 @@ from posttrain.errors import ParamsError, PipelineError
 from posttrain.files import format_age
 from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
-from posttrain.online.run import section_of
 from posttrain.pipeline.lock.digests import Digests, recorded
 from posttrain.pipeline.lock.run_records import RunRecords
 from posttrain.pipeline.params.named_runs import load_run
@@ -29,7 +28,7 @@ from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY, rollouts_path
 from posttrain.settings.params import did_you_mean
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, NoCheckpoints
-from posttrain.train.loop import train
+from posttrain.train.loop import section_of, train
 from posttrain.train.metrics import NoRecorder
 
 FAMILIES: Final = {"online": (ONLINE, online_run), "distill": (DISTILL, distill_run)}

@@ -1,0 +1,115 @@
+"""Rows in memory, and an algorithm by its name, as `train_model` is given them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.reward import RewardConfig, RewardObjective
+from posttrain.algorithms.supervised import LikelihoodConfig
+from posttrain.api.own_model import Messages
+from posttrain.data.layouts import convert
+from posttrain.data.turns import RowError
+from posttrain.errors import DataError, ParamsError
+from posttrain.evaluate.table_watch import MeasuredObjective
+from posttrain.rollout import TokenRow
+from posttrain.settings.listing import row_modules
+from posttrain.settings.params import check
+from posttrain.supervised.config import SupervisedConfig
+from posttrain.supervised.preference import PreferenceTraining
+from posttrain.supervised.reward import RewardTraining
+from posttrain.supervised.sft import SftConfig
+from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import Example
+from posttrain.train.tokenize_tables import conversation, exchanges
+
+
+def config_of(algorithm: str, settings: Mapping[str, Any] | None, values: dict[str, Any]) -> SupervisedConfig:
+    """Return the settings of a training by the name of its algorithm."""
+    own, most = dict(settings or {}), {"max_tokens": 2**31}  # a call leaves no row out
+    if algorithm == "reward":
+        knobs = check(RewardConfig, own, where="reward", file="settings")
+        if knobs.compare == "ranks":
+            what, fix = "a call compares the answers of a row", "Give pairs, or use a pipeline (docs/algorithms.md)"
+            raise ParamsError(what=what, where="settings.compare", fix=fix)
+        return check(RewardTraining, {**values, **most, "objective": knobs}, where="train_model", file="arguments")
+    if algorithm == "sft":
+        likelihood = check(LikelihoodConfig, own, where="sft", file="settings")
+        return check(SftConfig, {**values, **most, "objective": likelihood}, where="train_model", file="arguments")
+    if algorithm not in PREFERENCE_ROWS and _learns_from_samples(algorithm):
+        what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
+        fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in a loop of your own"
+        raise ParamsError(what=what, where="algorithm", fix=fix)
+    return PreferenceTraining.preset(algorithm, **{**values, **most, **own})
+
+
+def _learns_from_samples(algorithm: str) -> bool:
+    """Return whether an algorithm is one of train_online."""
+    return any(
+        algorithm in row_modules(f"posttrain.{room}", "ROWS") for room in ("algorithms.policy", "online.sampled")
+    )
+
+
+def examples_of(
+    text: ChatText, rows: Sequence[Mapping[str, Any] | Example], objective: MeasuredObjective, argument: str
+) -> Sequence[Example]:
+    """Return rows in memory as examples; each is read as a row of a file is."""
+    examples: list[Example] = []
+    for number, row in enumerate(rows):
+        try:
+            if isinstance(row, Example):
+                raise RowError("it is an example, and other rows are not")
+            examples.append(_example(text, row, objective))
+        except RowError as error:
+            fix = "help(posttrain.train_model) lists the columns"
+            raise DataError(what=str(error), where=f"{argument}[{number}]", fix=fix) from error
+        except DataError as error:
+            raise DataError(what=error.what, where=f"{argument}[{number}]", fix=error.fix) from error
+        longest = max(map(len, examples[-1].rows))
+        if text.context is not None and longest > text.context:
+            what = f"{longest} tokens are longer than the model's context of {text.context}"
+            raise DataError(what=what, where=f"{argument}[{number}]", fix="Shorten it or leave it out")
+    if isinstance(objective, PreferenceObjective) and objective.mismatched and text.context is not None:
+        answered = [row for example in examples for row in example.rows]
+        longest = max(len(row.prompt) for row in answered) + max(len(row.rest) for row in answered)
+        if longest > text.context:
+            what = "prompts are also answered with other rows' answers, which makes rows of up to "
+            what += f"{longest} tokens, more than the model's context of {text.context}"
+            raise DataError(what=what, where=argument, fix="Shorten or leave out the longest")
+    return examples
+
+
+def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjective) -> Example:
+    """Return a row as training has it; it is read as a row of a file is."""
+    if _is_paired(objective):
+        read = convert(row, "pairs")
+        columns: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
+        if "margin" in objective.needs:
+            columns["margin"] = [float(read.get("margin") or 0.0)] * 2
+        return Example([_answer(text, read, "chosen"), _answer(text, read, "rejected")], columns)
+    if isinstance(objective, PreferenceObjective | RewardObjective):
+        read = convert(row, "feedback")
+        return Example([_answer(text, read, "completion")], {"label": [1.0 if read["label"] else -1.0]})
+    read = convert(row, "chat")
+    if [role for role, _ in read["messages"]][-1:] != ["assistant"]:
+        raise RowError("it does not end with a turn of the assistant, which is what is trained")
+    whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
+    return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
+
+
+def _is_paired(objective: MeasuredObjective) -> bool:
+    """Return whether a row has two answers."""
+    if isinstance(objective, RewardObjective):
+        return objective.knobs.compare == "pairs"
+    return isinstance(objective, PreferenceObjective) and objective.knobs.paired
+
+
+def _answer(text: ChatText, read: Mapping[str, Any], column: str) -> TokenRow:
+    row = {**read, "prompt": _messages(read["prompt"]), column: _messages(read[column])}
+    return exchanges(text, [row], column)[0]
+
+
+def _messages(turns: Sequence[tuple[str, str]]) -> Messages:
+    return [{"role": role, "content": content} for role, content in turns]

@@ -1,0 +1,76 @@
+"""The settings of preference optimisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+from pydantic import Field
+
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
+from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.evaluate.table_watch import WATCH, TableWatch
+from posttrain.settings.params import check
+from posttrain.supervised.config import EpochsConfig
+from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
+from posttrain.train.examples import RowLimit
+from posttrain.train.model_set import ModelSet
+from posttrain.train.run_config import Algorithms
+
+
+class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
+    """The settings of preference optimisation: an algorithm, any of its settings, and how it is trained."""
+
+    rate_kind = "preference"
+    progress: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+
+    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
+    epochs: float = Field(1.0, gt=0, description="times through the data")
+    batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
+    watch: TableWatch | None = WATCH
+
+    @classmethod
+    def preset(cls, algorithm: str, **settings: Any) -> PreferenceTraining:
+        """Return the settings of an algorithm (dpo, simpo, kto, ...), with some replaced.
+
+        Example: `PreferenceTraining.preset("dpo", loss={"type": "dpo", "beta": 0.3}, epochs=2)`
+        """
+        found = PREFERENCES.entry(algorithm)
+        merged = found.row.merged({**settings, "algorithm": algorithm})
+        return cast("PreferenceTraining", check(found.model, merged, where=algorithm, file="settings"))
+
+    @property
+    def reference_moves(self) -> bool:
+        """Whether each part of the data has another reference."""
+        return self.parts > 1
+
+    def goal(self) -> PreferenceObjective:
+        """Return the algorithm's objective."""
+        return PreferenceObjective(self)
+
+    @property
+    def mismatched(self) -> bool:
+        """Whether prompts are also answered with other rows' answers."""
+        return self.goal().mismatched
+
+    def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:
+        """Return the batches that the objective needs."""
+        return preference_source(self.goal(), examples, self.batch, self.epochs, self.seed, models)
+
+    def step_tokens(self, examples: Sequence[Example]) -> int:
+        """Return the rows, and as many mismatched ones where the objective needs them."""
+        return super().step_tokens(examples) * (2 if self.mismatched else 1)
+
+
+PREFERENCES = Algorithms((PREFERENCE_ROWS, lambda _: PreferenceTraining))
+"""Preference algorithm -> its settings."""
+
+
+def preference_source(
+    objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
+) -> BatchSource:
+    """Return the batch source that the objective needs."""
+    source, parts = KtoSource if objective.mismatched else EpochSource, objective.knobs.parts
+    if parts > 1:
+        return ChunkedSource(examples, batch, epochs, seed, parts=parts, models=models, source=source)
+    return source(examples, batch, epochs, seed)
