@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-from tests.architecture.sources import ROOT, home, imports, modules, own
+from tests.architecture.sources import ROOT, home, imports, modules, own, tree
 
 THIRD_PARTY = {
     "posttrain.formulas": {"torch"},
@@ -68,3 +70,16 @@ def test_lower_layers_stay_light() -> None:
         or (part(module).startswith("posttrain") and name == "prefect")
     ]
     assert not wrong, "\n".join(["an import that this layer should not need:", *wrong])
+
+
+def test_one_file_starts_stages_and_flows_by_name() -> None:
+    name = re.compile(r"(posttrain\.pipeline\.)?(stages|flows)(\.\w+)*")
+    found = {
+        module
+        for module, file in modules().items()
+        if module.startswith("posttrain.")
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if name.fullmatch(node.value) and "." in node.value
+    }
+    assert found == {"posttrain.pipeline.by_name"}
