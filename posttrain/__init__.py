@@ -13,17 +13,28 @@ from typing import Any
 
 __all__ = [
     "Evaluation",
+    "LoggedRollouts",
+    "OfflineConfig",
+    "OnlineConfig",
+    "ParamsError",
+    "PosttrainError",
+    "PreferenceTraining",
+    "RewardTraining",
     "Samples",
+    "SftConfig",
+    "Trained",
     "__version__",
     "evaluate_model",
     "fix_numerics",
     "load_model",
+    "load_models",
     "load_reward_model",
     "losses",
     "reward_model",
     "sample",
     "score",
     "train_model",
+    "train_on_rollouts",
     "train_online",
 ]
 
