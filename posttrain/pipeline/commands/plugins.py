@@ -6,6 +6,7 @@ what is printed. It is imported when it is asked for, so that a broken plugin st
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, Final, Protocol
 
@@ -38,6 +39,12 @@ COMMANDS: Final[Listing[Command]] = Listing("", "", group=GROUP, adopt=with_meth
 def origin(name: str) -> str:
     """Return where a command comes from, for a list that imports none of them."""
     return ", ".join(f"{plugin.distribution} {plugin.version}".strip() for plugin in plugins.registered(GROUP)[name])
+
+
+def say_gone() -> None:
+    """Say in one line on stderr which of our own plugins are registered and not there."""
+    if gone := [f"{plugin.group} {plugin.name}" for plugin in plugins.every() if plugin.is_ours and plugin.is_gone]:
+        print(f"note: registered plugins are gone, and all else works: {', '.join(gone)}", file=sys.stderr)
 
 
 def plugin_action(command: str, action: str) -> Command | None:
