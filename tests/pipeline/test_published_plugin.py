@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 
@@ -78,8 +79,8 @@ def test_a_published_reward_is_installed_trained_with_and_missed(tmp_path: Path)
     packages = json.loads((made / "code/online/grpo.json").read_text(encoding="utf-8"))["packages"]
     assert packages["posttrain-numbers-used"].startswith("0.1.0 sha256:")
     assert "posttrain-numbers-used" not in (made / "code/base_scratch/tiny.json").read_text(encoding="utf-8")
-    figures = json.loads((made / "metrics/online/grpo.json").read_text(encoding="utf-8"))
-    assert figures["reward_numbers_used"] == figures["reward"], figures
+    curve = pl.read_csv(made / "plots/online/grpo.csv")
+    assert curve["reward_numbers_used"].to_list() == pytest.approx(curve["reward"].to_list())
     record = json.loads((made / "records/online/grpo.json").read_text(encoding="utf-8"))
     assert record["code"]["packages"]["posttrain-numbers-used"] == packages["posttrain-numbers-used"]
     assert ran(made, site, "posttrain", "check").returncode == 0

@@ -66,8 +66,10 @@ def add_plugins(actions: Any, command: str) -> None:
 
 
 def command_names() -> list[str]:
-    """Return the commands of plugins, without actions of other commands."""
-    return [name for name in COMMANDS if "." not in name]
+    """Return the commands of plugins, without actions of other commands, and without names that ours have."""
+    from posttrain.pipeline.commands.line import DOES
+
+    return [name for name in COMMANDS if "." not in name and name not in DOES]
 
 
 class LateParser(ArgumentParser):
