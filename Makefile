@@ -74,7 +74,7 @@ compare: env ## compare runs or settings on the same held-out prompts (NAMES="a 
 	@$(BIN)/python -m posttrain compare $(NAMES)
 
 experiments: env ## list DVC's experiments with the settings and figures that changed
-	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
+	@$(BIN)/dvc exp show --only-changed --drop '^(data|models|plots|results|metrics|report|stages|tasks|posttrain|custom|code|params\.yaml|constraints\.txt)(/|$$)'
 
 test: env ## the quick tests, a real pipeline and a real flow among them (about 6 minutes on two idle cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
@@ -97,9 +97,10 @@ test-plugins: env ## test posttrain without each of its own plugins, and without
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py
 
-lint: env ## format, lint and types, without changing a file
+lint: env ## format, lint, import contracts and types, without changing a file
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 format: env ## format and fix what can be fixed

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.machine import machine
+from posttrain.pipeline.params.named_runs import load_run
+from posttrain.pipeline.runs.online import ONLINE, online_run
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
+from posttrain.pipeline.runs.training import RunInputs
 from posttrain.train import randomness
 from posttrain.train.loop import train
-from stages import online
+from posttrain.train.metrics import CsvRecorder
 
 Side = Literal["without", "with"]
 
@@ -29,17 +32,21 @@ Side = Literal["without", "with"]
 def seconds(run: str, side: Side, rounds: int, place: Path) -> tuple[float, float]:
     """CPU and wall seconds of the first rounds, checkpoints and the final table included."""
     os.environ["DVC_ROOT"] = str(place)
-    loaded = online.load(run)
-    params = loaded.params
-    longest = max(len(prompt.ids) for prompt in loaded.prompts)
-    log = params.rollout_log(loaded.name, loaded.text, longest) if side == "with" else None
-    training = loaded.training(loaded.reward(), params.monitor(loaded.section), log)
-    checkpoints = Checkpoints(loaded.name, {}, [])
-    training.source.open(checkpoints.folder)
-    randomness.seed(params.seed)
-    end = rounds * params.rollout.minibatches * params.rollout.epochs
-    cpu, wall = time.process_time(), time.perf_counter()
-    steps = train(training, checkpoints, place / "plot.csv", end).rows
+    params = load_run(f"online.runs.{run}", ONLINE)
+    given = online_run(RunInputs(f"online@{run}", params))
+    longest = max(len(prompt.ids) for prompt in given.prompts)
+    log = params.rollout_log(given.name, given.text, longest) if side == "with" else None
+    checkpoints = Checkpoints(given.name, {}, [])
+    with given.sampler() as sampler:
+        rewards = given.rewards()
+        rewards.load(given.prompts)
+        training = given.training(given.groups(sampler), rewards, params.monitor(given.section), log)
+        if log is not None:
+            log.open(checkpoints.folder)
+        randomness.seed(params.seed)
+        end = rounds * params.rollout.minibatches * params.rollout.epochs
+        cpu, wall = time.process_time(), time.perf_counter()
+        steps = train(training, checkpoints, CsvRecorder(place / "plot.csv"), end).rows
     if log is not None:
         log.finish(place / "rollouts", steps)
     return time.process_time() - cpu, time.perf_counter() - wall

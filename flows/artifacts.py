@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from flows.graph import Stage
 from posttrain.errors import PipelineError
 from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.text_table import text_table
@@ -22,6 +21,8 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.report.heading import PAGE_SO_FAR
 from posttrain.pipeline.report.markup import NOT_MEASURED
 from posttrain.pipeline.report.plots_page import vegalite_5
+
+from .graph import Stage
 
 MAX_PLOTS = 12
 

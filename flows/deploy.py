@@ -1,4 +1,4 @@
-"""The pipeline on a schedule, on new data, or on workers: `python -m flows.deploy serve | pool POOL | watch FOLDER`.
+"""The pipeline on a schedule, on new data, or on workers: `posttrain deploy serve | pool POOL | watch FOLDER`.
 
 Every failure is posted to the address in POSTTRAIN_WEBHOOK. More in docs/flows.md.
 """
@@ -13,18 +13,26 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flows import arguments, data_watcher, server
-from flows.graph import find_root
-from flows.notify import VARIABLE
 from posttrain.errors import PipelineError, PosttrainError
-from posttrain.isolation.library import LIBRARY, python_path
+from posttrain.isolation.library import python_path
 from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import FoldedHelp
+from posttrain.pipeline.by_name import flows_package
+
+from . import arguments, data_watcher, server
+from .graph import find_root
+from .notify import VARIABLE
+
+EXAMPLE = "serve --cron '0 3 * * *'"
 
 
 def main(words: list[str] | None = None) -> int:
     """Command line; `serve` and `watch` run until they are interrupted."""
-    options = parser().parse_args(words)
+    return run(parser().parse_args(words))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one command and return the exit code."""
     # A script's shell starts `... &` with SIGINT ignored, and SIGTERM ends the service by SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -34,7 +42,7 @@ def main(words: list[str] | None = None) -> int:
             options.watch = data_watcher.project_path(root, options.watch)
         os.chdir(root)
         home = server.prepare(root)
-        {"serve": _serve, "pool": _pool, "watch": _watch}[options.command](root, home, options)
+        {"serve": _serve, "pool": _pool, "watch": _watch}[options.action](root, home, options)
     except PosttrainError as error:
         print(escaped(f"error: {error}"), file=sys.stderr)
         return 1
@@ -45,15 +53,23 @@ def main(words: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line with all commands."""
-    parser = argparse.ArgumentParser(prog="python -m flows.deploy", description=__doc__, formatter_class=FoldedHelp)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser = argparse.ArgumentParser(prog="posttrain deploy", description=__doc__, formatter_class=FoldedHelp)
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take one of three commands."""
+    commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = _add(
         commands, "serve", "run the pipeline from this process: on a schedule or on new data", "--cron '0 3 * * *'"
     )
     pool = _add(commands, "pool", "run the pipeline on the workers of a work pool", "gpus --every 3600")
     pool.add_argument("pool", metavar="POOL", help="the work pool; it is created if it is missing")
     for command in (serve, pool):
-        command.add_argument("targets", nargs="*", metavar="TARGET", help="stages, as for flows.pipeline; default: all")
+        command.add_argument(
+            "targets", nargs="*", metavar="TARGET", help="stages, as for `posttrain flow`; default: all"
+        )
         command.add_argument("--name", default="scheduled", help="the deployment's name; default: scheduled")
         schedule = command.add_mutually_exclusive_group()
         schedule.add_argument("--cron", type=arguments.cron, help="run on this schedule, e.g. '0 3 * * *'")
@@ -71,13 +87,12 @@ def parser() -> argparse.ArgumentParser:
             metavar="SECONDS",
             help="check the folder at this interval; default: 5",
         )
-    return parser
 
 
 def _add(commands: Any, name: str, does: str, example: str) -> argparse.ArgumentParser:
     """Return a command with its help and an example of its arguments."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=does, description=does, epilog=f"example: python -m flows.deploy {name} {example}"
+        name, help=does, description=does, epilog=f"example: posttrain deploy {name} {example}"
     )
     return parser
 
@@ -89,8 +104,8 @@ def _serve(root: Path, home: Path, options: argparse.Namespace) -> None:
         temporary.wait()
     if "PYTHONPATH" not in os.environ:
         os.environ["PYTHONPATH"] = python_path()  # for the processes of the runs
-    from flows.run import pipeline
-    from flows.serving import serve
+    from .run import pipeline
+    from .serving import serve
 
     stop = threading.Event()
     if options.watch:
@@ -119,9 +134,8 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     from prefect import Flow
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
 
-    # A project of `posttrain init` has no flows/: its hosts import the library that they have installed.
-    entrypoint = "flows/run.py:pipeline" if root.resolve() == LIBRARY else "flows.run.pipeline"
-    source: Any = Flow.from_source(source=str(root), entrypoint=entrypoint)
+    # A project of `posttrain init` has no flows/: its hosts import the package that they have installed.
+    source: Any = Flow.from_source(source=str(root), entrypoint=f"{flows_package(root)}.run.pipeline")
     _ensure_pool(options.pool)
     source.deploy(
         name=options.name,
@@ -138,7 +152,7 @@ def _pool(root: Path, home: Path, options: argparse.Namespace) -> None:
     print(f'  export PREFECT_API_URL={os.environ["PREFECT_API_URL"]} {server.AUTH}="$(cat {home / "login"})"')
     print(f"  prefect worker start --pool {options.pool}")
     if options.watch:
-        print(f"  python -m flows.deploy watch {options.watch}    # once, where the data arrives")
+        print(f"  posttrain deploy watch {options.watch}    # once, where the data arrives")
 
 
 def _watch(_: Path, home: Path, options: argparse.Namespace) -> None:
@@ -154,7 +168,7 @@ def _need_server(home: Path) -> None:
         raise PipelineError(
             what="no Prefect server is running",
             where="PREFECT_API_URL",
-            fix="Start one: python -m flows.server (make ui)",
+            fix="Start one: posttrain server",
         )
     server.attach(home, url)
 

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from flows.graph import Stage
 from posttrain.errors import PipelineError
+
+from .graph import Stage
 
 _POLL = 1.0
 _LOCKED = 423  # the HTTP status when all slots are in use

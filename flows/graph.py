@@ -168,7 +168,7 @@ class GraphReader:
     """Reads the graph in a process of its own, so that DVC's locks and threads stay out of the flow."""
 
     def __init__(self, root: Path, targets: Sequence[str] = ()) -> None:
-        env, command = library_environment(), library_command("flows.graph", *targets)
+        env, command = library_environment(), library_command(f"{__package__}.graph", *targets)
         # A session of its own: on Ctrl-C it finishes, instead of printing a traceback from DVC.
         self._process = subprocess.Popen(
             command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -1,6 +1,6 @@
 """Stages on several hosts: each host serves the flow `stage` from its own clone, and all share one DVC remote.
 
-A host runs `python -m flows.workers`; `python -m flows.pipeline --workers` sends stages to the hosts. A host pulls the
+A host runs `posttrain workers`; `posttrain flow --workers` sends stages to the hosts. A host pulls the
 inputs, runs the stage, and pushes outputs and run cache. The coordinator then pulls the result from the run cache, and
 it alone writes the dvc.lock that is committed.
 """
@@ -17,11 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from flows import process
-from flows.artifacts import Outcome
-from flows.graph import Stage
-from flows.orphan_guard import OrphanGuard
-from flows.sweep_config import check_committed
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.measure.terminal import escaped
 from posttrain.pipeline.lineage.kept_inputs import require_kept
@@ -30,6 +25,12 @@ from posttrain.pipeline.lock.git import git
 from posttrain.pipeline.lock.lock_check import check_and_sync
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
+
+from . import process
+from .artifacts import Outcome
+from .graph import Stage
+from .orphan_guard import OrphanGuard
+from .sweep_config import check_committed
 
 FLOW = "stage"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -92,7 +93,7 @@ class Workers:
         self._looking, self._looked = threading.Lock(), 0.0
         self._look()
         if not self._serving:
-            fix = "Start one in each clone: python -m flows.workers, with the same PREFECT_API_URL"
+            fix = "Start one in each clone: posttrain workers, with the same PREFECT_API_URL"
             raise PipelineError(what="no host serves stages", where="--workers", fix=fix)
         push_results(root)
 

@@ -1,4 +1,4 @@
-"""`python -m flows.pipeline [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks; DVC says which are done."""
+"""`posttrain flow [TARGET ...]`: run the stages of dvc.yaml as Prefect tasks; DVC says which are done."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from flows import artifacts, server
-from flows.artifacts import Outcome
-from flows.graph import Executor, GraphReader, Selection, find_root, select
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.measure.terminal import escaped
+
+from . import artifacts, server
+from .artifacts import Outcome
+from .graph import Executor, GraphReader, Selection, find_root, select
+
+EXAMPLE = "online report"
 
 
 def main(words: list[str] | None = None) -> int:
     """Command line; 0 when all is up to date, 1 when a stage failed, 128 + signal when it was interrupted."""
-    options = parser().parse_args(words)
+    return run(parser().parse_args(words))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the flow and return the exit code."""
     signal.signal(signal.SIGTERM, raise_exit)
     try:
         return _run(options.targets, options.selection, options.executor)
@@ -33,8 +40,14 @@ def main(words: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m flows.pipeline", description=__doc__, epilog="example: python -m flows.pipeline online report"
+        prog="posttrain flow", description=__doc__, epilog=f"example: posttrain flow {EXAMPLE}"
     )
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take targets and where they run."""
     parser.add_argument(
         "targets",
         nargs="*",
@@ -51,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     )
     executors = parser.add_mutually_exclusive_group()
     for executor, where in {
-        "workers": "on the hosts that run `python -m flows.workers`",
+        "workers": "on the hosts that run `posttrain workers`",
         "ray": "as tasks of Ray (extra `ray`; RAY_ADDRESS names a cluster)",
         "dask": "as tasks of Dask (extra `dask`; DASK_SCHEDULER_ADDRESS names a cluster)",
     }.items():
@@ -63,7 +76,6 @@ def parser() -> argparse.ArgumentParser:
             dest="executor",
             help=f"run stages {where} (docs/flows.md)",
         )
-    return parser
 
 
 def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
@@ -85,7 +97,7 @@ def _run(targets: list[str], selection: Selection, executor: Executor) -> int:
     # Imported late, because Prefect reads its environment when it is imported; DVC reads the graph meanwhile.
     from httpx import TransportError
 
-    from flows.run import run_pipeline
+    from .run import run_pipeline
 
     if temporary is not None:
         temporary.wait()

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flows.orphan_guard import TERMINATION_STEPS, GroupTermination, OrphanGuard, alive
 from posttrain.measure.masking import masked
 from posttrain.measure.terminal import escaped
+
+from .orphan_guard import TERMINATION_STEPS, GroupTermination, OrphanGuard, alive
 
 TAIL_LINES = 20
 _POLL = 0.1
@@ -78,8 +79,14 @@ class Lines:
             self._write(shown)
 
 
-def run(command: Command, *, write: Callable[[str], None], cancel: threading.Event, guard: OrphanGuard) -> Exit:
-    """Run to the end, or until `cancel` is set or the time limit is reached; then end its whole group step by step."""
+def run(
+    command: Command, *, write: Callable[[str], None], cancel: threading.Event, guard: OrphanGuard,
+    poll: Callable[[], None] = lambda: None,
+) -> Exit:  # fmt: skip
+    """Run to the end, or until `cancel` is set or the time limit is reached; then end its whole group step by step.
+
+    `poll` is called again and again while it runs.
+    """
     start = time.monotonic()
     process = subprocess.Popen(
         list(command.words),
@@ -93,7 +100,8 @@ def run(command: Command, *, write: Callable[[str], None], cancel: threading.Eve
     guard.add(process.pid)
     lines = Lines(write)
     try:
-        reason = _follow(process, lines, cancel, None if command.timeout is None else start + command.timeout)
+        deadline = None if command.timeout is None else start + command.timeout
+        reason = _follow(process, lines, cancel, deadline, poll)
     finally:
         _end_group(process.pid)
         code = process.wait()
@@ -102,7 +110,10 @@ def run(command: Command, *, write: Callable[[str], None], cancel: threading.Eve
     return Exit(code, reason, time.monotonic() - start, tuple(lines.tail))
 
 
-def _follow(process: subprocess.Popen[bytes], lines: Lines, cancel: threading.Event, deadline: float | None) -> Reason:
+def _follow(
+    process: subprocess.Popen[bytes], lines: Lines, cancel: threading.Event, deadline: float | None,
+    poll: Callable[[], None],
+) -> Reason:  # fmt: skip
     """Pass the output on until the process has ended, or end it on cancellation or at the deadline."""
     assert process.stdout is not None
     reason, termination, last_read = Reason.ENDED, None, 0.0
@@ -110,6 +121,7 @@ def _follow(process: subprocess.Popen[bytes], lines: Lines, cancel: threading.Ev
         os.set_blocking(stream.fileno(), False)
         selector.register(stream, selectors.EVENT_READ)
         while True:
+            poll()
             # Polled before reading: all output of an ended process is then in the pipe.
             if process.poll() is not None:
                 last_read = last_read or time.monotonic() + _LAST_READ

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,16 +30,18 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Cancelled, Cancelling, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import artifacts, graph, labels, notify, process, running, task_runners
-from flows.artifacts import Outcome
-from flows.gpu_slots import GpuSlots
-from flows.graph import Executor, Selection, Stage
-from flows.hosts import Workers
-from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
 from posttrain.errors import PosttrainError
+from posttrain.measure.progress import progress_path, progress_text, read_progress
 from posttrain.measure.stage_log import log_path
 from posttrain.pipeline.lock.lock_check import check_and_sync
 from posttrain.pipeline.workspace import failure_path
+
+from . import artifacts, graph, labels, notify, process, running, task_runners
+from .artifacts import Outcome
+from .gpu_slots import GpuSlots
+from .graph import Executor, Selection, Stage
+from .hosts import Workers
+from .orphan_guard import TERMINATION_STEPS, OrphanGuard
 
 _CANCEL_POLL = 2.0
 _BUSY_POLL = 2.0
@@ -104,19 +107,16 @@ class StageRunner:
             force = ["--force"] if self.selection == "all" else []
             words = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *force, "-s", stage.name]
             command = process.Command(words, self.root, env, stage.needs.timeout)
-            progress = ShownProgress(stage.name)
+            progress = ShownProgress(self.root / progress_path(stage.name), stage.name)
             begun = time.time()
-
-            def write(line: str) -> None:
-                _log_line(line)
-                progress(line)
-
-            parser = DvcOutputParser(stage.name, write)
-            ended = process.run(command, write=parser, cancel=self.cancel, guard=self.guard)
+            parser = DvcOutputParser(stage.name, _log_line)
+            run = partial(process.run, command, write=parser, cancel=self.cancel, guard=self.guard, poll=progress)
+            ended = run()
             while parser.busy and not self.cancel.is_set():
                 parser.start_waiting()
                 self.cancel.wait(_BUSY_POLL)
-                ended = process.run(command, write=parser, cancel=self.cancel, guard=self.guard)
+                ended = run()
+            progress.close()
         if ended.reason is process.Reason.CANCELLED:
             return Outcome("Cancelled", ended.seconds, f"{stage.name}: cancelled after {ended.seconds:.1f} s")
         if ended.reason is process.Reason.ENDED and ended.code == 0:
@@ -151,22 +151,33 @@ def _log_line(line: str) -> None:
 
 
 class ShownProgress:
-    """Shows the progress that a stage prints as a progress artifact of its task."""
+    """Shows the progress file of a stage as a progress artifact of its task."""
 
-    def __init__(self, name: str) -> None:
-        self._line = re.compile(rf"{re.escape(name)}: ([\d,]+)/([\d,]+) \w+  .*")
+    def __init__(self, file: Path, name: str) -> None:
+        self._file, self._name, self._begun = file, name, time.time()
         self._artifact: UUID | None = None
+        self._last, self._looked = "", 0.0
 
-    def __call__(self, line: str) -> None:
-        if found := self._line.fullmatch(line):
-            done, total = (int(number.replace(",", "")) for number in found.groups())
-            share = min(100.0, 100.0 * done / max(total, 1))
-            with suppress(HTTPError):  # a server that does not answer stops no stage
-                if self._artifact is None:
-                    created: Any = create_progress_artifact(share, description=line)
-                    self._artifact = created
-                else:
-                    update_progress_artifact(self._artifact, share, description=line)
+    def close(self) -> None:
+        """Show what the stage has written last."""
+        self._looked = 0.0
+        self()
+
+    def __call__(self) -> None:
+        """Look at the file, at most once a second."""
+        if time.monotonic() - self._looked < 1:
+            return
+        self._looked = time.monotonic()
+        state = read_progress(self._file, self._begun)
+        if state is None or (line := f"{self._name}: {progress_text(state)}") == self._last:
+            return
+        self._last, share = line, min(100.0, 100.0 * state["step"] / max(state["steps"], 1))
+        with suppress(HTTPError):  # a server that does not answer stops no stage
+            if self._artifact is None:
+                created: Any = create_progress_artifact(share, description=line)
+                self._artifact = created
+            else:
+                update_progress_artifact(self._artifact, share, description=line)
 
 
 class DvcOutputParser:

@@ -1,4 +1,4 @@
-"""Prefect's server on loopback, with a login and its database in .prefect/; `python -m flows.server` runs one."""
+"""Prefect's server on loopback, with a login and its database in .prefect/; `posttrain server` runs one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from flows.graph import find_root
-from flows.origin_check import NAMES, OriginCheck
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.files import write_json
 from posttrain.isolation.library import library_command, library_environment
 from posttrain.measure.terminal import escaped
 
+from .graph import find_root
+from .origin_check import NAMES, OriginCheck
+
+EXAMPLE = "--port 4201"
 HOST = "127.0.0.1"
 PORT = 4200
 AUTH = "PREFECT_API_AUTH_STRING"
@@ -61,7 +63,7 @@ def prepare(root: Path) -> Path:
 
 
 def find(home: Path) -> str | None:
-    """The API of the server in PREFECT_API_URL, or of the one that `python -m flows.server` runs in this folder."""
+    """The API of the server in PREFECT_API_URL, or of the one that `posttrain server` runs in this folder."""
     configured = os.environ.get("PREFECT_API_URL")
     if configured:
         if _is_local(configured) and not answers(configured):
@@ -109,7 +111,7 @@ def attach(home: Path, url: str) -> None:
         os.environ[AUTH] = login(home)
     token = base64.b64encode(os.environ.get(AUTH, "").encode()).decode()
     if _status(f"{url.rstrip('/')}/admin/version", {"Authorization": f"Basic {token}"}, 30.0) == 401:
-        fix = f"Set {AUTH} to what `python -m flows.server` printed there, or copy its .prefect/login to {home}/login"
+        fix = f"Set {AUTH} to what `posttrain server` printed there, or copy its .prefect/login to {home}/login"
         raise PipelineError(what=f"the server at {url} refuses the login", where=AUTH, fix=fix)
 
 
@@ -168,7 +170,7 @@ class TemporaryServer:
         answered = answers(self.url, START_TIMEOUT)
         self.start.release()
         if not answered:
-            fix = "Read that file, or start a server with `python -m flows.server`"
+            fix = "Read that file, or start a server with `posttrain server`"
             raise PipelineError(what="Prefect's server did not start", where=str(self.log), fix=fix)
 
 
@@ -187,7 +189,7 @@ def start_temporary(home: Path) -> TemporaryServer:
     start = Lock(home / "starting")
     listener = _listen(0)
     url = _api(listener)
-    command = library_command("flows.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid()))
+    command = library_command(f"{__package__}.server", "--socket", str(listener.fileno()), "--parent", str(os.getpid()))
     # A session of its own: Ctrl-C must not end the server before the flow has reported its final state.
     log = _new_log(home / "servers")
     with log.open("wb") as output:
@@ -312,21 +314,30 @@ def _serve_in_folder(home: Path, port: int) -> None:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m flows.server",
+        prog="posttrain server",
         description="Run Prefect's server and pages on loopback until Ctrl-C; flows in this folder report there.",
-        epilog="example: python -m flows.server --port 4201",
+        epilog=f"example: posttrain server {EXAMPLE}",
     )
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take a port; the other arguments are for the server that a flow starts for itself."""
     parser.add_argument(
         "--port", type=int, default=PORT, help=f"the port, or a free one if it is in use; default: {PORT}"
     )
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
-    return parser
 
 
 def main(words: list[str] | None = None) -> int:
     """Command line."""
-    options = parser().parse_args(words)
+    return run(parser().parse_args(words))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the server and return the exit code."""
     if options.socket is not None:
         _serve_temporary(socket.socket(fileno=options.socket), options.parent)
         return 0

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 from prefect import Flow
 from prefect.runner import Runner
+from prefect.types.entrypoint import EntrypointType
 
 _POLL = 0.3
 
@@ -50,6 +51,7 @@ def _end_runs() -> None:
 def serve(flow: Flow[..., Any], name: str, limit: int | None = None, **deployment: Any) -> None:
     """Create the deployment and run its flow runs."""
     runner = _Runner(name=name, pause_on_shutdown=True, limit=limit)
-    runner.add_flow(flow, name=name, **deployment)
+    # By its module: the flow's file imports others of its package.
+    runner.add_flow(flow, name=name, entrypoint_type=EntrypointType.MODULE_PATH, **deployment)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(runner.start())

@@ -1,4 +1,4 @@
-"""The flow that a host with `flows.workers` serves: one stage, in the host's own clone."""
+"""The flow that a host with `posttrain workers` serves: one stage, in the host's own clone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.hosts import run_stage
 from posttrain.errors import PosttrainError
+
+from .hosts import run_stage
 
 
 @flow(name="stage", log_prints=True, persist_result=False)

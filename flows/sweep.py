@@ -1,4 +1,4 @@
-"""`python -m flows.sweep NAME -S KEY=VALUE,VALUE ...`: settings times seeds, each as a DVC experiment, several at once.
+"""`posttrain sweep NAME -S KEY=VALUE,VALUE ...`: settings times seeds, each as a DVC experiment, several at once.
 
 DVC's experiments are the record of what is done: the same command again resumes an interrupted sweep.
 """
@@ -13,23 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows import arguments, server
-from flows.gpu_slots import devices
-from flows.graph import GraphReader, Stage, find_root, is_posttrain_pipeline, stale
-from flows.pipeline import raise_exit
-from flows.sweep_config import (
-    Random,
-    Sweep,
-    Trial,
-    check_committed,
-    check_trials,
-    checked_sweep_name,
-    described,
-    read_sweep,
-    trials,
-)
-from flows.sweep_start import Start
-from flows.sweep_targets import closure, is_named, missing_evaluations
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.locks import hold
 from posttrain.measure.terminal import escaped
@@ -43,13 +26,39 @@ from posttrain.pipeline.params.stage_table import evaluated
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import check
 
+from . import arguments, server
+from .gpu_slots import devices
+from .graph import GraphReader, Stage, find_root, is_posttrain_pipeline, stale
+from .pipeline import raise_exit
+from .sweep_config import (
+    Random,
+    Sweep,
+    Trial,
+    check_committed,
+    check_trials,
+    checked_sweep_name,
+    described,
+    read_sweep,
+    trials,
+)
+from .sweep_start import Start
+from .sweep_targets import closure, is_named, missing_evaluations
+
+EXAMPLE = (
+    "kl -S online.runs.grpo.kl.beta=0.02,0.5 --seeds 1,2,3\n\n"
+    "Afterwards `posttrain compare NAME` says which setting is better. More in docs/results.md."
+)
 FOLDER = Path("sweeps")
 MAX_JOBS = 4
 
 
 def main(words: list[str] | None = None) -> int:
     """Command line; 0 when every experiment has run, 1 when one failed, 128 + signal when it was interrupted."""
-    options = parser().parse_args(words)
+    return run(parser().parse_args(words))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the sweep and return the exit code."""
     signal.signal(signal.SIGTERM, raise_exit)
     try:
         return _run(options)
@@ -63,12 +72,17 @@ def main(words: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m flows.sweep",
+        prog="posttrain sweep",
         description=__doc__,
         formatter_class=FoldedHelp,
-        epilog="example: python -m flows.sweep kl -S online.runs.grpo.kl.beta=0.02,0.5 --seeds 1,2,3\n\n"
-        "Afterwards `posttrain compare NAME` says which setting is better. More in docs/results.md.",
+        epilog=f"example: posttrain sweep {EXAMPLE}",
     )
+    add_arguments(parser)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take a name, values and seeds."""
     parser.add_argument("name", metavar="NAME", help="the sweep's name; without -S the file sweeps/NAME.yaml is read")
     parser.add_argument(
         "-S",
@@ -110,7 +124,6 @@ def parser() -> argparse.ArgumentParser:
         help=f"run N experiments at once; default: one per GPU, or per core up to {MAX_JOBS}",
     )
     parser.add_argument("--plan", action="store_true", help="check everything, list the experiments, and run nothing")
-    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -179,8 +192,8 @@ def _run_pending(
     home = server.prepare(root)
     temporary = server.connect(home)
     # Imported late, because Prefect reads its environment when it is imported.
-    from flows.orphan_guard import OrphanGuard
-    from flows.sweep_runner import SweepRunner, run_sweep
+    from .orphan_guard import OrphanGuard
+    from .sweep_runner import SweepRunner, run_sweep
 
     if temporary is not None:
         temporary.wait()

@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.graph import is_posttrain_pipeline
 from posttrain.errors import ParamsError, PipelineError, PosttrainError
 from posttrain.isolation.library import library_command, library_environment
 from posttrain.pipeline.lock.digests import read_lock
@@ -32,6 +31,8 @@ from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import Params, check, did_you_mean
 from posttrain.settings.plain import merge
 from posttrain.settings.user_code import CUSTOM
+
+from .graph import is_posttrain_pipeline
 
 Overrides = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -129,7 +130,7 @@ def check_trials(trials: Sequence[Trial]) -> None:
     for its tasks.
     """
     request = json.dumps([[trial.name, dict(trial.overrides)] for trial in trials])
-    command, env = library_command("flows.sweep_config"), library_environment()
+    command, env = library_command(f"{__package__}.sweep_config"), library_environment()
     done = subprocess.run(command, input=request, env=env, check=False, stdout=subprocess.PIPE, text=True)
     try:
         answer = json.loads(done.stdout)

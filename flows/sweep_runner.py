@@ -20,17 +20,18 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import labels, notify, process, running
-from flows.artifacts import Outcome
-from flows.gpu_slots import GpuSlots
-from flows.graph import Needs, Stage
-from flows.orphan_guard import TERMINATION_STEPS, OrphanGuard
-from flows.run import filter_repeated_failures, watch_for_cancellation
-from flows.sweep_config import Trial
-from flows.sweep_start import Start
 from posttrain.files import write_json
 from posttrain.pipeline.compare.experiments import TIMES
 from posttrain.pipeline.workspace import ROOT_VARIABLE
+
+from . import labels, notify, process, running
+from .artifacts import Outcome
+from .gpu_slots import GpuSlots
+from .graph import Needs, Stage
+from .orphan_guard import TERMINATION_STEPS, OrphanGuard
+from .run import filter_repeated_failures, watch_for_cancellation
+from .sweep_config import Trial
+from .sweep_start import Start
 
 _MESSAGE_LINES = 12
 _SHARED = "with the same inputs. Wait until it has ended"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.sweep_config import nested
 from posttrain.errors import PipelineError
 from posttrain.files import write_text
 from posttrain.pipeline.lineage.kept_inputs import is_in_cache
@@ -25,6 +24,8 @@ from posttrain.pipeline.lock.lock_shape import lock_stages
 from posttrain.pipeline.lock.repair_dvc import COPIES
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.plain import merge
+
+from .sweep_config import nested
 
 _PLAIN = re.compile(r"[\w./ -]*")
 _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "-c", "gc.auto=0")

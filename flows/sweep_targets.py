@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from flows.graph import Stage
 from posttrain.pipeline.params.seeds import SEED
 from posttrain.pipeline.params.stage_table import STAGES, evaluated, model_runs, stage_of
+
+from .graph import Stage
 
 
 def closure(stages: Sequence[Stage], targets: Collection[str]) -> list[Stage]:

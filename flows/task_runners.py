@@ -17,9 +17,10 @@ from typing import Any
 
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.graph import Executor, Stage
 from posttrain.errors import PipelineError
 from posttrain.isolation.library import python_path
+
+from .graph import Executor, Stage
 
 CLUSTER_RUNNERS = ("ray", "dask")
 LOOPBACK = "127.0.0.1"

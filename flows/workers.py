@@ -1,4 +1,4 @@
-"""What a host runs to take stages: `python -m flows.workers`, in its own clone (docs/flows.md)."""
+"""What a host runs to take stages: `posttrain workers`, in its own clone (docs/flows.md)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import server
-from flows.graph import find_root
 from posttrain.errors import PipelineError, PosttrainError
 from posttrain.isolation.library import python_path
 from posttrain.measure.terminal import escaped
+
+from . import server
+from .graph import find_root
+
+EXAMPLE = "--name big-gpu"
 
 
 def host_name(root: Path) -> str:
@@ -25,15 +28,24 @@ def host_name(root: Path) -> str:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m flows.workers", description=__doc__, epilog="example: python -m flows.workers --name big-gpu"
+        prog="posttrain workers", description=__doc__, epilog=f"example: posttrain workers {EXAMPLE}"
     )
-    parser.add_argument("--name", help="the host's name; default: the machine's name and the clone's folder")
+    add_arguments(parser)
     return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take a name."""
+    parser.add_argument("--name", help="the host's name; default: the machine's name and the clone's folder")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Serve the flow `stage` from this clone until interrupted."""
-    options = parser().parse_args(words)
+    return run(parser().parse_args(words))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve and return the exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script's shell started this with `&`
     try:
         root = find_root(Path.cwd())
@@ -49,8 +61,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     os.environ.setdefault("PYTHONPATH", python_path())
     os.environ.setdefault("PREFECT_RUNNER_POLL_FREQUENCY", "5")  # by which the coordinator sees that this host lives
-    from flows.serving import serve
-    from flows.stage import stage
+    from .serving import serve
+    from .stage import stage
 
     name = options.name or host_name(root)
     print(f"'{name}' serves stages in {root}", flush=True)

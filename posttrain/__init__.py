@@ -13,11 +13,17 @@ from typing import Any
 
 __all__ = [
     "Evaluation",
+    "OnlineConfig",
+    "PreferenceTraining",
+    "RewardTraining",
     "Samples",
+    "SftConfig",
+    "Trained",
     "__version__",
     "evaluate_model",
     "fix_numerics",
     "load_model",
+    "load_models",
     "load_reward_model",
     "losses",
     "reward_model",

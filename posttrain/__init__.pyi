@@ -1,15 +1,21 @@
 # The types of the names that __init__.py imports when they are first used.
 from posttrain import losses as losses
-from posttrain.api import Evaluation as Evaluation
-from posttrain.api import Samples as Samples
-from posttrain.api import evaluate_model as evaluate_model
-from posttrain.api import load_model as load_model
-from posttrain.api import load_reward_model as load_reward_model
-from posttrain.api import reward_model as reward_model
-from posttrain.api import sample as sample
-from posttrain.api import score as score
-from posttrain.api import train_model as train_model
-from posttrain.api import train_online as train_online
+from posttrain.api.evaluate import Evaluation as Evaluation
+from posttrain.api.evaluate import evaluate_model as evaluate_model
+from posttrain.api.model import Samples as Samples
+from posttrain.api.model import load_model as load_model
+from posttrain.api.model import sample as sample
+from posttrain.api.models import load_models as load_models
+from posttrain.api.online import train_online as train_online
+from posttrain.api.reward_model import load_reward_model as load_reward_model
+from posttrain.api.reward_model import reward_model as reward_model
+from posttrain.api.reward_model import score as score
+from posttrain.api.train import train_model as train_model
 from posttrain.numerics import fix_numerics as fix_numerics
+from posttrain.online.config import OnlineConfig as OnlineConfig
+from posttrain.supervised.config import PreferenceTraining as PreferenceTraining
+from posttrain.supervised.config import RewardTraining as RewardTraining
+from posttrain.supervised.config import SftConfig as SftConfig
+from posttrain.train.trained import Trained as Trained
 
 __version__: str

@@ -86,7 +86,7 @@ def _said(error: PosttrainError) -> int:
 
 
 def _leave_out_folder() -> None:
-    """Keep Python from importing a project's own folders `stages` and `flows` instead of the library's."""
+    """Keep Python from importing a project's own folders, such as `datasets`, instead of installed packages."""
     if sys.path[0] == str(Path.cwd()) != str(Path(__file__).resolve().parent.parent):
         del sys.path[0]
 

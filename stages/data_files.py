@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.tables.prepare import prepare
+from posttrain.pipeline.runs.data_tables import write_tables_of
 from posttrain.pipeline.tables.sources import file_tables
-from posttrain.rewards.unread_answers import answer_notes
 
 
 def main(run: str) -> None:
     """Writes data/RUN/KIND.parquet for each kind of table that the run has."""
-    prepare(run, file_tables, answer_notes)
+    write_tables_of(run, file_tables)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from posttrain.files import write_json
-from posttrain.measure.record import note
-from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.report.ratings import rating_lines
-from posttrain.pipeline.runs.evaluation import load_policies
-from posttrain.pipeline.runs.ratings import RatingRun, figures, pairs_of, played
-from posttrain.pipeline.tables.store import write_table
-from posttrain.pipeline.workspace import metrics_path
+from posttrain.pipeline.runs.evaluate_ratings import rate
 
 
 def main(run: str) -> None:
     """Writes metrics/ratings/RUN.parquet and metrics/ratings/RUN.json."""
-    where = f"evaluate.ratings.{run}"
-    params = load(RatingRun, where)
-    note(seed=params.seed)
-    pairs = pairs_of(params, where, list(load_policies()))
-    matches = played(params, where, pairs)
-    found = figures(matches, params, where, pairs)
-    file = metrics_path(f"ratings/{run}")
-    write_table(matches, file.with_suffix(".parquet"), "matches")
-    write_json(file, found)
-    print("\n".join(rating_lines(run, found)))
+    print("\n".join(rating_lines(run, rate(run))))
 
 
 if __name__ == "__main__":

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from posttrain.files import rounded, write_json
-from posttrain.pipeline.outside.evaluators import evaluator_of
-from posttrain.pipeline.params.params_file import at, load, read
-from posttrain.pipeline.params.slots import needed_model
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.tables.store import write_table
+from posttrain.pipeline.runs.evaluator_runs import measure_by_evaluator
 
 
 def main(name: str) -> None:
     """Writes results/lm_eval/NAME/metrics.json and results/lm_eval/NAME/documents.parquet."""
-    where = f"evaluate.lm_eval.{name}"
-    evaluator = evaluator_of(at(read(), where), where)
-    run = load(evaluator.runs, where)
-    figures, documents = evaluator.measure(run, needed_model(run.policy, f"{where}.policy"), where)
-    folder = Path("results/lm_eval") / name
-    write_table(documents, folder / "documents.parquet", "documents")
-    write_json(folder / "metrics.json", figures := rounded(figures, 5))
-    shown = ", ".join(f"{key} {value:.3f}" for key, value in figures.items() if "_stderr" not in key)
-    print(f"lm_eval@{name}: {shown}")
+    measure_by_evaluator(name)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,8 @@ def git(workspace: Path, *arguments: str) -> str:
 def _files() -> list[str]:
     """Tracked files and new ones that git does not ignore, as they are on disk."""
     listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    return [name for name in sorted(set(listed.split("\0"))) if name and (ROOT / name).is_file()]
+    paths = ((name, ROOT / name) for name in sorted(set(listed.split("\0"))) if name)
+    return [name for name, path in paths if path.is_file() or path.is_symlink()]
 
 
 def main(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from benchmarks.faults.tried import ALGORITHM_RUNS, place_of, rows
 from posttrain.data.columns import COLUMNS, TURNS, Kind
 from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.pipeline.runs.evaluation import EvaluateParams
-from posttrain.tasks.two_step.tables import TwoStepParams
+from posttrain.pipeline.toy_tasks.two_step.tables import TwoStepParams
 
 TYPED: dict[str, tuple[type[BaseModel], str]] = {
     "data.tasks.two_step": (TwoStepParams, "data_tasks two_step"),

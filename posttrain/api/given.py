@@ -80,12 +80,16 @@ def _task(row: Mapping[str, Any]) -> str:
     return task
 
 
-def prompts_given(text: ChatText, given: Sequence[str | Messages | Mapping[str, Any]]) -> list[Prompt]:
+def prompts_given(
+    text: ChatText, given: Sequence[str | Messages | Mapping[str, Any] | Prompt], argument: str = "prompts"
+) -> list[Prompt]:
     """Return the prompts with their tokens; a row is read as a row of a file is."""
     if isinstance(given, str):
-        raise DataError(what="this is one string, not a list", where="prompts", fix=f"Write [{short_repr(given)}]")
+        raise DataError(what="this is one string, not a list", where=argument, fix=f"Write [{short_repr(given)}]")
     if not given:
-        raise DataError(what="there are no prompts", where="prompts", fix="Give at least one")
+        raise DataError(what="there are no prompts", where=argument, fix="Give at least one")
+    if all(isinstance(prompt, Prompt) for prompt in given):
+        return [prompt for prompt in given if isinstance(prompt, Prompt)]
     rows = []
     for number, asked in enumerate(given):
         row = asked if isinstance(asked, Mapping) else {"prompt": asked}
@@ -93,6 +97,6 @@ def prompts_given(text: ChatText, given: Sequence[str | Messages | Mapping[str, 
             rows.append({**convert(row, "prompts"), "task": _task(row)})
         except RowError as error:
             fix = "help(posttrain.train_online) lists the columns"
-            raise DataError(what=str(error), where=f"prompts[{number}]", fix=fix) from error
+            raise DataError(what=str(error), where=f"{argument}[{number}]", fix=fix) from error
     table = with_ids(table_of(rows, "prompts").with_columns(split=pl.lit("train")), "prompts")
     return encode_prompts(text, prompts_of(table.iter_rows(named=True)))

@@ -2,130 +2,101 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.padded import entry
 from posttrain.api.given import prompts_given, refuse_learned, terms_given
-from posttrain.api.model import Messages, check_room, device_of, frozen_of, our_attention, own_model, text_of
-from posttrain.api.output import run_loop, save
-from posttrain.errors import ParamsError
-from posttrain.models.device import Runtime
-from posttrain.models.files.store import scorer_of
-from posttrain.models.master_weights import computing, placed
-from posttrain.online.collect import PolicyGroups
-from posttrain.online.config import CONFIGS, OnlineConfig
-from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.online.run import Loaded, rewards_of, training_run
-from posttrain.rewards.canaries import check_canaries
+from posttrain.api.model import Messages
+from posttrain.api.models import for_model, opened
+from posttrain.api.output import places, save
+from posttrain.errors import DataError, ParamsError
+from posttrain.online.config import OnlineConfig, WatchParams
+from posttrain.online.run import OnlineRun, train_on_samples
+from posttrain.rewards.catalog import learned
+from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
-from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import Sampler
-from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
-from posttrain.train.callback import NoWatch
-from posttrain.train.model_set import ModelSet
+from posttrain.train.checkpoint import CheckpointStore
+from posttrain.train.metrics import Recorder
+from posttrain.train.trained import Trained
 
 NAME = "train_online"
-FIXED = {
-    "adapter": "Give a model of peft",
-    "compile": "It is not read here",
-    "corpus": "It is a table of a pipeline",
-    "data": "Give `prompts`",
-    "device": "The model's device is used",
-    "limits.memory": "Memory is not estimated here",
-    "processes": "Use a pipeline (docs/processes.md)",
-    "reward": "Give `reward`",
-    "reward_model": "Write a reward that calls it",
-    "rollout.engine": "Give `sampler`",
-    "rollout.engine_args": "Give `sampler`",
-    "rollout.engine_servers": "Give `sampler`",
-    "save_dtype": "The model is saved in its own dtype",
-    "seed": "Give `seed`, which seeds all of the run",
-    "shards": "Use a pipeline (docs/processes.md)",
-    "start": "Give `model`",
-    "watch": "Use a pipeline (docs/watching.md)",
-}
-"""Settings of online.runs that have no effect here, and what to do."""
+ARGUMENTS = {
+    "algorithm": "algorithm", "data": "prompts", "reward": "reward", "reward_model": "reward_model", "seed": "seed",
+    "start": "model",
+}  # fmt: skip
+"""Keys of a run in params.yaml that are arguments of the call."""
 
 
 def train_online(
     model: Any,
     tokenizer: Any,
-    prompts: Sequence[str | Messages | Mapping[str, Any]],
-    reward: Any,
+    prompts: Sequence[str | Messages | Mapping[str, Any] | Prompt],
+    reward: Any = None,
     algorithm: str = "grpo",
     *,
+    config: OnlineConfig | None = None,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
     reference: Any | None = None,
+    reward_model: str | Path | None = None,
+    heldout: Sequence[str | Messages | Mapping[str, Any] | Prompt] = (),
     sampler: Sampler | None = None,
     output: str | Path | None = None,
+    checkpoints: CheckpointStore | None = None,
+    recorder: Recorder | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
-) -> list[dict[str, float]]:
+    name: str = NAME,
+) -> Trained:
     """Train the model in place on its own samples (grpo, ppo, rloo, online_dpo, ...); returns each step's metrics.
 
-    prompts: strings, lists of messages, or rows with `prompt`, and `answer` and `info` for the rewards. reward: a
-    function of all rollouts of a round that returns a number for each (`rollout.text`, `rollout.prompt.answer`), a
-    reward made with `posttrain.rewards.rule`, or a mapping of several: {"correct": 1.0, "brief": (function, 0.2)}, in
-    which a reward of posttrain has its settings as in params.yaml. Functions run in this process without a time limit.
+    model, tokenizer: of transformers, or the models of `load_models` and None, with which adapters, engines and several
+    processes work. prompts: strings, lists of messages, or rows with `prompt`, and `answer` and `info` for the rewards.
+    reward: a function of all rollouts of a round that returns a number for each (`rollout.text`,
+    `rollout.prompt.answer`), a reward made with `posttrain.rewards.rule`, or a mapping of several: {"correct": 1.0,
+    "brief": (function, 0.2)}, in which a reward of posttrain has its settings as in params.yaml. Functions run in this
+    process without a time limit. reward_model: the folder of the model behind the reward `model`.
 
-    settings: keys of online.runs (`posttrain params online`) but those of pipelines: {"rollout": {"rounds": 20}, "kl":
-    "none", "optimizer": {"lr": 1e-5}}. reference: the frozen model of the KL; by default a copy of the model as it is.
-    sampler: by default the built-in decoder (posttrain.sampling.sampler.Sampler).
+    settings: keys of online.runs (`posttrain params online`): {"rollout": {"rounds": 20}, "kl": "none", "optimizer":
+    {"lr": 1e-5}}; or config: all settings, typed, in place of algorithm, reward, settings and seed. reference: the
+    frozen model of the KL; by default a copy of the model as it is. heldout: prompts that the setting `watch` measures
+    the policy on while it trains. sampler: by default the engine of the settings, which is the built-in decoder.
+
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
-    arguments resumes a killed one. on_step: is called with the number of each step and its metrics.
+    arguments resumes a killed one. checkpoints, recorder: your own places for these. on_step: is called with the number
+    of each step and its metrics. name: what messages and rollouts call the run.
     """
-    given, model = model, own_model(model)
-    params = _params(algorithm, reward, settings, seed).model_copy(update={"device": device_of(model)})
-    text, runtime = text_of(model, tokenizer, params.date, params.template), params.runtime()
-    asked = scorable_prompts(params.terms, prompts_given(text, prompts), "prompts")
-    rollout, needs, lengths = params.rollout, params.needs, [prompt.ids for prompt in asked]
-    check_room(text, lengths, rollout.prompts * rollout.group_size, rollout.sampling, "settings.rollout")
-    start = frozen_of(model, reference, moves=bool(params.renew_reference)) if "ref_logp" in needs else reference
-    frozen = model if start is None else start
-    critic = _critic(model, runtime) if "value" in needs else None
-    with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
-        old = copy.deepcopy(model) if "kl_old" in needs else None
-        models = ModelSet(
-            model, runtime, start, critic, old,
-            temperature=rollout.sampling.temperature, micro_tokens=params.micro_tokens,
-        )  # fmt: skip
-        loaded = Loaded(text, asked, models, [])
-        groups = PolicyGroups(
-            sampler or LocalSampler(model, text.stops, runtime), text, models, rollout, seed=seed, name=NAME,
-            mixture=params.mixture_share, opponents=params.has_opponents, sampling=params.sampling,
-        )  # fmt: skip
-        rewards, monitor = rewards_of(NAME, params, loaded), params.monitor(NAME)
-        check_canaries(rewards, asked[: params.canaries], NAME)
-        rewards.load(asked)
-        log = None if output is None else params.rollout_log(NAME, text, max(map(len, lengths)))
-        run = training_run(NAME, params, loaded, groups, rewards, monitor, log)
-        run = replace(run, on_step=on_step, watch=_Patience(monitor))
-        asks = _read_and_scored(text, asked, params)
-        history = run_loop(run, output, [algorithm, settings, *asks, reference, str(type(sampler))])
-        monitor.close()
-        if log is not None and output is not None:
-            log.finish(Path(output, "rollouts"), history)
-    save(given, tokenizer, output)
-    return history
+    params = _params(algorithm, reward, settings, seed, heldout) if config is None else config
+    if config is not None and (reward is not None or settings is not None):
+        what, fix = "config has all settings", "Give config alone, or algorithm, reward, settings and seed"
+        raise ParamsError(what=what, where="config", fix=fix)
+    if learned(params.terms) and reward_model is None:
+        refuse_learned(params.terms)
+    params = for_model(params, model)
+    _check_watch(params, heldout)
+    with opened(model, tokenizer, params, reference) as (models, text):
+        asked = _scorable(text, prompts, params.terms, "prompts")
+        seen: list[Prompt] = []
+        if (watch := params.watch) is not None:
+            seen = _scorable(text, heldout, watch.reward, "heldout")[: watch.prompts]
+        scorer = None if reward_model is None else Path(reward_model)
+        run = OnlineRun(name, params, text, asked, models, seen, scorer)
+        given = [algorithm, settings, *_read_and_scored(text, asked, params), reference, str(type(sampler))]
+        store, log = places(name, params, models, output, given, checkpoints, recorder)
+        trained = train_on_samples(run, store, log, sampler=sampler, on_step=on_step, patient=config is None)
+    save(trained, model, tokenizer, output)
+    return trained
 
 
-class _Patience(NoWatch):
-    """Ends the loop when the monitor's patience has ended."""
-
-    def __init__(self, monitor: RewardMonitor) -> None:
-        self._monitor = monitor
-        monitor.raises = False  # the metrics of a run that ends early are worth more than an error
-
-    @property
-    def ended(self) -> bool:  # type: ignore[override]
-        """Whether the run has to end."""
-        return self._monitor.ended
+def _scorable(text: ChatText, given: Sequence[Any], terms: Mapping[str, WeightedReward], argument: str) -> list[Prompt]:
+    """Return the prompts that the rewards can judge; prompts that are encoded already, as they are."""
+    prompts = prompts_given(text, given, argument)
+    if all(isinstance(prompt, Prompt) for prompt in given):
+        return prompts
+    return scorable_prompts(terms, prompts, argument)
 
 
 def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineConfig) -> list[Any]:
@@ -134,23 +105,29 @@ def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineCo
     return [repr(prompts), text.tokenizer.get_chat_template(), text.stops.tokens, rewards]
 
 
-def _critic(model: Any, runtime: Runtime) -> Any:
-    """Return a scalar head on a copy of the model, which is not rounded yet."""
-    with our_attention(model):
-        return placed(scorer_of(copy.deepcopy(model), type(model).__name__), runtime)
-
-
-def _params(algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int) -> OnlineConfig:
+def _params(
+    algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int, heldout: Sequence[Any]
+) -> OnlineConfig:
     """Return the settings of the run, as those of a run of params.yaml are read."""
     given = dict(settings or {})
-    inner = [f"{key}.{name}" for key, part in given.items() if isinstance(part, Mapping) for name in part]
-    if fixed := next((key for key in [*given, *inner] if key in FIXED), None):
-        raise ParamsError(what="this setting belongs to a pipeline", where=f"settings.{fixed}", fix=FIXED[fixed])
-    found = entry(CONFIGS, algorithm, "algorithm")
-    own: dict[str, Any] = {"algorithm": algorithm, "reward": terms_given(reward), "seed": seed, **given}
-    params: OnlineConfig = check(found.model, found.row.merged(own), where="settings", file="arguments")
-    refuse_learned(params.terms)
+    if twice := [key for key in ARGUMENTS if key in given]:
+        what = "it is an argument of the call"
+        raise ParamsError(what=what, where=f"settings.{twice[0]}", fix=f"Give `{ARGUMENTS[twice[0]]}`")
+    if reward is None:
+        raise ParamsError(what="there is no reward", where="reward", fix="Give a function of rollouts, or a config")
+    own: dict[str, Any] = {"reward": terms_given(reward), "seed": seed, **given}
+    if heldout and "watch" not in given:
+        own["watch"] = WatchParams(reward=terms_given(reward))
+    params = OnlineConfig.preset(algorithm, **own)
     if getattr(params, "ptx", 0):
         what, fix = "ptx learns pretraining text, which a call does not take", "Use a pipeline (docs/algorithms.md)"
         raise ParamsError(what=what, where="settings.ptx", fix=fix)
     return params
+
+
+def _check_watch(params: OnlineConfig, heldout: Sequence[Any]) -> None:
+    """Refuse held-out prompts that nothing measures, and a watch without prompts."""
+    if bool(heldout) == (params.watch is not None):
+        return
+    what = "watch measures held-out prompts, and there are none" if not heldout else "no setting `watch` measures them"
+    raise DataError(what=what, where="heldout", fix="Give both `heldout` and the setting `watch`, or neither")

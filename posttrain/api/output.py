@@ -1,4 +1,4 @@
-"""Run the training loop in Python: metrics in memory, and with a folder also checkpoints, metrics and the model."""
+"""Where a call in Python writes: a folder of the caller's, the store and recorder that it gives, or nowhere."""
 
 from __future__ import annotations
 
@@ -8,43 +8,47 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.api.arguments import digest, plain_arguments
+from posttrain.errors import ParamsError
 from posttrain.measure.provenance import library_maker
-from posttrain.train import randomness
-from posttrain.train.checkpoint import FolderCheckpoints, NoCheckpoints, plain_key
-from posttrain.train.loop import TrainingRun, checkpoint_settings, train
+from posttrain.train.checkpoint import CheckpointStore, FolderCheckpoints, NoCheckpoints, plain_key
+from posttrain.train.loop import TrainingParams, checkpoint_settings
+from posttrain.train.metrics import CsvRecorder, NoRecorder, Recorder
+from posttrain.train.model_set import ModelSet
+from posttrain.train.trained import Trained
 
 MODEL: Final = "model"
 """The folder of an output that `load_model` reads."""
 
 
-def run_loop(run: TrainingRun, output: str | Path | None, given: Sequence[Any]) -> list[dict[str, float]]:
-    """Return the metrics of each step; `given`: arguments of the call that name its checkpoints, with the settings."""
-    was_training, device = run.models.policy.training, run.models.runtime.device
-    before = randomness.states(device)
-    randomness.seed(run.params.seed)  # of dropout
-    try:
-        if output is None:
-            return train(run, NoCheckpoints(), None).rows
-        folder = Path(output)
-        checkpoints = _checkpoints(run, folder, given)
-        if run.step_log is not None:
-            run.step_log.open(checkpoints.folder)
-        return train(run, checkpoints, folder / "metrics.csv").rows
-    finally:
-        randomness.restore(before, device)
-        run.models.policy.train(was_training)
+def places(
+    name: str, params: TrainingParams, models: ModelSet, output: str | Path | None, given: Sequence[Any],
+    checkpoints: CheckpointStore | None, recorder: Recorder | None,
+) -> tuple[CheckpointStore, Recorder]:  # fmt: skip
+    """Return where a run saves its checkpoints and its metrics.
 
-
-def save(model: Any, tokenizer: Any, output: str | Path | None) -> None:
-    """Save a trained model in transformers' format (of peft: its adapter), where there is an output."""
-    if output is not None:
-        model.save_pretrained(Path(output, MODEL))
-        tokenizer.save_pretrained(Path(output, MODEL))
-
-
-def _checkpoints(run: TrainingRun, folder: Path, given: Sequence[Any]) -> FolderCheckpoints:
-    """Return checkpoints in a folder of the user's: a call with the same arguments resumes a killed one."""
-    weights = {name: digest(part) for name, part in run.models.policy.state_dict().items()}
+    `given`: arguments of the call that name the checkpoints of its output, with the settings and the weights.
+    """
+    if output is None:
+        return checkpoints or NoCheckpoints(), recorder or NoRecorder()
+    if checkpoints is not None or recorder is not None:
+        fix = "Give `output` alone, or `checkpoints` and `recorder`"
+        raise ParamsError(what="output has checkpoints and metrics of its own", where="output", fix=fix)
+    folder = Path(output)
+    weights = {name: digest(part) for name, part in models.policy.state_dict().items()}
     arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
-    settings = {**checkpoint_settings(run.params), "arguments": arguments, "weights": weights}
-    return FolderCheckpoints(folder / "checkpoints", plain_key(run.name, settings, {}), library_maker(), run.name)
+    settings = {**checkpoint_settings(params), "arguments": arguments, "weights": weights}
+    store = FolderCheckpoints(folder / "checkpoints", plain_key(name, settings, {}), library_maker(), name)
+    return store, CsvRecorder(folder / "metrics.csv")
+
+
+def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None) -> None:
+    """Save what was trained, where there is an output; a model of the caller's (of peft: its adapter) saves itself."""
+    if output is None:
+        return
+    if trained.rollouts is not None:
+        trained.rollouts.finish(Path(output, "rollouts"), trained[: trained.steps])
+    if isinstance(model, ModelSet):
+        trained.save(Path(output, MODEL))
+        return
+    model.save_pretrained(Path(output, MODEL))
+    tokenizer.save_pretrained(Path(output, MODEL))

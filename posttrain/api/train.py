@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from pydantic import Field
 
-from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.padded import settings_of
 from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
-from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.api.model import Messages, device_of, frozen_of, our_attention, own_model, text_of
-from posttrain.api.output import run_loop, save
+from posttrain.algorithms.supervised import LikelihoodConfig
+from posttrain.api.model import Messages
+from posttrain.api.models import for_model, opened
+from posttrain.api.output import places, save
 from posttrain.api.reward_model import forget_scale
 from posttrain.data.layouts import convert
 from posttrain.data.turns import RowError
 from posttrain.errors import DataError, ParamsError
-from posttrain.models.device import Runtime
+from posttrain.evaluate.table_watch import MeasuredObjective
 from posttrain.models.files.loading import is_scorer
-from posttrain.models.master_weights import computing
-from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.rollout import TokenRow
 from posttrain.settings.params import Params, check
+from posttrain.supervised.config import PreferenceTraining, RewardTraining, SftConfig, SupervisedConfig
+from posttrain.supervised.run import train_on_rows
 from posttrain.text.chat import ChatText
-from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
-from posttrain.train.callback import NoWatch
-from posttrain.train.learning_rates import RateKind
-from posttrain.train.loop import TrainingParams, TrainingRun, adamw
-from posttrain.train.model_set import ModelSet
-from posttrain.train.step import Batch, StepClosure
+from posttrain.train.batch_sources import Example
+from posttrain.train.checkpoint import CheckpointStore
+from posttrain.train.examples import Examples
+from posttrain.train.metrics import Recorder
 from posttrain.train.tokenize_tables import conversation, exchanges
+from posttrain.train.trained import Trained
+
+NAME = "train_model"
 
 
 class Amounts(Params):
@@ -49,9 +49,10 @@ class Amounts(Params):
 def train_model(
     model: Any,
     tokenizer: Any,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any] | Example],
     algorithm: str = "sft",
     *,
+    config: SupervisedConfig | None = None,
     epochs: float = 1.0,
     batch_size: int = 16,
     seed: int = 0,
@@ -59,128 +60,120 @@ def train_model(
     settings: Mapping[str, Any] | None = None,
     optimizer: Mapping[str, Any] | None = None,
     micro_tokens: int = 16_384,
-    heldout: Sequence[Mapping[str, Any]] = (),
+    heldout: Sequence[Mapping[str, Any] | Example] = (),
+    heldout_table: pl.DataFrame | None = None,
     evaluate_every: int = 50,
     output: str | Path | None = None,
     checkpoint_every: int = 50,
+    checkpoints: CheckpointStore | None = None,
+    recorder: Recorder | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
-) -> list[dict[str, float]]:
+    name: str = NAME,
+) -> Trained:
     """Train the model in place on rows in memory; returns the metrics of each step. Of a peft model: its adapters.
 
-    algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (of a model that
-    `reward_model` made), with `settings` of it. rows of sft: `messages`, or `prompt` and `completion`; of pairs and of
-    reward: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`, `completion`, `label`. A turn is a string or a
-    list of messages.
+    model, tokenizer: of transformers, or the models of `load_models` and None, with which adapters and several
+    processes work. algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (of a
+    model that `reward_model` made), with `settings` of it. rows of sft: `messages`, or `prompt` and `completion`; of
+    pairs and of reward: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`, `completion`, `label`. A turn is a
+    string or a list of messages.
 
-    reference: the frozen model that preference algorithms compare with; by default a copy of the model as it is.
-    optimizer: e.g. `{"lr": 1e-5}` (docs: `posttrain params sft`). micro_tokens: most tokens in one forward pass.
+    config: all settings, typed, in place of algorithm, settings, optimizer and the numbers. reference: the frozen model
+    that preference algorithms compare with; by default a copy of the model as it is. optimizer: e.g. `{"lr": 1e-5}`
+    (docs: `posttrain params sft`). micro_tokens: most tokens in one forward pass.
 
     heldout: rows that are measured (`heldout_loss` and others) before the first step, every `evaluate_every` steps, and
-    at the end, as a last row of the metrics. output: a folder for checkpoints, metrics.csv and model/, which
-    `load_model` reads; a call with the same arguments resumes a killed one. on_step: called with each step's number and
-    its metrics.
+    at the end, as a last row of the metrics; of a config: by its `watch`. heldout_table: the same rows as a table, for
+    a `watch` that samples their prompts. output: a folder for checkpoints, metrics.csv and model/, which `load_model`
+    reads; a call with the same arguments resumes a killed one. checkpoints, recorder: your own places for these.
+    on_step: called with each step's number and its metrics. name: what messages and checkpoints call the run.
     """
-    given, model = model, own_model(model)
-    objective: Objective = _objective(algorithm, settings, model)
-    forget_scale(model)
-    values = {"seed": seed, "optimizer": dict(optimizer or {}), "micro_tokens": micro_tokens}
-    values |= {"checkpoint_every": checkpoint_every, "device": device_of(model)}
-    values |= {"limits": {"entropy": None}} if isinstance(objective, LikelihoodObjective) else {}  # it may fall to 0
-    params = check(TrainingParams, values, where="train_model", file="arguments")
-    _check_amounts(epochs=epochs, batch_size=batch_size, evaluate_every=evaluate_every)
-    text = text_of(model, tokenizer)
-    examples = _examples(text, rows, objective, "rows")
-    measured = _examples(text, heldout, objective, "heldout") if heldout else []
-    start = frozen_of(model, reference, moves=_parts(objective) > 1) if "ref_logp" in objective.needs else reference
-    runtime, frozen = Runtime(params.device), model if start is None else start
-    with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
-        models = ModelSet(model, runtime, reference=start, micro_tokens=micro_tokens)
-        source = _source(objective, examples, models, batch_size, epochs, seed)
-        update = adamw(models.trained, params, source.steps, given, _rate_kind(objective))
-        run = TrainingRun("train_model", params, objective, source, models, update, 0, on_step=on_step)
-        if measured:
-            batch = _source_type(objective)(measured, len(measured), 1, seed).batch(0)
-            run = replace(run, watch=HeldoutLoss(run, batch, evaluate_every))
-        tokens = [([(row.prompt, row.rest, row.mask) for row in example.rows], example.columns) for example in examples]
-        arguments = [algorithm, settings, repr(tokens), epochs, batch_size, runtime.device.type, reference]
-        history = run_loop(run, output, arguments)
-    save(given, tokenizer, output)
-    return history
+    if config is None:
+        _check_amounts(epochs=epochs, batch_size=batch_size, evaluate_every=evaluate_every)
+        values: dict[str, Any] = {"epochs": epochs, "batch": batch_size, "seed": seed, "micro_tokens": micro_tokens}
+        values |= {"optimizer": dict(optimizer or {}), "checkpoint_every": checkpoint_every}
+        watch = {"watch": {"every": evaluate_every}} if len(heldout) else {}
+        config = _config(algorithm, settings, values | watch)
+    elif settings is not None or optimizer is not None:
+        what, fix = "config has all settings", "Give config alone, or algorithm, settings, optimizer and the numbers"
+        raise ParamsError(what=what, where="config", fix=fix)
+    config = for_model(config, model)
+    with opened(model, tokenizer, config, reference) as (models, text):
+        _check_kind(config, models.policy)
+        forget_scale(models.policy)
+        objective = config.goal()
+        examples = _examples(text, rows, objective, "rows")
+        measured = _examples(text, heldout, objective, "heldout") if len(heldout) else ()
+        store, log = places(
+            name, config, models, output, _given(config, rows, examples, reference), checkpoints, recorder
+        )
+        trained = train_on_rows(
+            name, config, models, text, examples, measured, heldout_table, store, log, on_step
+        )  # fmt: skip
+    save(trained, model, tokenizer, output)
+    return trained
 
 
-class HeldoutLoss(NoWatch):
-    """Measures the objective on held-out rows: a `Watch` of a run."""
+def _given(config: SupervisedConfig, rows: Sequence[Any], examples: Sequence[Example], reference: Any) -> list[Any]:
+    """Return what names the checkpoints of an output; nothing where rows are examples, whose store is the caller's."""
+    if examples is rows:
+        return []
+    tokens = [([(row.prompt, row.rest, row.mask) for row in example.rows], example.columns) for example in examples]
+    return [repr(tokens), config.goal(), reference]
 
-    def __init__(self, run: TrainingRun, batch: Batch, every: int) -> None:
-        self._run, self._batch, self._every = run, batch, every
 
-    def look(self, step: int) -> dict[str, float]:
-        """Return the metrics of the weights before this step, where one is due."""
-        if step % self._every and step != self._run.source.steps:
-            return {}
-        objective, models = self._run.objective, self._run.models
-        batch = models.add_scored_columns(self._batch, objective.needs)
-        prepared = objective.prepare(batch.columns, objective.initial_state())
-        measured = StepClosure(objective, models, batch.with_prepared(prepared.step), state=prepared.state).measured()
-        return {f"heldout_{name}": value for name, value in measured.items()}
+def _check_kind(config: SupervisedConfig, policy: Any) -> None:
+    """Refuse a language model where a reward model is trained, and the other way round."""
+    scores = isinstance(config, RewardTraining)
+    if scores != is_scorer(policy):
+        named = getattr(config, "algorithm", "reward" if scores else "sft")
+        what = f"{named} trains a {'reward' if scores else 'language'} model, not this one"
+        raise ParamsError(what=what, where="model", fix="posttrain.reward_model(model) makes a reward model of a copy")
 
 
 def _check_amounts(**amounts: float) -> None:
     """Refuse numbers without a meaning."""
-    check(Amounts, amounts, where="train_model", file="arguments")
+    check(Amounts, amounts, where=NAME, file="arguments")
 
 
-def _rate_kind(objective: Objective) -> RateKind:
-    """Return what decides the default learning rate."""
-    if isinstance(objective, RewardObjective):
-        return "reward"
-    return "sft" if isinstance(objective, LikelihoodObjective) else "preference"
-
-
-def _objective(algorithm: str, settings: Mapping[str, Any] | None, model: Any) -> Objective:
-    """Return the objective of an algorithm; refuse a model of another kind."""
-    if (algorithm == "reward") != is_scorer(model):
-        what = f"{algorithm} trains a {'reward' if algorithm == 'reward' else 'language'} model, not this one"
-        raise ParamsError(what=what, where="model", fix="posttrain.reward_model(model) makes a reward model of a copy")
+def _config(algorithm: str, settings: Mapping[str, Any] | None, values: dict[str, Any]) -> SupervisedConfig:
+    """Return the settings of a training by the name of its algorithm."""
+    own, most = dict(settings or {}), {"max_tokens": 2**31}  # a call leaves no row out
     if algorithm == "reward":
-        config = check(RewardConfig, dict(settings or {}), where="reward", file="settings")
-        if config.compare == "ranks":
+        knobs = check(RewardConfig, own, where="reward", file="settings")
+        if knobs.compare == "ranks":
             what, fix = "a call compares the answers of a row", "Give pairs, or use a pipeline (docs/algorithms.md)"
             raise ParamsError(what=what, where="settings.compare", fix=fix)
-        return RewardObjective(config)
+        return check(RewardTraining, {**values, **most, "objective": knobs}, where=NAME, file="arguments")
     if algorithm == "sft":
-        return LikelihoodObjective(check(LikelihoodConfig, dict(settings or {}), where="sft", file="settings"))
-    if algorithm not in PREFERENCE_ROWS and (algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS):
+        likelihood = check(LikelihoodConfig, own, where="sft", file="settings")
+        return check(SftConfig, {**values, **most, "objective": likelihood}, where=NAME, file="arguments")
+    if algorithm not in PREFERENCE_ROWS and _learns_from_samples(algorithm):
         what = f"'{algorithm}' learns from its own samples, and train_model from rows in memory"
         fix = "Use posttrain.train_online, or posttrain.losses.policy_loss in a loop of your own"
         raise ParamsError(what=what, where="algorithm", fix=fix)
-    return PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
+    return PreferenceTraining.preset(algorithm, **{**values, **most, **own})
 
 
-def _source(
-    objective: Objective, examples: list[Example], models: ModelSet, batch_size: int, epochs: float, seed: int
-) -> BatchSource:
-    source = _source_type(objective)
-    if (parts := _parts(objective)) > 1:
-        return ChunkedSource(examples, batch_size, epochs, seed, parts=parts, models=models, source=source)
-    return source(examples, batch_size, epochs, seed)
+def _learns_from_samples(algorithm: str) -> bool:
+    """Return whether an algorithm is one of train_online."""
+    from posttrain.online.sampled import SAMPLED_ROWS  # a stage that trains on rows does not depend on it
+
+    return algorithm in POLICY_ROWS or algorithm in SAMPLED_ROWS
 
 
-def _parts(objective: Objective) -> int:
-    """Return the parts of the data, each with a reference of its own."""
-    return objective.knobs.parts if isinstance(objective, PreferenceObjective) else 1
-
-
-def _source_type(objective: Objective) -> type[EpochSource]:
-    return KtoSource if isinstance(objective, PreferenceObjective) and objective.mismatched else EpochSource
-
-
-def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Objective, argument: str) -> list[Example]:
-    if not rows:
+def _examples(
+    text: ChatText, rows: Sequence[Mapping[str, Any] | Example], objective: MeasuredObjective, argument: str
+) -> Sequence[Example]:
+    if not len(rows):
         raise DataError(what="there are no rows", where=argument, fix="Give at least one")
-    examples = []
+    if isinstance(rows, Examples) or all(isinstance(row, Example) for row in rows):
+        return rows  # type: ignore[return-value]
+    examples: list[Example] = []
     for number, row in enumerate(rows):
         try:
+            if isinstance(row, Example):
+                raise RowError("it is an example, and other rows are not")
             examples.append(_example(text, row, objective))
         except RowError as error:
             fix = "help(posttrain.train_model) lists the columns"
@@ -201,7 +194,7 @@ def _examples(text: ChatText, rows: Sequence[Mapping[str, Any]], objective: Obje
     return examples
 
 
-def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Example:
+def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjective) -> Example:
     """Return a row as training has it; it is read as a row of a file is."""
     if _is_paired(objective):
         read = convert(row, "pairs")
@@ -219,7 +212,7 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: Objective) -> Ex
     return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
 
 
-def _is_paired(objective: Objective) -> bool:
+def _is_paired(objective: MeasuredObjective) -> bool:
     """Return whether a row has two answers."""
     if isinstance(objective, RewardObjective):
         return objective.knobs.compare == "pairs"

@@ -42,6 +42,7 @@ from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedSampling, SamplingParams
+from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
@@ -107,6 +108,18 @@ class OnlineConfig(TrainingParams):
     rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only figures are kept")
     watch: WatchParams | None = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
 
+    @classmethod
+    def preset(cls, algorithm: str, **settings: Any) -> OnlineConfig:
+        """Return the settings of an algorithm (grpo, ppo, rloo, online_dpo, ...), with some replaced.
+
+        Example: `OnlineConfig.preset("grpo", reward={"correct": 1.0}, rollout={"rounds": 20}, kl="none")`
+        """
+        found = CONFIGS.entry(algorithm)
+        typed: OnlineConfig = check(
+            found.model, found.row.merged({**settings, "algorithm": algorithm}), where="settings", file="arguments"
+        )
+        return typed
+
     @model_validator(mode="after")
     def _samples_and_trains_the_same_policy(self) -> OnlineConfig:
         refuse_dropout(self)
@@ -138,6 +151,11 @@ class OnlineConfig(TrainingParams):
     def objective(self) -> Objective:
         """Return the objective of the run."""
         raise NotImplementedError
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of its samples."""
+        return self.rollout.sampling.temperature
 
     @property
     def needs(self) -> frozenset[str]:

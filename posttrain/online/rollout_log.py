@@ -7,7 +7,7 @@ last checkpoint are in memory: a killed run samples them again. A checkpoint nam
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -37,6 +37,7 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
+from posttrain.train.callback import Check
 from posttrain.train.token_cache import list_array
 
 Stored = Literal["full", "sampled", "none"]
@@ -79,10 +80,6 @@ class Sampling:
     """The most tokens of a row."""
     keeps: bool = False
     """Whether rollouts have the tokens that each of theirs was drawn from."""
-
-
-Check = Callable[[pl.DataFrame, Path], pl.DataFrame]
-"""Returns the rows of a table that will be written to a path, or raises."""
 
 
 def unchecked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:  # noqa: ARG001

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from posttrain.rewards.instruction_checks import fault, followed
 from posttrain.rewards.reward import rule
 from posttrain.rollout import Prompt, Rollout
 from posttrain.settings.params import Params
-from posttrain.tasks.instructions.checks import fault, followed
 
 
 class InstructionsOptions(Params):

@@ -79,7 +79,8 @@ class Listing(Mapping[str, E]):
         """Return whether the entry is not the library's: a user's own by import path, or one of an installed plugin."""
         if name in self.modules or self.group is None:
             return False
-        return ":" in name or any(not plugin.is_ours for plugin in plugins.registered(self.group).get(name, ()))
+        found = plugins.registered(self.group).get(name, ())
+        return ":" in name or (bool(found) and not any(plugin.is_ours for plugin in found))
 
     def _registered(self) -> list[str]:
         return [] if self.group is None else plugins.names(self.group)

@@ -131,15 +131,14 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Plugin:
-    """Return the plugin of that name; raise KeyError if there is none and a PluginError if others register two.
+    """Return the plugin of that name; raise KeyError without one and a PluginError if others register two.
 
     Ours wins: installing a package must not change what a name means.
     """
     plugins = [plugin for plugin in registered(group).get(name, ()) if not plugin.is_gone]
+    plugins = [plugin for plugin in plugins if plugin.is_ours] or plugins
     if not plugins:
         raise KeyError(name)
-    if ours := [plugin for plugin in plugins if plugin.is_ours]:
-        return ours[0]
     if len(plugins) > 1:
         which = " and ".join(f"{plugin.distribution} {plugin.version}" for plugin in plugins)
         fix = f"Uninstall one of them: python -m pip uninstall {plugins[-1].distribution}"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+import polars as pl
 from torch import Tensor
 
 from posttrain.formulas.ragged import Ragged
+
+Check = Callable[[pl.DataFrame, Path], pl.DataFrame]
+"""Checks a part of a table, before it is written into a file, and returns it."""
 
 
 class Watch(Protocol):
@@ -20,6 +25,10 @@ class Watch(Protocol):
 
     def look(self, step: int) -> dict[str, float]:
         """Metrics of the weights before this step; called for each step and after the last one."""
+        ...
+
+    def finish(self) -> dict[str, float]:
+        """Make the weights of the run those that are kept; return what was measured of them."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -40,6 +49,10 @@ class NoWatch:
         """Return no metrics."""
         return {}
 
+    def finish(self) -> dict[str, float]:
+        """Keep the last weights."""
+        return {}
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return no state."""
         return {}
@@ -56,6 +69,9 @@ class StepLog(Protocol):
 
     def trained(self, step: int, prepared: Ragged) -> None:
         """Note the rows of an optimizer step."""
+
+    def finish(self, target: Path, steps: Sequence[dict[str, float]], check: Check = ...) -> None:
+        """Write everything into a folder; `check` is given each part of the table before it is written."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs to resume."""

@@ -147,6 +147,9 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
 class CheckpointStore(Protocol):
     """Where a run saves its checkpoints and finds them again."""
 
+    keeps: bool
+    """Whether it keeps anything; if not, the run stores no rollouts either."""
+
     @property
     def folder(self) -> Path:
         """A folder for what else a run writes while it trains, as its rollouts."""
@@ -164,11 +167,17 @@ class CheckpointStore(Protocol):
         """Return the result of `restore` on the newest checkpoint that fits; None without one."""
         ...
 
+    def check_space(self, size: int) -> None:
+        """Refuse to begin a run whose checkpoints, each of so many bytes, the disk will not hold."""
+
+    def finish(self) -> None:
+        """Note that the run has made its last step."""
+
 
 class NoCheckpoints:
     """Saves nothing."""
 
-    folder = Path()
+    keeps, folder = False, Path()
 
     def save(self, saved: CheckpointData) -> None:
         """Save nothing."""
@@ -180,9 +189,17 @@ class NoCheckpoints:
         """Begin at the first step."""
         return None
 
+    def check_space(self, size: int) -> None:
+        """Nothing is written."""
+
+    def finish(self) -> None:
+        """Nothing is kept."""
+
 
 class FolderCheckpoints:
     """The checkpoints of one run, in `FOLDER/FINGERPRINT/step-N`; a run with the same key resumes them."""
+
+    keeps = True
 
     def __init__(self, folder: Path, key: Mapping[str, Any], maker: Maker, name: str) -> None:
         """`key`: what identifies the run; `maker`: the code and packages that save; `name`: the run in messages."""
@@ -293,6 +310,10 @@ class FolderCheckpoints:
             what = f"checkpoints of {amounts} of disk, and {format_size(free)} are free"
             fix = f"Free some disk space{self._listed}, or make the folder a link to a larger disk"
             raise CheckpointError(what=what, where=str(self._above), fix=fix)
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is complete."""
+        self.wait()
 
     def _newest(self) -> str:
         kept = self._all()

@@ -80,3 +80,8 @@ def parameters_of(model: nn.Module) -> int:
     packed = [module for module in model.modules() if isinstance(module, Nf4Linear)]
     whole = sum(part.in_features * part.out_features - part.weight.numel() for part in packed)
     return sum(weight.numel() for weight in model.parameters()) + whole
+
+
+def trained_parameters_of(model: nn.Module) -> int:
+    """Return the number of a model's weights that are trained."""
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)

@@ -32,9 +32,9 @@ from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, prefixed
 from posttrain.train.callback import NO_WATCH, StepLog, Watch
 from posttrain.train.checkpoint import CheckpointData, CheckpointStore
-from posttrain.train.learning_rates import RateKind, default_rate, explained, parameters_of
+from posttrain.train.learning_rates import RateKind, default_rate, explained, parameters_of, trained_parameters_of
 from posttrain.train.limits import LimitParams, check_limits
-from posttrain.train.metrics import MetricsLog
+from posttrain.train.metrics import MetricsLog, Recorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.routing import RouterParams, routers_of
@@ -128,6 +128,16 @@ class TrainingParams(Params):
         """Whether the models are divided among the run's processes; if not, each holds whole ones."""
         return True
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """The columns that the objective reads."""
+        raise NotImplementedError
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of its log-probs."""
+        return 1.0
+
     def runtime(self) -> Runtime:
         """Return what the run computes with."""
         return Runtime(self.device)
@@ -158,18 +168,17 @@ def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
     )
 
 
-def adamw(
-    trained: Mapping[str, nn.Module], params: TrainingParams, steps: int, policy: Any, kind: RateKind | None = None
-) -> AdamW:
+def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int, policy: Any) -> AdamW:
     """AdamW over the trained models, each with its own learning rate; `policy` is the model whose size decides it."""
-    rate = params.optimizer.lr or _default_rate(policy, params, kind or params.rate_kind)
+    rate = params.optimizer.lr or _default_rate(policy, params)
     rates = {"policy": rate, "critic": params.optimizer.critic_lr or rate}
     return AdamW({name: (model, rates[name]) for name, model in trained.items()}, params.optimizer, steps)
 
 
-def _default_rate(policy: Any, params: TrainingParams, kind: RateKind) -> float:
+def _default_rate(policy: Any, params: TrainingParams) -> float:
     """Return the learning rate of a run that sets none, and print where it comes from."""
-    adapter, size = params.adapter.type != "none" or hasattr(policy, "peft_config"), parameters_of(policy)
+    kind, size = params.rate_kind, parameters_of(policy)
+    adapter = params.adapter.type != "none" or 2 * trained_parameters_of(policy) < size  # of peft, from a caller
     if world.rank() == 0:
         print(f"optimizer.lr: {explained(kind, size, adapter=adapter)}", file=sys.stderr)
     return default_rate(kind, size, adapter=adapter).lr
@@ -196,7 +205,7 @@ class TrainingRun:
     """Called with the number of each step and its metrics."""
 
 
-def train(run: TrainingRun, checkpoints: CheckpointStore, log_path: Path | None, end: int | None = None) -> MetricsLog:
+def train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, end: int | None = None) -> MetricsLog:
     """Return the training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
@@ -205,16 +214,16 @@ def train(run: TrainingRun, checkpoints: CheckpointStore, log_path: Path | None,
             randomness.without_dropout(run.models.trained.values(), run.objective.needs),
             compiled(run.models.trained.values(), on=run.params.compile),
         ):
-            return _train(run, checkpoints, log_path, end)
+            return _train(run, checkpoints, recorder, end)
     finally:
         checkpoints.wait()
 
 
-def _train(run: TrainingRun, checkpoints: CheckpointStore, log_path: Path | None, end: int | None) -> MetricsLog:
+def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, end: int | None) -> MetricsLog:
     objective, models, source = run.objective, run.models, run.source
     routers = routers_of(models.policy, run.params.router, run.name)
     first, state, rows = checkpoints.resume(lambda saved: _restore(run, saved)) or (0, objective.initial_state(), [])
-    log = MetricsLog(log_path, rows)
+    log = MetricsLog(recorder, rows)
     end = source.steps if end is None else end
     progress = Progress(run.name.replace("base@", "base_scratch@"), end, done=first)  # the others do not train
     for step in range(first, end + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from posttrain.distributed import world
 from posttrain.measure.phases import phase
@@ -12,30 +13,79 @@ StepMetrics = Mapping[str, float]
 """Metric -> value, of one optimizer step."""
 
 
-class MetricsLog:
-    """Rows in memory, and on disk where there is a path; the file is complete after every step."""
+class Recorder(Protocol):
+    """Where a run writes the metrics of its steps while it trains."""
 
-    def __init__(self, path: Path | None, rows: Sequence[StepMetrics] = ()) -> None:
-        self.rows: list[dict[str, float]] = []
-        self._columns: list[str] = []
-        if not world.is_rank_zero():
-            path = None
+    def begin(self, rows: Sequence[StepMetrics]) -> None:
+        """Start with the steps that a checkpoint has; a new run has none."""
+
+    def add(self, row: StepMetrics) -> None:
+        """Write the metrics of one more step."""
+
+
+class NoRecorder:
+    """Writes nothing."""
+
+    def begin(self, rows: Sequence[StepMetrics]) -> None:
+        """Write nothing."""
+
+    def add(self, row: StepMetrics) -> None:
+        """Write nothing."""
+
+
+class CsvRecorder:
+    """Writes a CSV file with a row per step; the file is complete after every step.
+
+    Example: `CsvRecorder(Path("output/metrics.csv"))`
+    """
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
+        self._rows: list[StepMetrics] = []
+        self._columns: list[str] = []
+
+    def begin(self, rows: Sequence[StepMetrics]) -> None:
+        """Replace the file by one with these rows."""
+        self._rows, self._columns = [], []
+        if world.is_rank_zero():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.unlink(missing_ok=True)
         for row in rows:
             self.add(row)
 
     def add(self, row: StepMetrics) -> None:
         """Append a row; a new column rewrites the file."""
-        self.rows.append(dict(row))
+        self._rows.append(dict(row))
         new = [name for name in row if name not in self._columns]
         if new:
             self._columns += new
-            self._write([",".join(self._columns), *(self._line(old) for old in self.rows)], mode="w")
+            self._write([",".join(self._columns), *(self._line(old) for old in self._rows)], mode="w")
         else:
             self._write([self._line(row)], mode="a")
+
+    def _line(self, row: StepMetrics) -> str:
+        return ",".join(_text(row[name]) if name in row else "" for name in self._columns)
+
+    @phase("write")
+    def _write(self, lines: list[str], mode: str) -> None:
+        if world.is_rank_zero():
+            with self._path.open(mode, encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+
+
+class MetricsLog:
+    """The metrics of each step, in memory and at a recorder."""
+
+    def __init__(self, recorder: Recorder, rows: Sequence[StepMetrics] = ()) -> None:
+        """`rows`: the steps that a checkpoint has."""
+        self._recorder = recorder
+        self.rows: list[dict[str, float]] = [dict(row) for row in rows]
+        recorder.begin(self.rows)
+
+    def add(self, row: StepMetrics) -> None:
+        """Append a row."""
+        self.rows.append(dict(row))
+        self._recorder.add(row)
 
     def last(self, names: Sequence[str]) -> dict[str, float]:
         """Return those of these metrics that the newest row has."""
@@ -45,16 +95,6 @@ class MetricsLog:
         """Return the mean of a column's last values."""
         values = [row[name] for row in self.rows[-count:] if name in row]
         return sum(values) / len(values) if values else float("nan")
-
-    def _line(self, row: StepMetrics) -> str:
-        return ",".join(_text(row[name]) if name in row else "" for name in self._columns)
-
-    @phase("write")
-    def _write(self, lines: list[str], mode: str) -> None:
-        if self._path is None:
-            return
-        with self._path.open(mode, encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in lines))
 
 
 def _text(value: float) -> str:

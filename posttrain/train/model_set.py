@@ -93,6 +93,8 @@ class ModelSet:
     micro_tokens: int = 16_384
     remake: Callable[[], Any] | None = None
     """Makes the policy as it was before it was divided among processes; None where it is whole."""
+    folder: Path = Path()
+    """The folder that the policy was loaded from, which has its tokenizer."""
 
     def __post_init__(self) -> None:
         teachers = [teacher.model for teacher in self.teachers]
@@ -129,7 +131,9 @@ class ModelSet:
         models = cls.of(start, runtime, needs, attach, reference_moves=moves, mesh=mesh, place=place)
         if attach is not None:
             models.report_adapter()
-        return replace(models, temperature=temperature, teachers=teachers, micro_tokens=settings.micro_tokens)
+        return replace(
+            models, temperature=temperature, teachers=teachers, micro_tokens=settings.micro_tokens, folder=folder
+        )
 
     @classmethod
     def of(

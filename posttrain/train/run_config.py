@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from posttrain.algorithms.objective import AlgorithmRow
-from posttrain.settings.params import Params
+from posttrain.errors import ParamsError
+from posttrain.settings.params import Params, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Algorithms(Mapping[str, Algorithm]):
                 row = rows[name]
                 return Algorithm(row, model(row))
         raise KeyError(name)
+
+    def entry(self, name: str) -> Algorithm:
+        """Return the row of an algorithm that a person has named."""
+        if name not in self:
+            raise ParamsError(what=f"'{name}' is unknown", where="algorithm", fix=did_you_mean(name, sorted(self)))
+        return self[name]
 
     def __contains__(self, name: object) -> bool:
         return any(name in rows for rows, _ in self._tables)

@@ -156,7 +156,12 @@ def test_a_lambda_needs_a_name(model: tuple[Any, Any]) -> None:
         posttrain.train_online(*model, ["say 1"], lambda rollouts: [0.0 for _ in rollouts])
 
 
-def test_a_row_keeps_its_task_and_an_unknown_one_is_an_error(model: tuple[Any, Any]) -> None:
+def test_a_row_keeps_its_task_and_an_unknown_one_is_an_error(
+    model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/task_of_rows.py").write_text("from posttrain.tasks import Task\n\nplain = Task()\n")
+    monkeypatch.chdir(tmp_path)
     tasks: set[str] = set()
 
     def noted(rollouts: Any) -> list[float]:
@@ -165,11 +170,11 @@ def test_a_row_keeps_its_task_and_an_unknown_one_is_an_error(model: tuple[Any, A
 
     rollout = {"rounds": 1, "prompts": 2, "group_size": 2, "sampling": {"max_tokens": 4}}
     settings = {"rollout": rollout, "canaries": 0}
-    rows = [{"prompt": f"What is {n} + 3?", "answer": str(n + 3), "task": "two_step"} for n in range(2)]
+    rows = [{"prompt": f"What is {n} + 3?", "answer": str(n + 3), "task": "task_of_rows:plain"} for n in range(2)]
     posttrain.train_online(copy.deepcopy(model[0]), model[1], rows, noted, settings=settings)
-    assert tasks == {"two_step"}
-    with pytest.raises(ParamsError, match="'two_stp' is not a task"):
-        posttrain.train_online(*model, [{"prompt": "a", "task": "two_stp"}], noted, settings=settings)
+    assert tasks == {"task_of_rows:plain"}
+    with pytest.raises(ParamsError, match="'no_task' is not a task"):
+        posttrain.train_online(*model, [{"prompt": "a", "task": "no_task"}], noted, settings=settings)
 
 
 def test_the_end_of_patience_is_a_warning_and_the_metrics_stay(

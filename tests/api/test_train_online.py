@@ -173,8 +173,11 @@ def test_a_reward_that_fails_ends_the_run_with_its_name(folder: Path) -> None:
         ({"settings": {"start": "base/tiny"}}, "settings.start.*Give `model`"),
         ({"settings": {"seed": 1}}, "settings.seed.*Give `seed`"),
         ({"settings": {"save_dtype": "bfloat16"}}, "settings.save_dtype"),
-        ({"settings": {"rollout": {"engine": "vllm"}}}, "settings.rollout.engine.*Give `sampler`"),
-        ({"settings": {"limits": {"memory": 0.5}}}, "settings.limits.memory"),
+        (
+            {"settings": {"rollout": {"engine": "vllm"}, "correction": {"type": "truncate"}}},
+            "settings.rollout.engine.*posttrain.load_models",
+        ),
+        ({"settings": {"adapter": "lora"}}, "settings.adapter.*posttrain.load_models"),
         ({"settings": {"rollout": {"group_sise": 4}}}, "group_sise: unknown key. Did you mean 'group_size'"),
         ({"reward": {"corect": 1.0}}, "unknown reward 'corect'"),
         ({"settings": {"rollout": {"group_size": 1}}}, "group_size = 1"),

@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("posttrain", "stages", "flows")
+PACKAGES = ("posttrain", "stages", "flows", "tasks")
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Dotted name -> file, for every file of the three packages."""
+    """Dotted name -> file, for every file of the four packages."""
     found = {}
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):

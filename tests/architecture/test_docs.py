@@ -125,7 +125,7 @@ def test_every_written_page_has_writers_that_exist_and_no_report_is_without() ->
 
 def test_every_page_that_code_and_errors_name_exists() -> None:
     """The pages that benchmarks and tests write may still have to be written."""
-    folders = ("posttrain", "stages", "flows", "recipes", "examples", "custom")
+    folders = ("posttrain", "stages", "flows", "tasks", "recipes", "examples", "custom")
     files = [file for folder in folders for ending in ("py", "yaml") for file in ROOT.glob(f"{folder}/**/*.{ending}")]
     page = re.compile(r"\bdocs/[\w./-]*\.md(?:#[\w-]+)?")
     named = {target for file in files for target in page.findall(file.read_text(encoding="utf-8"))}

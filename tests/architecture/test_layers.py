@@ -1,50 +1,14 @@
-"""Imports point one way: a module may import from the layers below its own, and from its own sub-package."""
+"""Imports point one way, as the contracts in pyproject.toml say, and the lower layers need few other packages."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
-from tests.architecture.sources import home, imports, modules, own, own_imports
+from tests.architecture.sources import ROOT, home, imports, modules, own
 
-LAYERS = (
-    {"posttrain.plugins"},
-    {"posttrain.__main__"},
-    {"flows", "posttrain.pipeline.commands"},
-    {"posttrain.pipeline.checks", "posttrain.pipeline.track"},
-    {"posttrain.pipeline.lineage", "stages"},
-    {"posttrain.pipeline.report"},
-    {"posttrain.pipeline.compare", "posttrain.pipeline.outside", "posttrain.pipeline.serve"},
-    {"posttrain.pipeline.runs"},
-    {"posttrain.pipeline.processes", "posttrain.pipeline.tables", "posttrain.pipeline.template"},
-    {"posttrain.pipeline.lock"},
-    {"posttrain.pipeline"},
-    {"posttrain.pipeline.params"},
-    {"posttrain.pipeline.workspace"},
-    # the library
-    {"posttrain.api"},
-    {"posttrain.online"},
-    {"posttrain.evaluate"},
-    {"posttrain.sampling"},
-    {"posttrain.losses", "posttrain.rewards", "posttrain.train"},
-    {"posttrain.laws", "posttrain.models", "posttrain.tasks"},
-    {"posttrain.algorithms"},
-    {"posttrain.data", "posttrain.distributed"},
-    {"posttrain.text"},
-    {"posttrain.measure"},
-    {"posttrain.settings"},
-    {"posttrain.sandbox"},
-    {"posttrain.extras", "posttrain.files", "posttrain.locks", "posttrain.numerics"},
-    {
-        "posttrain",
-        "posttrain.answers",
-        "posttrain.errors",
-        "posttrain.formulas",
-        "posttrain.isolation",
-        "posttrain.rollout",
-    },
-)
-UPWARD = {"posttrain.tasks.mixture": {"posttrain.pipeline.runs.task_tables"}}
-"""A task of the pipeline that still lies in the library."""
 THIRD_PARTY = {
     "posttrain.formulas": {"torch"},
     "posttrain.algorithms": {"torch", "pydantic"},
@@ -56,17 +20,17 @@ THIRD_PARTY = {
     "posttrain.pipeline.params.stage_table": set(),
     "posttrain.measure": {"colorama", "psutil", "torch"},  # colorama: to keep DVC from wrapping streams in it
 }
+EXCEPTION = "stages.distill -> stages.online"
+
+
+def lint_imports(config: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--config", str(config)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def part(module: str) -> str:
-    """What a module is in LAYERS: its package for stages and flows, its sub-package in the library."""
+    """What a module is in THIRD_PARTY: its package for stages and flows, its room in posttrain."""
     return home(module) if module.startswith("posttrain") else module.partition(".")[0]
-
-
-def layer(module: str) -> int:
-    found = [number for number, parts in enumerate(LAYERS) if part(module) in parts]
-    assert found, f"{module} has no layer: give it one in LAYERS"
-    return found[0]
 
 
 def foreign(module: str) -> set[str]:
@@ -76,32 +40,22 @@ def foreign(module: str) -> set[str]:
 
 
 def test_imports_point_one_way() -> None:
-    wrong = [
-        f"{module} imports {other}"
-        for module in modules()
-        for other in sorted(own_imports(module))
-        if part(module) != part(other) and layer(module) >= layer(other) and other not in UPWARD.get(module, ())
-    ]
-    assert not wrong, "\n".join(["an import points up or sideways:", *wrong])
+    done = lint_imports(ROOT / "pyproject.toml")
+    assert done.returncode == 0, done.stdout
 
 
-def test_answers_and_sandbox_import_nothing_of_the_library() -> None:
-    for room in ("posttrain.answers", "posttrain.sandbox"):
-        inside = [module for module in modules() if part(module) == room]
-        assert inside and not {other for one in inside for other in own_imports(one) if part(other) != room}
+def test_an_import_that_a_contract_forbids_is_found(tmp_path: Path) -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert text.count(f'"{EXCEPTION}"') == 1
+    (tmp_path / "pyproject.toml").write_text(text.replace(f'"{EXCEPTION}"', ""), encoding="utf-8")
+    done = lint_imports(tmp_path / "pyproject.toml")
+    assert done.returncode == 1 and EXCEPTION in done.stdout, done.stdout
 
 
-def test_stages_are_started_as_processes() -> None:
-    wrong = [
-        f"{module} imports {other}"
-        for module in modules()
-        for other in own_imports(module)
-        if other.startswith("stages.")
-        and module
-        not in ("posttrain.pipeline.checks.params_schema", "posttrain.pipeline.commands.replay.rerun", "stages.distill")
-    ]
-    allowed = "a stage is run, and imported for the types of its runs, a replay, or a student that samples:"
-    assert not wrong, "\n".join([allowed, *wrong])
+def test_only_these_imports_are_exceptions() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    found = [one for contract in settings["contracts"] for one in contract.get("ignore_imports", ())]
+    assert found == [EXCEPTION]
 
 
 def test_lower_layers_stay_light() -> None:

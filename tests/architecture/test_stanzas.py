@@ -45,8 +45,8 @@ def test_what_only_measures_imports_what_every_run_can_load() -> None:
 
 
 def test_a_stage_depends_on_the_code_of_its_own_run(stages: dict[str, object]) -> None:
-    folders = ("posttrain", "stages", "custom", "code", "flows")
+    folders = ("posttrain", "stages", "tasks", "custom", "code", "flows")
     for name, stage in stages.items():
         deps = {dep.def_path for dep in stage.deps}  # type: ignore[attr-defined]
         code = {path for path in deps if path.split("/")[0] in folders}
-        assert code == ({"posttrain", "stages", "custom"} if name == CODE else {str(code_path(name))}), name
+        assert code == ({"posttrain", "stages", "tasks", "custom"} if name == CODE else {str(code_path(name))}), name

@@ -14,6 +14,8 @@ import pytest
 
 from posttrain.errors import DataError, ParamsError
 from posttrain.pipeline.checks.check_rows import check_rows
+from posttrain.pipeline.runs.online import online_run
+from posttrain.pipeline.runs.training import RunInputs
 from posttrain.pipeline.tables.prepare import prepare
 from posttrain.pipeline.tables.sources import file_tables
 from posttrain.pipeline.tables.store import read_table
@@ -21,7 +23,6 @@ from posttrain.rewards.scorable import stored_unread
 from posttrain.rewards.unread_answers import answer_notes
 from posttrain.settings import user_code
 from posttrain.settings.user_code import load_object
-from stages.online import load
 from tests.workspace import ROOT, environment
 
 ROWS = [{"prompt": f"{n}+1?", "completion": str(n + 1), "answer": str(n + 1)} for n in range(60)]
@@ -228,7 +229,7 @@ def test_other_tables_are_judged_by_what_their_stage_has_counted(workspace: Path
     assert "'in words' (" in said and "of prompt " in said
     params: Any = SimpleNamespace(start="base/tiny", data="other/prompts")
     with pytest.raises(DataError, match="it sets no reward, so it learns by `correct`, which cannot read"):
-        load("online@grpo", params)
+        online_run(RunInputs("online@grpo", params))
 
 
 def test_what_is_not_read_is_said() -> None:

@@ -44,7 +44,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("projects") / "mine"
     done = posttrain(folder.parent, "init", "mine")
     assert done.returncode == 0, done.stdout
-    for name in ("stages", "flows"):
+    for name in ("stages", "flows", "tasks"):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise SystemExit('the wrong package')\n")
     return folder
@@ -73,7 +73,7 @@ def test_git_sees_only_what_belongs_into_it(project: Path) -> None:
     assert top == {
         *(".dvc", ".dvcignore", ".gitignore", ".vscode", "README.md", "code", "custom", "data", "dvc.lock"),
         *("dvc.yaml", "flows", "metrics", "models", "my", "params.yaml", "plots", "posttrain.lock", "results"),
-        "stages",
+        *("stages", "tasks"),
     }
     assert [line[3:] for line in listed if line[3:].startswith(("data/", ".dvc/", ".vscode/"))] == [
         *(".dvc/.gitignore", ".dvc/config", ".dvc/plots/curves.json"),
@@ -96,8 +96,9 @@ def test_dvc_reads_the_graph_of_the_checkout_with_other_commands(project: Path) 
 
 @pytest.mark.slow
 def test_a_flow_of_the_package_runs_beside_a_folder_of_the_same_name(project: Path) -> None:
-    done = command(project, sys.executable, "-P", "-m", "flows.graph", "data_files@mine")
-    assert done.returncode == 0 and json.loads(done.stdout.splitlines()[0])["stages"], done.stdout
+    assert dvc(project, "repro", "data_files@mine").returncode == 0
+    done = posttrain(project, "flow", "data_files@mine")
+    assert done.returncode == 0 and "data_files@mine" in done.stdout and "Cached" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("word", ["check", "status"])
@@ -213,8 +214,9 @@ def test_init_without_git_or_dvc_is_one_line(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(packages)])
     words = (sys.executable, "-S", "-m", "posttrain", "init", "new")
     done = command(tmp_path, *words, PYTHONPATH=path)
+    fix = 'Run pip install "posttrain[pipeline]"'
     assert (done.returncode, done.stdout) == (
         1,
-        f"error: {sys.executable}: dvc is not installed. Install it: pip install dvc\n",
+        f"error: {sys.executable}: dvc is not installed, which the extra `pipeline` brings. {fix}\n",
     )
     assert not (tmp_path / "new").exists()

@@ -17,6 +17,7 @@ from posttrain.sampling.sampler import Request, SamplingParams
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import train
+from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from tests.engines.support import Recorded, engine, grpo, models_of, use_server
 from tests.models.tiny import tiny_folder
@@ -57,7 +58,7 @@ def run(
     start = flat(models)
     sampler = Recorded(engine(models, folder, *processes) if processes else local(models, folder))
     one = grpo(folder, models, sampler, ahead=ahead, engine="vllm" if processes else "builtin")  # type: ignore[arg-type]
-    log = train(one, Checkpoints(one.name, {}, []), place / "log.csv")
+    log = train(one, Checkpoints(one.name, {}, []), CsvRecorder(place / "log.csv"))
     return sampler.samples, sampler.versions, flat(models) - start, log.rows
 
 

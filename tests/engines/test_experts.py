@@ -18,7 +18,7 @@ from posttrain.errors import DataError, EngineError, ModelError, ParamsError
 from posttrain.models.files.store import load_tokenizer, new_model, save_model
 from posttrain.online.collect import PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.online.run import Loaded, training_run
+from posttrain.online.run import OnlineRun
 from posttrain.pipeline.params.named_runs import typed_run
 from posttrain.pipeline.runs.online import ONLINE
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
@@ -31,6 +31,7 @@ from posttrain.settings.plain import merge
 from posttrain.text.bpe import BpeParams, train_tokenizer
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingRun, train
+from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.routing import with_experts
 from posttrain.train.step import make_batch
@@ -86,12 +87,12 @@ def gspo(folder: Path, models: ModelSet, sampler: Sampler, **rollout: Any) -> Tr
     groups = PolicyGroups(
         sampler, text, models, params.rollout, seed=0, name="online@gspo", sampling=params.sampling
     )  # fmt: skip
-    monitor, loaded = RewardMonitor("test", {}, compares=False), Loaded(text, prompts, models, [])
-    return training_run("online@gspo", params, loaded, groups, function_reward(low_tokens), monitor)
+    monitor, run = RewardMonitor("test", {}, compares=False), OnlineRun("online@gspo", params, text, prompts, models)
+    return run.training(groups, function_reward(low_tokens), monitor)
 
 
 def trained(run: TrainingRun, place: Path) -> list[dict[str, float]]:
-    return train(run, Checkpoints(run.name, {}, []), place / "log.csv").rows
+    return train(run, Checkpoints(run.name, {}, []), CsvRecorder(place / "log.csv")).rows
 
 
 def encoded(experts: Any) -> str:

@@ -18,8 +18,8 @@ from posttrain.online.config import WatchParams
 from posttrain.online.heldout import HeldoutRewards
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
-from posttrain.pipeline.runs.heldout import heldout_prompts, heldout_watch
-from posttrain.pipeline.runs.online import ONLINE
+from posttrain.online.run import OnlineRun
+from posttrain.pipeline.runs.online import ONLINE, heldout_prompts
 from posttrain.pipeline.tables.store import write_table
 from posttrain.rewards.reward import Reward, WeightedReward
 from posttrain.rollout import Prompt, Rollout, Score
@@ -275,8 +275,9 @@ def test_few_held_out_prompts_are_noted_and_an_error_of_memory_names_its_key(
     sampler = LocalSampler(models.policy, text.stops, DEVICE, section="online.runs.grpo.rollout.sampling")
     for prompts, noted in ((3, False), (4, True)):
         more = params.model_copy(update={"watch": WatchParams(prompts=prompts)})
-        found, where = heldout_prompts(more, text, "online.runs.grpo"), "online.runs.grpo"
-        watch = heldout_watch(more, models, text, found, function_reward(few_numbers), 6, where, sampler)
+        found = heldout_prompts(more, text, "online.runs.grpo")
+        run = OnlineRun("online@grpo", more, text, found, models, found)
+        watch = run.watch(function_reward(few_numbers), sampler, 6)
         said = "online.runs.grpo.watch.prompts = 4: data/mine/prompts.parquet has 3 held-out prompts"
         assert (said in capsys.readouterr().out) == noted
     assert watch is not None

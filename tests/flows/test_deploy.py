@@ -257,4 +257,4 @@ def test_workers_need_a_server(
     monkeypatch.setenv("PREFECT_HOME", str(bare.root / ".prefect"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     assert main(["pool", "mine", "--every", "60"]) == 1
-    assert "no Prefect server is running. Start one: python -m flows.server" in capsys.readouterr().err
+    assert "no Prefect server is running. Start one: posttrain server" in capsys.readouterr().err

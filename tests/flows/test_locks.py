@@ -147,7 +147,7 @@ def test_the_site_cache_is_in_the_clone_for_every_dvc(bare: Project, tmp_path: P
     assert site_cache(bare, moved).is_relative_to(tmp_path / "mine"), "another choice is the user's"
 
 
-@pytest.mark.parametrize("words", [("exp", "run"), ("flows.sweep", "kl")])
+@pytest.mark.parametrize("words", [("exp", "run"), ("flows.sweep", "kl"), ("posttrain", "sweep")])
 def test_what_killed_experiments_and_copies_left_is_removed_once_nobody_needs_it(
     bare: Project, words: tuple[str, str]
 ) -> None:

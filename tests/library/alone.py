@@ -19,7 +19,7 @@ from typing import Final
 from tests.workspace import ROOT, environment, make_workspace
 
 FOLDER: Final = ROOT / ".library"
-WITHOUT: Final = ("stages", "flows", "posttrain/pipeline", "posttrain/plugins")
+WITHOUT: Final = ("stages", "flows", "tasks", "posttrain/pipeline", "posttrain/plugins")
 """What the clone lacks: the pipeline, and plugins where there are some."""
 TESTS: Final = ("tests/library", "tests/formulas", "tests/answers", "tests/api", "tests/text")
 TOOLS: Final = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")

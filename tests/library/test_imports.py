@@ -13,8 +13,6 @@ ROOMS = ("algorithms", "answers", "api", "data", "distributed", "evaluate", "for
 ROOMS += ("models", "online", "rewards", "sampling", "sandbox", "settings", "tasks", "text", "train")
 PROGRAMS = {"posttrain.sandbox.fork_server"}
 """A process of its own on Linux, which no module imports."""
-OF_THE_PIPELINE = {"posttrain.tasks.mixture"}
-"""A task that checks tables, as stages do; the library imports it only for a run of its name."""
 BLOCKED = (
     "datasets",
     "dvc",
@@ -46,7 +44,7 @@ for name in sys.argv[3].split(","):
 def modules() -> list[str]:
     files = [file for room in ROOMS for file in sorted((ROOT / "posttrain" / room).rglob("*.py"))]
     names = (".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files)
-    return [name for name in names if name not in PROGRAMS | OF_THE_PIPELINE and not name.endswith("__main__")]
+    return [name for name in names if name not in PROGRAMS and not name.endswith("__main__")]
 
 
 @pytest.mark.timeout(300)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from posttrain.measure.progress import Progress
+from posttrain.measure.progress import Progress, progress_text, read_progress
 
 
 @pytest.mark.parametrize(("done", "shown"), [(4, "work: 4/4 steps"), (3, "work: 3/4 steps")])
@@ -37,3 +42,45 @@ def test_a_line_fits_the_terminal_and_has_whole_figures(columns: int, monkeypatc
     line = stream.getvalue().removeprefix("\r\033[2K").removesuffix("\n")
     assert len(line) < columns and "e+" not in line
     assert ("accuracy 0.75" in line) == (columns == 200)
+
+
+WORK = """
+import time
+from pathlib import Path
+from posttrain.measure.phases import CLOCK
+from posttrain.measure.progress import Progress, keep_progress
+Path("logs").mkdir()
+keep_progress("online@grpo")
+CLOCK.enter("generate")
+progress = Progress("online@grpo", 100)
+progress.advance(1, {"reward": 0.25})
+time.sleep(1.1)
+progress.advance(1, {"reward": 0.5, "odd": float("nan")})
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["pty", "pipe"])
+def test_progress_is_in_a_file_while_it_goes_on(tmp_path: Path, *, terminal: bool) -> None:
+    """On a real terminal the line is redrawn and reaches no log; in a pipe it comes every ten seconds."""
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, "-c", WORK], cwd=tmp_path, env=environment, stdout=writer, stderr=writer
+    ) as process:
+        os.close(writer)
+        said = b""
+        while b"ready" not in said:
+            part = os.read(reader, 4096)
+            assert part, "it has ended"
+            said += part
+        state = read_progress(tmp_path / "logs/online@grpo.progress.json", since=0)
+        process.kill()
+    os.close(reader)
+    assert state is not None and state["step"] == 2 and state["steps"] == 100
+    assert state["phase"] == "generate" and state["start"] < state["time"]
+    assert state["metrics"] == {"reward": 0.5}, "JSON has no nan"
+    assert progress_text(state).startswith("2/100 steps  ") and progress_text(state).endswith("left  reward 0.5")
+    assert (b"\r" in said.replace(b"\r\n", b"")) == terminal
+    assert not list(tmp_path.glob("logs/.*")), "whole, and nothing is left next to it"

@@ -273,7 +273,7 @@ def test_the_window_of_a_corpus_is_held_to_the_context(workspace: Path) -> None:
 
 
 def test_a_teacher_is_held_to_its_tokenizer_embeddings_and_context(workspace: Path) -> None:
-    from stages.distill import check_teacher, shared_context
+    from posttrain.pipeline.runs.teachers import check_teacher, shared_context
 
     start, short = policy_folder(workspace / "start"), policy_folder(workspace / "short", max_position_embeddings=64)
     text = load_text(start)

@@ -22,7 +22,8 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
 from posttrain.models.forward.logp import loss_tiles, plain_token_logp, token_logp
-from posttrain.pipeline.runs.offline import LoggedSource, logged_rollouts
+from posttrain.online.stored import LoggedSource
+from posttrain.pipeline.runs.offline import logged_rollouts
 from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
 from posttrain.pipeline.tables.store import read_table
 from posttrain.rollout import Kept, Prompt, Rollout, TokenRow

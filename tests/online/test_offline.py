@@ -15,9 +15,10 @@ from ruamel.yaml import YAML
 from benchmarks.faults.kills import prepared
 from benchmarks.faults.processes import Server
 from posttrain.errors import DataError, ParamsError
+from posttrain.online.stored import LoggedSource
 from posttrain.pipeline.checks.params_schema import check_params
 from posttrain.pipeline.runs.external import RolloutsRun
-from posttrain.pipeline.runs.offline import OFFLINE, LoggedSource, OfflineRun, logged_rollouts, need_tokens
+from posttrain.pipeline.runs.offline import OFFLINE, OfflineRun, logged_rollouts, need_tokens
 from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
 from posttrain.settings.params import check
 from tests.distributions import install

@@ -29,6 +29,7 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.chat import ChatText
 from posttrain.train.loop import TrainingParams, TrainingRun, train
+from posttrain.train.metrics import CsvRecorder
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 from tests.models.tiny import function_reward, tiny_folder
@@ -104,9 +105,9 @@ def logged(
         log.open(checkpoints.folder)
         if cut < 1:
             with pytest.raises(CutError):
-                train(run, checkpoints, place / "a.csv")
+                train(run, checkpoints, CsvRecorder(place / "a.csv"))
         else:
-            log.finish(place / "rollouts", train(run, checkpoints, place / "a.csv").rows)
+            log.finish(place / "rollouts", train(run, checkpoints, CsvRecorder(place / "a.csv")).rows)
     return place / "rollouts"
 
 
@@ -222,7 +223,7 @@ def logged_until(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     run, log = run_of(folder, cut=0.7)
     checkpoints = Checkpoints(run.name, {}, [])
     log.open(checkpoints.folder)
-    train(run, checkpoints, place / "a.csv")
+    train(run, checkpoints, CsvRecorder(place / "a.csv"))
 
 
 def test_the_columns_survive_the_mixed_sources_of_a_step(folder: Path) -> None:

@@ -101,4 +101,4 @@ def test_prompts_that_were_sampled_and_filtered_bring_the_code_of_their_task(mon
     settings["data"]["filters"] = {"fewer": {"data": "medium/prompts", "against": "medium/prompts"}}
     settings["online"]["runs"]["grpo"]["data"] = "fewer/prompts"
     found = Library().code("online@grpo", settings)["files"]
-    assert "posttrain/tasks/two_step/task.py" in found and found == directly
+    assert "posttrain/pipeline/toy_tasks/two_step/task.py" in found and found == directly

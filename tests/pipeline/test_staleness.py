@@ -208,10 +208,12 @@ def test_a_killed_accept_can_be_repeated(own_workspace: Path, between: str) -> N
 
 @pytest.mark.slow
 def test_a_stage_refuses_to_run_with_code_that_is_not_recorded(own_workspace: Path) -> None:
-    insert("posttrain/tasks/two_step/text.py", "def ", "NEW = 1\n")(own_workspace)
+    insert("tasks/two_step/text.py", "def ", "NEW = 1\n")(own_workspace)
     lock = (own_workspace / "dvc.lock").read_bytes()
     done = dvc(own_workspace, "repro", "--force", "--single-item", "data_tasks@two_step")
-    said = "params.yaml or code changed after the stage `code` ran: posttrain/tasks/two_step/text.py changed"
+    said = (
+        "params.yaml or code changed after the stage `code` ran: posttrain/pipeline/toy_tasks/two_step/text.py changed"
+    )
     assert done.returncode and f"error: code/data_tasks/two_step.json: {said}. Run `dvc repro`" in done.stdout
     assert (own_workspace / "dvc.lock").read_bytes() == lock
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.files import write_json
-from posttrain.measure.progress import Progress
+from posttrain.measure.progress import Progress, keep_progress, progress_path
 from posttrain.measure.stage_log import log_path
 from posttrain.measure.timings import NAMES, OTHER, timings_path
 from posttrain.pipeline.lock.code_manifest import CODE
@@ -18,23 +19,26 @@ from posttrain.pipeline.lock.status import _left, _progress
 from tests.workspace import dvc, stage
 
 
-def test_a_running_stage_has_the_last_line_of_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_stage_has_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert _progress("online@grpo", os.getpid()) == "", "no log yet"
-    log_path("online@grpo").parent.mkdir()
-    with log_path("online@grpo").open("w", encoding="utf-8") as log:
-        log.write("x" * 20_000 + "\n")
-        for done in (3, 531):
-            progress = Progress("online@grpo", 1800, stream=log)
-            log.write("2026-11-26 00:04:56 ")
-            progress.advance(done)
-            progress.close({"reward": 1.08})
-        log.write("2026-11-26 00:04:57 a line of something else\n")
+    monkeypatch.setattr(Progress, "file", None)
+    assert _progress("online@grpo", os.getpid()) == "", "no file yet"
+    Path("logs").mkdir()
+    keep_progress("online@grpo")
+    progress = Progress("online@grpo", 1800)
+    for done in (3, 528):
+        progress.advance(done)
+    progress.close({"reward": 1.08})
     found = _progress("online@grpo", os.getpid())
     assert found.startswith(", 531/1800 steps  ") and found.endswith("  reward 1.08")
     assert _progress("online@grp", os.getpid()) == ""
-    os.utime(log_path("online@grpo"), (0, 0))
+    earlier = {**json.loads(progress_path("online@grpo").read_bytes()), "time": 0.0}
+    progress_path("online@grpo").write_text(json.dumps(earlier))
     assert _progress("online@grpo", os.getpid()) == "", "of an earlier run"
+    progress_path("online@grpo").write_text("{")
+    assert _progress("online@grpo", os.getpid()) == ""
+    keep_progress("online@grpo")
+    assert not progress_path("online@grpo").exists(), "a new run begins without one"
 
 
 def test_the_time_left_is_that_of_the_last_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from posttrain.distributed import world
 from posttrain.models.sharding import full
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.train.loop import train
+from posttrain.train.metrics import CsvRecorder
 from tests.train.test_training import make_run
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     for name in names:
         run = make_run(Path(start), name, Path(place) / f"teacher-{rank}")
         last = run.source.steps if end == "all" else int(end)
-        train(run, Checkpoints(name, {}, []), Path(place) / f"{name}.csv", last)
+        train(run, Checkpoints(name, {}, []), CsvRecorder(Path(place) / f"{name}.csv"), last)
         tensors = {key: full(part.detach()) for key, part in run.models.trained_parameters().items()}
         tensors |= {f"update.{key}": full(part) for key, part in run.update.state_dict().items()}
         if world.is_rank_zero():

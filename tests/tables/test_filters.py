@@ -17,6 +17,7 @@ import pytest
 from posttrain.data.columns import TURNS, Kind, from_rows, with_ids
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.import_model import fetch_model
+from posttrain.pipeline.runs.data_filters import low_scored
 from posttrain.pipeline.runs.samples import SamplesRun, sampled_tables
 from posttrain.pipeline.runs.scored_filter import ScoredFilterRun
 from posttrain.pipeline.tables.filters import COMMON, FilterRun, filtered
@@ -25,7 +26,6 @@ from posttrain.pipeline.tables.ngrams import chunks, grams
 from posttrain.pipeline.tables.options import FileTable
 from posttrain.pipeline.tables.store import read_table, write_tables
 from posttrain.settings.params import check
-from stages.data_filters import low_scored
 from tests.models.imported_models import scorer_folder
 from tests.models.tiny import tiny_folder
 from tests.rewards.judge.conftest import Endpoint, running

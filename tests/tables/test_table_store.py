@@ -96,6 +96,7 @@ def test_killed_writer_leaves_the_old_table(tmp_path: Path) -> None:
         "from tests.tables.samples import table_of\n"
         "from posttrain.pipeline.tables.store import write_parquet\n"
         "frames = [table_of('corpus', rows=n) for n in (3000, 4000)]\n"
+        "write_parquet(frames[0], sys.argv[1])\n"
         "print('ready', flush=True)\n"
         "while True:\n"
         "    for frame in frames: write_parquet(frame, sys.argv[1])\n"

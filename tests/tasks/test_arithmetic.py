@@ -15,11 +15,11 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.pipeline.runs.task_tables import task_tables
 from posttrain.pipeline.tables.store import check_disjoint, check_table
+from posttrain.pipeline.toy_tasks.arithmetic.problems import Range, draw_product, draw_sequence, draw_story, draw_sum
 from posttrain.rewards.catalog import Rewards
 from posttrain.rewards.reward import Context
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout, TokenRow
-from posttrain.tasks.arithmetic.problems import Range, draw_product, draw_sequence, draw_story, draw_sum
 
 Write = Callable[[str], None]
 SMALL = "demonstrations: 40, heldout_demonstrations: 4, prompts: 60, heldout_prompts: 5, test_prompts: 24"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from posttrain.tasks.two_step.gains import explain_gain, gain
+from posttrain.pipeline.toy_tasks.two_step.gains import explain_gain, gain
 
 
 def test_gain_splits_exactly() -> None:

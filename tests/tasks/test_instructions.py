@@ -13,15 +13,15 @@ from ruamel.yaml import YAML
 
 from posttrain.models.device import DeviceParams, Runtime
 from posttrain.pipeline.runs.task_tables import generated
+from posttrain.pipeline.toy_tasks.instructions.problems import EXCLUSIVE, KINDS, demonstration, draw_problem
+from posttrain.pipeline.toy_tasks.instructions.task import InstructionsParams
 from posttrain.rewards.catalog import Rewards
+from posttrain.rewards.instruction_checks import CHECKS, fault, followed
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
 from posttrain.settings.params import Params, check
-from posttrain.tasks.instructions.checks import CHECKS, fault, followed
-from posttrain.tasks.instructions.problems import EXCLUSIVE, KINDS, demonstration, draw_problem
-from posttrain.tasks.instructions.task import InstructionsParams
 from posttrain.tasks.task import load_task
 from tests.models.tiny import rollout_of, tiny_folder
 from tests.workspace import ROOT, dvc, make_workspace, run

@@ -63,7 +63,7 @@ def test_a_task_of_the_users_own_generates_tables() -> None:
     ("settings", "said"),
     [
         ({"task": "two_stop"}, "data.tasks.counted.task = 'two_stop' is unknown. Did you mean 'two_step'?"),
-        ({}, "data.tasks.counted.task is missing. Give one of: sums"),
+        ({}, "data.tasks.counted.task is missing. Give one of: calculator"),
         ({"task": "own_count:listening"}, "'own_count:listening' generates no tables. Give the task a generator"),
         ({"task": "own_count:number"}, "'own_count:number' is not a task. Give the name of a Task (docs/tasks.md)"),
         ({"task": "own_count:countin"}, "own_count.py has no 'countin'. Did you mean 'counting'?"),

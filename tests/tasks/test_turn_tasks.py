@@ -14,10 +14,10 @@ from benchmarks.faults.kills import prepared, torture
 from benchmarks.faults.processes import Server
 from benchmarks.recipes import measure
 from posttrain.pipeline.runs.task_tables import generated
+from posttrain.pipeline.toy_tasks.turns.arithmetic import LONGEST, calculate
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.tasks.step import Step, take_step
 from posttrain.tasks.task import load_task
-from posttrain.tasks.turns.arithmetic import LONGEST, calculate
 
 
 def written(draw: random.Random, depth: int) -> str:

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import posttrain
 from posttrain.errors import ParamsError
 from posttrain.pipeline.tables.store import check_disjoint, check_table
+from posttrain.pipeline.toy_tasks.two_step.problems import PROBLEM_KINDS, all_problems
+from posttrain.pipeline.toy_tasks.two_step.tables import TwoStepParams, two_step
 from posttrain.settings.params import check
-from posttrain.tasks.two_step.problems import PROBLEM_KINDS, all_problems
-from posttrain.tasks.two_step.tables import TwoStepParams, two_step
 
 SMALL = {"n_corpus": 1500, "n_corpus_heldout": 40, "n_sft": 400, "n_sft_heldout": 30, "n_rl": 300}
 SMOKE = {**SMALL, "operand_max": 12, "result_max": 12, "n_heldout": 60, "n_test": 80}

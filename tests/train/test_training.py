@@ -41,7 +41,6 @@ from posttrain.online.trpo import Trpo
 from posttrain.pipeline.params.named_runs import typed_run
 from posttrain.pipeline.runs.distill import DISTILL, MixedSource
 from posttrain.pipeline.runs.online import ONLINE, OnlineParams
-from posttrain.pipeline.runs.preference import preference_source
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints, run_key
 from posttrain.pipeline.tables.store import write_table
 from posttrain.rewards.reward import WeightedReward
@@ -50,6 +49,7 @@ from posttrain.sampling.builtin import LocalSampler
 from posttrain.sampling.distributed import DistributedSampler
 from posttrain.settings.params import check
 from posttrain.settings.plain import merge
+from posttrain.supervised.config import preference_source
 from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import with_system_prompt
 from posttrain.text.packing import pack
@@ -59,7 +59,7 @@ from posttrain.train.checkpoint import CheckpointData, fingerprint
 from posttrain.train.examples import RowLimit
 from posttrain.train.loop import TrainingParams, TrainingRun, checkpoint_settings
 from posttrain.train.loop import train as train_with
-from posttrain.train.metrics import MetricsLog
+from posttrain.train.metrics import CsvRecorder, MetricsLog
 from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.optimizer import AdamW, OptimizerParams, Update
 from posttrain.train.step import Batch, StepClosure
@@ -277,7 +277,7 @@ def make_run(folder: Path, name: str, place: Path) -> TrainingRun:
 
 def train(run: TrainingRun, place: Path) -> MetricsLog:
     """Train with checkpoints of its own and its metrics in `place`."""
-    return train_with(run, Checkpoints(run.name, {}, []), place / f"{run.name}.csv")
+    return train_with(run, Checkpoints(run.name, {}, []), CsvRecorder(place / f"{run.name}.csv"))
 
 
 def digest(run: TrainingRun) -> str:
@@ -706,7 +706,7 @@ def test_the_fingerprint_follows_parameters_and_inputs(tmp_path: Path) -> None:
 
 
 def test_a_log_with_a_new_column_is_written_anew(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "log.csv")
+    log = MetricsLog(CsvRecorder(tmp_path / "log.csv"))
     log.add({"step": 0, "loss": 1.5})
     log.add({"step": 1, "loss": 1.25, "kl": 0.5})
     assert (tmp_path / "log.csv").read_text() == "step,loss,kl\n0,1.5,\n1,1.25,0.5\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -56,12 +55,7 @@ from posttrain.tasks.task import TASKS
 from posttrain.text.templates import reads
 from posttrain.train.run_config import Algorithm
 
-_TYPES = {
-    stage.group: getattr(import_module(module), name)
-    for stage in STAGES
-    if stage.runs
-    for module, _, name in [stage.runs.partition(":")]
-}
+_TYPES = {stage.group: stage.settings() for stage in STAGES if stage.runs}
 MODELS: Mapping[str, type[BaseModel]] = {group: model for group, model in _TYPES.items() if isinstance(model, type)}
 """Groups whose runs have one type."""
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {

@@ -1,8 +1,6 @@
 """`posttrain run`: one stage, in this process."""
 
 import argparse
-import runpy
-import sys
 
 from posttrain.errors import ParamsError
 
@@ -16,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Run the stage as `python -m stages.STAGE` does."""
+    """Run the stage in this process."""
+    from posttrain.pipeline.by_name import run_stage
     from posttrain.pipeline.params.stage_table import STAGES
     from posttrain.settings.params import did_you_mean
 
@@ -27,6 +26,5 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.stage not in names:
         fix = did_you_mean(arguments.stage, names)
         raise ParamsError(what=f"no stage '{arguments.stage}'", where="posttrain run", fix=fix)
-    sys.argv[1:] = arguments.words
-    runpy.run_module(f"stages.{arguments.stage}", run_name="__main__", alter_sys=True)
+    run_stage(arguments.stage, arguments.words)
     return ""

@@ -17,6 +17,11 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "running": {
         "run": "run one stage, as a project's dvc.yaml does; `dvc repro` runs all that are stale",
+        "flow": "run the stages as Prefect tasks: in parallel, with retries and a record of every run",
+        "server": "run Prefect's server and pages on this machine, where flows report",
+        "deploy": "run the flow on a schedule or on new data, from this process or on a work pool",
+        "workers": "run stages on this host that a flow on another host sends",
+        "sweep": "run settings times seeds as DVC experiments, several at once",
         "status": "list what runs now and the stages that have to run again, with the reason",
         "watch": "show the report's page in a browser, renewed while stages run",
         "checkpoints": "list the checkpoints of unfinished runs; resume or restart them",

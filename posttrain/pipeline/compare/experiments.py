@@ -18,7 +18,7 @@ from posttrain.settings.plain import flattened
 MANIFEST = "manifest.json"
 """In the folder of a model: the digest of each tensor."""
 TIMES = Path(".sweeps")
-"""Seconds of every stage of an experiment, recorded by `flows.sweep`; DVC does not record times."""
+"""Seconds of every stage of an experiment, recorded by `posttrain sweep`; DVC does not record times."""
 _REF = re.compile(r"refs/exps/(\w{2})/(\w{38})/(.+)")
 _LAYOUT = "%(refname) %(objectname) %(creatordate:unix)"
 

@@ -24,7 +24,7 @@ from posttrain.settings.listing import tables
 KEPT: Final = Path(".dvc/tmp/outlines.json")
 SKIPPED: Final = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 BLOCKS: Final = frozenset({tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE})
-MODULE: Final = re.compile(r"(posttrain|stages)(\.\w+)+")
+MODULE: Final = re.compile(r"posttrain(\.\w+)+")
 """A text that names a module of the library."""
 
 Place = tuple[int, int]

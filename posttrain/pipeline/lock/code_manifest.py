@@ -18,6 +18,8 @@ from posttrain.errors import PipelineError
 from posttrain.files import is_outside, write_json
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.record import PYTHON
+from posttrain.pipeline.by_name import LOADED, place_of
+from posttrain.pipeline.by_name import STAGES as STAGES_PACKAGE
 from posttrain.pipeline.lock.code_digest import Outline, Outlines, import_line, is_blank, normalised
 from posttrain.pipeline.lock.package_pin import check_installed
 from posttrain.pipeline.lock.plugin_code import plugin_files, plugin_version
@@ -36,6 +38,7 @@ FOLDER: Final = Path("code")
 PROMPTS: Final = "/prompts"
 UNCOUNTED: Final = (
     "posttrain.__main__",
+    "posttrain.pipeline.by_name",
     "posttrain.pipeline.commands",
     "posttrain.isolation.library",
     "posttrain.measure",
@@ -84,11 +87,9 @@ class Library:
     """The modules of the library and of the user, and which of them each run can load."""
 
     def __init__(self, outlines: Outlines | None = None) -> None:
-        self.modules = {
-            **_modules(CUSTOM, CUSTOM),
-            **_modules(LIBRARY / "posttrain", LIBRARY),
-            **_modules(LIBRARY / "stages", LIBRARY),
-        }
+        self.modules = _modules(CUSTOM, CUSTOM)
+        for folder in LOADED:
+            self.modules |= _modules(folder, LIBRARY)
         self.outlines = outlines or Outlines()
         self._like: dict[str, list[tuple[set[str], set[str], Code]]] = {}
         self._listings: dict[tuple[str, str, str], dict[str, tuple[str, list[str]]]] = {}
@@ -109,7 +110,7 @@ class Library:
 
     def _found(self, kind: str, given_names: Collection[str]) -> tuple[set[str], Code]:
         """Return the code of a kind of run that uses these names, and the rows among which it has looked for them."""
-        names, start = set(given_names), [f"stages.{kind}", *self._own(given_names)]
+        names, start = set(given_names), [f"{STAGES_PACKAGE}.{kind}", *self._own(given_names)]
         given = {file: self.outlines.of(file, "").digest for file in _own_files(names)}
         while True:  # a row that is used may name others
             found = self._closure(start, names)
@@ -279,8 +280,8 @@ def check_loaded(listed: Collection[str]) -> None:
             continue
         place = Path(file).resolve()
         own = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
-        if place.is_relative_to(LIBRARY / "posttrain") or place.is_relative_to(LIBRARY / "stages"):
-            shown = _shown(place)
+        if ours := place_of(place):
+            shown = _shown(ours)
             if _uncounted(shown.removesuffix(".py").replace("/", ".")):  # multiprocessing has __main__ by another name
                 continue
         elif own in (CUSTOM / _file(name), CUSTOM / _file(f"{name}.__init__")):

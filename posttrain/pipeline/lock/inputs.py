@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from posttrain.errors import PipelineError, PosttrainError, shortened
 from posttrain.files import sync
-from posttrain.isolation.library import LIBRARY
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.provenance import code_differences
+from posttrain.pipeline.by_name import LOADED
 from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, check_loaded, code_path, read_code
 from posttrain.pipeline.lock.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.lock.graph import changed
@@ -190,7 +190,7 @@ class _AfterReading:
 
 def watch_code() -> None:
     """Record the library's files before they are imported."""
-    for folder in (LIBRARY / "posttrain", LIBRARY / "stages", CUSTOM.resolve()):
+    for folder in (*LOADED, CUSTOM.resolve()):
         _CODE.update((str(file), mark(file)) for file in folder.rglob("*.py") if file.is_file())
 
 

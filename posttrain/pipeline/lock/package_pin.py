@@ -10,18 +10,18 @@ from typing import Any, Final
 
 from posttrain.errors import PipelineError
 from posttrain.isolation.library import LIBRARY
+from posttrain.pipeline.by_name import PACKAGE
 
 PINNED: Final = Path("posttrain.lock")
 """Only a project has it: a checkout runs its own code, which DVC sees."""
-PACKAGES: Final = ("flows", "posttrain", "stages")
 COMPILED: Final = "__pycache__"
 
 
 def installed() -> dict[str, str]:
     """Return the version of the package that runs, and the digest of its files."""
     digest = hashlib.sha256()
-    for package in PACKAGES:
-        for file in sorted((LIBRARY / package).rglob("*")):
+    for folder in sorted(PACKAGE):
+        for file in sorted(folder.rglob("*")):
             if file.is_file() and COMPILED not in file.parts:
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
                 digest.update(f"{file.relative_to(LIBRARY).as_posix()} {content}\n".encode())

@@ -18,6 +18,7 @@ import psutil
 
 from posttrain.errors import PipelineError
 from posttrain.files import user_cache, write_text
+from posttrain.pipeline.by_name import is_sweep
 from posttrain.pipeline.lock.dvc_index import remove_damaged
 from posttrain.pipeline.lock.git import git_or_none
 from posttrain.pipeline.workspace import main_root
@@ -186,7 +187,7 @@ def _runs_experiment(process: psutil.Process, root: Path) -> bool:
         return False  # of another user, who cannot write here
     except psutil.NoSuchProcess:
         return False
-    at_work = "exp" in words or "flows.sweep" in words
+    at_work = "exp" in words or is_sweep(words)
     return place.is_relative_to(root / COPIES) or (at_work and place.is_relative_to(root))
 
 

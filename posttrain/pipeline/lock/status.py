@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 import psutil
 
 from posttrain.errors import PipelineError, PosttrainError, shortened
-from posttrain.measure.progress import clock
-from posttrain.measure.stage_log import log_path
+from posttrain.measure.progress import clock, progress_path, progress_text, read_progress
 from posttrain.measure.timings import read_timings, timings_path
 from posttrain.pipeline.lock.cache_gaps import gap_words
 from posttrain.pipeline.lock.code_manifest import CODE, is_current
@@ -23,9 +21,6 @@ from posttrain.pipeline.lock.reasons import DuringRun, Reasons
 from posttrain.pipeline.lock.running import running_stages
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
-
-TAIL = 8192
-"""Bytes at the end of a log in which progress is looked for."""
 
 
 @contextmanager
@@ -145,21 +140,15 @@ def _during(stage: str) -> tuple[int, list[str]]:
 
 
 def _progress(stage: str, pid: int) -> str:
-    """Return the last line of progress in the log of a stage, as ', 531/1800 steps  3/s  5:18 left  reward 1.08'.
+    """Return how far a stage is, as ', 531/1800 steps  3/s  5:18 left  reward 1.08'; empty while it loads.
 
-    A log from before its DVC began is that of an earlier run: the stage is still loading.
+    Progress from before its DVC began is that of an earlier run.
     """
     try:
-        if log_path(stage).stat().st_mtime < psutil.Process(pid).create_time():
-            return ""
-        with log_path(stage).open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
-            lines = file.read().decode(errors="replace").splitlines()
-    except (OSError, psutil.Error):
+        state = read_progress(progress_path(stage), psutil.Process(pid).create_time())
+    except psutil.Error:
         return ""
-    found = (re.search(r" (\d[\d,]*/[\d,]+ \w+  .*)", line) for line in reversed(lines) if f" {stage}: " in line)
-    last = next(filter(None, found), None)
-    return f", {last[1]}" if last else ""
+    return f", {progress_text(state)}" if state else ""
 
 
 def _left(count: int, waiting: list[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final, Literal, NamedTuple
 
 from posttrain.errors import ParamsError
@@ -30,6 +31,11 @@ class Stage:
     """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
     derives: bool = False
     """Whether its tables are made of the one that `data` names, and so have its prompts and its text."""
+
+    def settings(self) -> Any:
+        """Return what types its runs: a model, or a table of algorithms."""
+        module, _, name = self.runs.partition(":")
+        return getattr(import_module(module), name)
 
     @property
     def shares_settings(self) -> bool:

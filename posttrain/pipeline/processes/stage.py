@@ -22,6 +22,7 @@ from posttrain.errors import FREE_MEMORY, ParamsError, PosttrainError, from_syst
 from posttrain.files import write_text
 from posttrain.measure.masking import masked
 from posttrain.measure.phases import CLOCK
+from posttrain.measure.progress import keep_progress
 from posttrain.measure.record import record_path, write_record
 from posttrain.measure.stage_log import start_log
 from posttrain.measure.stall import print_stacks_on_signal, watch_stalls
@@ -72,6 +73,7 @@ def _held(stage: str, work: Callable[[], None], arguments: argparse.Namespace) -
     follow_move(Path.cwd())
     lock_stage(stage)
     start_log(stage)
+    keep_progress(stage)
     _say(place(stage))
     watch_stalls(stage)
     inputs.fix(stage)

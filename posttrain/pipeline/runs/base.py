@@ -1,47 +1,35 @@
-"""The settings of `base.scratch`, `base.folders` and `base.hub`: models that no run of params.yaml has trained."""
+"""The settings of `base.scratch`, `base.folders` and `base.hub`, and a new model."""
 
 from __future__ import annotations
 
-from typing import Literal
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from posttrain.measure.phases import phase
+from posttrain.models.device import Runtime
 from posttrain.models.files.save_dtype import SaveDtype
+from posttrain.models.files.store import load_tokenizer, new_model
 from posttrain.models.files.tokenizer import TemplateParams
-from posttrain.models.scratch import ScratchParams
+from posttrain.models.scratch import scratch_config
 from posttrain.pipeline.params.slots import table_slot
-from posttrain.text.bpe import BpeParams
-from posttrain.train.heldout import HeldoutRows
-from posttrain.train.limits import TextLimits
-from posttrain.train.loop import TrainingParams
+from posttrain.pipeline.runs.training import RunInputs, TrainingRows
+from posttrain.pipeline.tables.store import read_table
+from posttrain.supervised.config import ScratchConfig
+from posttrain.text.bpe import train_tokenizer
+from posttrain.text.chat import ChatText
+from posttrain.train.heldout import HeldoutRows, rows_of
+from posttrain.train.model_set import ModelSet
+from posttrain.train.tokenize_tables import windows
 
 
-class ScratchRun(TrainingParams, HeldoutRows):
+class ScratchRun(ScratchConfig, HeldoutRows):
     """One run of `base.scratch`: a small model trained on a corpus."""
 
-    rate_kind = "scratch"
-
     data: str = table_slot("corpus", description="the texts it learns")
-    tokenizer: BpeParams = Field(default_factory=BpeParams)
-    shape: ScratchParams = Field(default_factory=ScratchParams)
-    processes: Literal[1] = Field(1, description="a new model is small: one process")
-    shards: None = None
-    steps: int = Field(
-        850, ge=1, description="optimizer steps, exactly; the corpus is repeated as often as they need it"
-    )
-    batch: int = Field(
-        32, ge=1, description="windows per step; the last of each pass through the corpus may be smaller"
-    )
-    window: int = Field(64, ge=2, description="tokens per window")
-    limits: TextLimits = Field(default_factory=TextLimits)
-
-    @model_validator(mode="after")
-    def _can_be_trained(self) -> ScratchRun:
-        if self.adapter.type != "none":
-            raise ValueError("a new model has nothing to keep frozen. Remove adapter")
-        if self.window > self.shape.context:
-            raise ValueError(f"window = {self.window} is longer than shape.context = {self.shape.context}. Change one")
-        return self
 
 
 class FolderRun(TemplateParams):
@@ -60,3 +48,30 @@ class HubRun(TemplateParams):
         pattern="^[0-9a-f]{40}$", description="the commit's full hash of 40 digits: a tag or a branch can move"
     )
     save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
+
+
+@contextmanager
+def tokenizer_folder(run: str) -> Iterator[Path]:
+    """A folder for the tokenizer of a new model, which is removed in the end."""
+    folder = Path(f"models/.tokenizer-{run}")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def scratch_rows(reads: RunInputs[ScratchRun], folder: Path) -> TrainingRows:
+    """Train the tokenizer into the folder, and return the windows of the corpus and a new model."""
+    params, corpus = reads.params, reads.table(reads.params.data)
+    frame = read_table(corpus, "corpus")
+    with phase("train"):
+        train_tokenizer(frame.filter(split="train")["text"].to_list(), params.tokenizer, folder)
+    text = ChatText(load_tokenizer(folder), str(folder), variables=params.template)
+    examples, heldout = (
+        windows(text, rows_of(frame, split, params), params.window, str(corpus)) for split in ("train", "heldout")
+    )
+    runtime = Runtime(params.device)
+    config = scratch_config(params.shape, len(text.tokenizer), stop=text.stop, pad=text.tokenizer.pad_token_id)
+    model = new_model(config, params.seed).to(runtime.device)
+    models = ModelSet(model, runtime, micro_tokens=params.micro_tokens, folder=folder)
+    return TrainingRows(models, text, examples, heldout)

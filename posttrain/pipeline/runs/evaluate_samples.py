@@ -11,8 +11,8 @@ import polars as pl
 
 from posttrain.data.columns import with_ids
 from posttrain.data.splits import check_enough_prompts
-from posttrain.errors import excerpt
-from posttrain.evaluate.completions import hide_stderr, select_text
+from posttrain.errors import ParamsError, excerpt
+from posttrain.evaluate.completions import hide_quotes, hide_stderr, select_text
 from posttrain.evaluate.in_context import encode_in_context, score_by_context, without_context
 from posttrain.evaluate.metrics import UNREAD, evaluation_metrics, kl_to_reference, rollouts_table, summary
 from posttrain.files import rounded, write_json
@@ -22,11 +22,12 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy, load_tokenizer
 from posttrain.models.files.text import load_text
 from posttrain.models.master_weights import frozen_on
+from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.params.slots import model_of, needed_model
 from posttrain.pipeline.runs.completion_cache import frozen_sampler
-from posttrain.pipeline.runs.evaluation import EvaluateParams
+from posttrain.pipeline.runs.evaluation import EvaluateParams, load_policies
 from posttrain.pipeline.tables.store import read_table, write_table
-from posttrain.pipeline.workspace import table_path
+from posttrain.pipeline.workspace import PARAMS_FILE, table_path
 from posttrain.rewards.failures import FailureLimit, wait_above
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts, why_not_scorable
@@ -34,7 +35,18 @@ from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.engines import SampledModel
 from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
+from posttrain.settings.params import did_you_mean
 from posttrain.text.chat import ChatText
+
+
+def evaluate_policy(label: str) -> None:
+    """Evaluate a policy of `evaluate.policies`, and write its results."""
+    policies, params = load_policies(), load(EvaluateParams, "evaluate.settings")
+    if label not in policies:
+        fix = did_you_mean(label, list(policies))
+        raise ParamsError(what=f"evaluate.policies has no '{label}'", where=PARAMS_FILE, fix=fix)
+    with hide_quotes(params.completions):
+        evaluate(f"evaluate@{label}", policies[label], params, "evaluate.settings")
 
 
 def evaluate(name: str, policy: str, params: EvaluateParams, section: str) -> None:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.policy_config import POLICY_ROWS
+from posttrain.api.models import load_models
+from posttrain.data.splits import check_enough_prompts, training_prompts
+from posttrain.errors import DataError
+from posttrain.models.files.text import load_text
 from posttrain.online.config import OnlineConfig, OnlinePolicyConfig
 from posttrain.online.ptx import PtxSource
-from posttrain.online.run import Loaded, section_of
+from posttrain.online.run import OnlineRun
 from posttrain.online.sampled import SAMPLED_ROWS
+from posttrain.pipeline.params.params_file import at, read
 from posttrain.pipeline.params.slots import model_of, model_slot, table_of, table_slot
+from posttrain.pipeline.runs.training import RunInputs
 from posttrain.pipeline.tables.store import read_table
+from posttrain.pipeline.workspace import table_path
 from posttrain.rewards.catalog import need_reward_model
+from posttrain.rewards.scorable import refuse_unread, scorable_prompts, stored_unread
+from posttrain.rollout import Prompt
+from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.settings.plain import NONE
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import BatchSource
+from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms
 from posttrain.train.tokenize_tables import windows
 
@@ -98,12 +110,43 @@ def named(config: type[OnlineConfig]) -> type[OnlineParams]:
 ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda row: named(row.run)))
 
 
-def reward_model_of(name: str, params: OnlineParams) -> Path | None:
-    """Return the folder of the run's reward model, if it has one."""
-    return model_of(params.reward_model, f"{section_of(name)}.reward_model")
+def online_run(reads: RunInputs[Any]) -> OnlineRun:
+    """Return a run of `online.runs` with the values of its names: its prompts, its models, its reward model."""
+    params, section = reads.params, reads.section
+    start, table = reads.start(params.start), reads.table(params.data)
+    if at(read(), section).get("reward") is None:
+        refuse_unread(stored_unread(table), section, f"of {table}")
+    text = load_text(start, params.date, params.template)
+    rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
+    prompts = scorable_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
+    models = load_models(start, params)
+    if params.critic_start is not None and not load_text(params.critic_start).same_as(load_text(start)):
+        what, fix = "its tokens or chat template are not the policy's", "Use a reward model that was trained from it"
+        raise DataError(what=what, where=f"{section}.critic", fix=fix)
+    return with_names(reads, text, prompts, models)
 
 
-def inputs_of(name: str, params: OnlineParams, read: Loaded) -> list[Path]:
-    """Return the files and folders that a run reads: with its settings they name its checkpoints."""
-    reward_model = reward_model_of(name, params)
-    return [*read.inputs, *params.tables(), *([reward_model] if reward_model else [])]
+def with_names(reads: RunInputs[Any], text: ChatText, prompts: Sequence[Prompt], models: ModelSet) -> OnlineRun:
+    """Return a run whose prompts and models are read, with the rest of what it names."""
+    params = reads.params
+    heldout = heldout_prompts(params, text, reads.section)
+    scorer = model_of(params.reward_model, f"{reads.section}.reward_model")
+    for path in (*params.tables(), *([] if scorer is None else [scorer])):
+        reads.reads(path)
+    return OnlineRun(reads.name, params, text, prompts, models, heldout, scorer)
+
+
+def heldout_prompts(params: OnlineParams, text: ChatText, section: str) -> list[Prompt]:
+    """Return the held-out prompts of the run's table that `watch` measures the policy on; none where none does."""
+    watch, table = params.watch, table_path(params.data)
+    if watch is None:
+        return []
+    where = f"{section}.watch"
+    rows = read_table(table, "prompts").filter(split="heldout").iter_rows(named=True)
+    prompts = scorable_prompts(watch.reward, encode_prompts(text, prompts_of(rows)), str(table))[: watch.prompts]
+    check_enough_prompts(len(prompts), "heldout", table)
+    if len(prompts) < watch.prompts:
+        print(f"{where}.prompts = {watch.prompts}: {table} has {len(prompts)} held-out prompts, which are all used")
+    lengths, sampling = [prompt.ids for prompt in prompts], params.rollout.sampling
+    check_capacity(text.context, lengths, len(prompts) * watch.samples, sampling, where)
+    return prompts

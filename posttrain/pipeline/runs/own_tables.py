@@ -16,7 +16,7 @@ from pydantic import Field
 
 from posttrain.data.columns import TURNS, Kind, Split, Tables, content_ids
 from posttrain.errors import DataError
-from posttrain.isolation.library import LIBRARY
+from posttrain.pipeline.by_name import place_of
 from posttrain.pipeline.lock.code_manifest import named_files
 from posttrain.pipeline.params.params_file import at, read
 from posttrain.pipeline.tables.conversion import ConvertedRows
@@ -91,9 +91,7 @@ class _Watched:
         if not place.is_relative_to(root) or place in self.named or not place.is_file():
             return
         own = place.relative_to(root)
-        library = any(
-            place.is_relative_to(folder) for folder in (sys.prefix, LIBRARY / "posttrain", LIBRARY / "stages")
-        )
+        library = place.is_relative_to(sys.prefix) or place_of(place) is not None
         if library or own.parts[0].startswith(".") or own.suffix in (".py", ".pyc") or own == Path(PARAMS_FILE):
             return
         kept = own if own.parts[0] == CUSTOM.name else CUSTOM / own.name

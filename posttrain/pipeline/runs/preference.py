@@ -1,54 +1,32 @@
-"""The settings of `preference.runs`, and the batches that follow from them."""
+"""The settings of `preference.runs`, and what a run of it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-from pydantic import Field
-
-from posttrain.algorithms.preference_config import PREFERENCE_ROWS, PreferenceConfig
-from posttrain.algorithms.preference_objective import PreferenceObjective
+from posttrain.algorithms.preference_config import PREFERENCE_ROWS
+from posttrain.api.models import load_models
 from posttrain.data.columns import Kind
 from posttrain.errors import ParamsError
-from posttrain.evaluate.table_watch import WATCH, TableWatch
+from posttrain.evaluate.table_watch import heldout_rows
+from posttrain.models.files.text import load_text
 from posttrain.pipeline.params.slots import model_slot, table_slot
+from posttrain.pipeline.runs.training import RunInputs, TrainingRows
+from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.train.batch_sources import BatchSource, ChunkedSource, EpochSource, Example, KtoSource
-from posttrain.train.examples import RowLimit
-from posttrain.train.loop import TrainingParams
-from posttrain.train.model_set import ModelSet
+from posttrain.supervised.config import PreferenceTraining
 from posttrain.train.run_config import Algorithms
+from posttrain.train.tokenize_tables import comparisons, feedback
 
 
-class PreferenceRun(TrainingParams, RowLimit, PreferenceConfig):
+class PreferenceRun(PreferenceTraining):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
-    rate_kind = "preference"
-
-    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
     start: str = model_slot("the model it starts from")
     data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
-    epochs: float = Field(1.0, gt=0, description="times through the data")
-    batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
-    watch: TableWatch | None = WATCH
-
-    @property
-    def reference_moves(self) -> bool:
-        """Whether each part of the data has another reference."""
-        return self.parts > 1
 
 
 PREFERENCE = Algorithms((PREFERENCE_ROWS, lambda _: PreferenceRun))
-
-
-def preference_source(
-    objective: PreferenceObjective, examples: Sequence[Example], batch: int, epochs: float, seed: int, models: ModelSet
-) -> BatchSource:
-    """Return the batch source that the objective needs."""
-    source, parts = KtoSource if objective.mismatched else EpochSource, objective.knobs.parts
-    if parts > 1:
-        return ChunkedSource(examples, batch, epochs, seed, parts=parts, models=models, source=source)
-    return source(examples, batch, epochs, seed)
 
 
 def needed_kind(params: PreferenceRun, section: str) -> Kind:
@@ -59,3 +37,27 @@ def needed_kind(params: PreferenceRun, section: str) -> Kind:
         what = f"{section}.data = '{params.data}': {params.algorithm} learns from a table of {kind}"
         raise ParamsError(what=what, where=PARAMS_FILE, fix=f"Name one, e.g. {run}/{kind}")
     return kind
+
+
+def preference_rows(reads: RunInputs[Any]) -> TrainingRows:
+    """Return the rows of a run with their tokens, and the models."""
+    params, section = reads.params, reads.section
+    start, table = reads.start(params.start), reads.table(params.data)
+    kind = needed_kind(params, section)
+
+    text = load_text(start, params.date, params.template)
+    frame = read_table(table, kind)
+    tokenize = feedback if kind == "feedback" else comparisons
+    examples = tokenize(text, frame.filter(split="train"), params, str(table))
+    watched = heldout_rows(frame, params.watch, table)
+    if params.parts > len(examples):
+        what = f"{section}.parts = {params.parts} parts cannot be made of {len(examples)} rows"
+        raise ParamsError(what=what, where=PARAMS_FILE, fix="Use fewer")
+    if params.mismatched and text.context is not None and examples.longest_mismatched > text.context:
+        what = f"{params.algorithm} also answers prompts with other rows' answers, which makes rows of up to "
+        what += f"{examples.longest_mismatched} tokens, more than the model's context of {text.context}"
+        fix = f"Set {section}.max_tokens: {text.context // 2}"
+        raise ParamsError(what=what, where=str(table), fix=fix)
+    models = load_models(start, params)
+    seen = tokenize(text, watched, params, str(table)) if params.watch else ()
+    return TrainingRows(models, text, examples, (), seen)

@@ -1,32 +1,41 @@
-"""The settings of `reward.runs` and `reward.sets`."""
+"""The settings of `reward.runs` and `reward.sets`, and what a run reads and measures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from pydantic import Field, model_validator
 
-from posttrain.algorithms.reward import RewardConfig
-from posttrain.evaluate.table_watch import WATCH, TableWatch
+from posttrain.api.models import load_models
+from posttrain.evaluate.intervals import calibration_error
+from posttrain.evaluate.table_watch import heldout_rows
+from posttrain.files import rounded
+from posttrain.formulas.reward import demonstration_bias
+from posttrain.models.files.save_dtype import round_weights
+from posttrain.models.files.text import load_text
 from posttrain.pipeline.params.slots import model_slot, table_slot
+from posttrain.pipeline.runs.training import RunInputs, TrainingRows
+from posttrain.pipeline.tables.store import read_table
 from posttrain.settings.params import Params
 from posttrain.settings.plain import NONE
-from posttrain.train.examples import RowLimit
-from posttrain.train.heldout import HeldoutRows
-from posttrain.train.loop import TrainingParams
+from posttrain.supervised.config import RewardTraining
+from posttrain.train.batch_sources import Example
+from posttrain.train.heldout import HeldoutRows, answer_scores, rows_of
+from posttrain.train.model_set import ModelSet
+from posttrain.train.tokenize_tables import comparisons, demonstrations, rankings
+from posttrain.train.tokenize_tables import feedback as judged_answers
+from posttrain.train.trained import Trained
 
 
-class RewardRun(TrainingParams, RowLimit, HeldoutRows):
+class RewardRun(RewardTraining, HeldoutRows):
     """One run of `reward.runs`: a reward model."""
 
-    rate_kind = "reward"
     start: str = model_slot("the model whose backbone it takes; of a reward model also the head", scores=None)
     data: str = table_slot("pairs", description="the comparisons")
     feedback: str = table_slot("feedback", description="judged answers, of compare ranks and labels", optional=True)
     demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
-    epochs: float = Field(2.0, gt=0, description="times through the comparisons")
-    batch: int = Field(16, ge=1, description="comparisons per step")
     shown: int = Field(500, ge=1, description="so many demonstrations are scored")
-    objective: RewardConfig = Field(default_factory=RewardConfig)
-    watch: TableWatch | None = WATCH
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardRun:
@@ -44,3 +53,49 @@ class SetRun(Params):
 
     first: str = model_slot("a reward model or a teacher, or a set of them", scores=None, sets=True)
     second: str = model_slot("another one of its kind", scores=None, sets=True)
+
+
+def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Example]]:
+    """Return the rows of a run with their tokens and the models, and the demonstrations whose scores are centred."""
+    params, start, pairs = reads.params, reads.start(reads.params.start), reads.table(reads.params.data)
+    judged, chat = reads.optional_table(params.feedback), reads.optional_table(params.demonstrations)
+
+    text = load_text(start, params.date, params.template)
+    frame = read_table(pairs, "pairs")
+    examples, heldout = (
+        comparisons(text, rows_of(frame, split, params), params, str(pairs)) for split in ("train", "heldout")
+    )
+    watched = heldout_rows(frame, params.watch, pairs)
+    if judged:
+        rows = read_table(judged, "feedback").filter(split="train")
+        tokenize = rankings if params.objective.compare == "ranks" else judged_answers
+        examples = tokenize(text, rows, params, str(judged))
+    shown: Sequence[Example] = ()
+    if chat:
+        rows = read_table(chat, "chat").filter(split="train").head(params.shown)
+        shown = demonstrations(text, rows, params, str(chat), "last")
+    models = load_models(start, params)
+    seen = comparisons(text, watched, params, str(pairs)) if params.watch else ()
+    return TrainingRows(models, text, examples, heldout, seen), shown
+
+
+def measure_scores(trained: Trained, heldout: Sequence[Example], shown: Sequence[Example]) -> dict[str, float]:
+    """Measure a reward model as it is saved, and centre its scores on demonstrations where there are some."""
+    models = trained.gather()
+    round_weights(models.policy, models.folder, trained.params.save_dtype)
+    measured = _accuracy(models, heldout)
+    if shown:
+        measured["demonstrations_score"] = -float(demonstration_bias(answer_scores(models, shown)))
+        models.policy.config.reward_shift = measured["demonstrations_score"]
+    return rounded(measured)
+
+
+def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]:
+    """Return how often the better answer scores higher, over comparisons without noise."""
+    scores = answer_scores(models, examples)
+    won = scores[0::2] - scores[1::2]
+    return {
+        "heldout_accuracy": float((won > 0).float().mean()),
+        "heldout_margin": float(won.mean()),
+        "heldout_calibration_error": calibration_error(torch.sigmoid(won.abs()).numpy(), (won > 0).double().numpy()),
+    }

@@ -1,32 +1,28 @@
-"""The settings of `sft.runs`."""
+"""The settings of `sft.runs`, and what a run of it reads."""
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+import polars as pl
+from pydantic import model_validator
 
-from posttrain.algorithms.supervised import LikelihoodConfig
+from posttrain.api.models import load_models
 from posttrain.data.columns import Kind
-from posttrain.evaluate.table_watch import WATCH, DemonstrationWatch
+from posttrain.evaluate.table_watch import heldout_rows
+from posttrain.models.files.text import load_text
 from posttrain.pipeline.params.slots import model_slot, table_slot
-from posttrain.text.chat import Trained
-from posttrain.train.examples import RowLimit
-from posttrain.train.heldout import HeldoutRows
-from posttrain.train.limits import TextLimits
-from posttrain.train.loop import TrainingParams
+from posttrain.pipeline.runs.training import RunInputs, TrainingRows
+from posttrain.pipeline.tables.store import read_table
+from posttrain.supervised.config import SftConfig
+from posttrain.train.examples import Examples
+from posttrain.train.heldout import HeldoutRows, rows_of
+from posttrain.train.tokenize_tables import demonstrations, windows
 
 
-class SftRun(TrainingParams, RowLimit, HeldoutRows):
+class SftRun(SftConfig, HeldoutRows):
     """One run of `sft.runs`: learning from demonstrations, or more pretraining of a model on a corpus."""
 
     start: str = model_slot("the model it starts from")
     data: str = table_slot("chat", "corpus", description="the demonstrations, or the text of more pretraining")
-    epochs: float = Field(3.0, gt=0, description="times through the rows")
-    batch: int = Field(16, ge=1, description="demonstrations, or windows of text, per step")
-    window: int = Field(512, ge=2, description="tokens per window of a corpus, which max_tokens does not count for")
-    turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
-    objective: LikelihoodConfig = Field(default_factory=LikelihoodConfig)
-    limits: TextLimits = Field(default_factory=TextLimits)
-    watch: DemonstrationWatch | None = WATCH
 
     @property
     def kind(self) -> Kind:
@@ -38,3 +34,21 @@ class SftRun(TrainingParams, RowLimit, HeldoutRows):
         if self.kind == "corpus" and self.watch is not None and self.watch.reward is not None:
             raise ValueError("watch.reward samples the prompts of demonstrations, and a corpus has none. Remove it")
         return self
+
+
+def sft_rows(reads: RunInputs[SftRun]) -> TrainingRows:
+    """Return the rows of a run with their tokens, and the models."""
+    params, start, table = reads.params, reads.start(reads.params.start), reads.table(reads.params.data)
+    text = load_text(start, params.date, params.template)
+    frame = read_table(table, params.kind)
+
+    def tokenized(rows: pl.DataFrame) -> Examples:
+        if params.kind == "corpus":
+            return windows(text, rows, params.window, str(table))
+        return demonstrations(text, rows, params, str(table), params.turns)
+
+    examples, heldout = (tokenized(rows_of(frame, split, params)) for split in ("train", "heldout"))
+    rows = heldout_rows(frame, params.watch, table)
+    del frame  # training reads the rows from their file
+    models = load_models(start, params)
+    return TrainingRows(models, text, examples, heldout, tokenized(rows) if params.watch else (), rows)

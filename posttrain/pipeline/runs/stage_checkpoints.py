@@ -21,7 +21,7 @@ from posttrain.measure.provenance import Maker, differences, read_maker
 from posttrain.pipeline.lock.digests import Digests
 from posttrain.pipeline.lock.inputs import confirm
 from posttrain.pipeline.runs.stage_maker import stage_maker
-from posttrain.pipeline.workspace import DONE, checkpoint_path, recorded_digest
+from posttrain.pipeline.workspace import DONE, checkpoint_path, plot_path, recorded_digest
 from posttrain.train.checkpoint import (
     CheckpointData,
     FolderCheckpoints,
@@ -93,11 +93,11 @@ class Checkpoints(FolderCheckpoints):
         if world.is_rank_zero():
             (self._folder / ASKED).unlink(missing_ok=True)
 
-    def finish(self, plot: Path) -> None:
+    def finish(self) -> None:
         """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
-        self.wait()
+        super().finish()
         if self._folder.is_dir() and world.is_rank_zero():
-            (self._folder / DONE).write_text(recorded_digest(plot), encoding="utf-8")
+            (self._folder / DONE).write_text(recorded_digest(plot_path(self._name)), encoding="utf-8")
 
     def _other_runs(self) -> list[Path]:
         return [folder for folder in self._above.iterdir() if folder != self._folder and (folder / HELD).is_file()]

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
-from posttrain.data.columns import KEPT
 from posttrain.data.parquet import DECODE_ERRORS
 from posttrain.errors import DataError
 from posttrain.online.collect import Draw
 from posttrain.online.rollout_log import FORMAT, SUMMARY
+from posttrain.online.stored import records
 from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import VERIFY
-from posttrain.rollout import Kept, Prompt, Rollout, Score, TokenRow, stored_value
+from posttrain.rollout import Prompt, Rollout, Score, TokenRow, stored_value
 from posttrain.settings.plain import check_format
 
 
@@ -91,15 +90,6 @@ class StoredRollouts:
 @lru_cache(maxsize=1)
 def _part(file: Path) -> pl.DataFrame:
     return read_table(file, "training_rollouts")
-
-
-def records(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of the table as mappings, with the columns of kept tokens as one value, `kept`."""
-    rows = frame.drop(KEPT, strict=False).to_dicts()
-    stored = set(KEPT) <= set(frame.columns)
-    for nth, row in enumerate(rows):
-        row["kept"] = Kept(*(torch.tensor(frame[name][nth].to_numpy()) for name in KEPT)) if stored else None
-    return rows
 
 
 def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:

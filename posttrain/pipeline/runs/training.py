@@ -1,57 +1,140 @@
-"""Runs the training of a stage: its processes, its checkpoints, its plot."""
+"""A stage that trains: what its settings name becomes values, and what was trained becomes files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from posttrain.evaluate.watch import HeldoutWatch
-from posttrain.measure.record import note
-from posttrain.models.memory import byte_count
+import polars as pl
+
+from posttrain.files import write_json
+from posttrain.online.run import section_of
+from posttrain.pipeline.params.named_runs import load_run
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.params.slots import needed_model
+from posttrain.pipeline.params.stage_table import STAGES
 from posttrain.pipeline.processes.launch import start
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
-from posttrain.pipeline.workspace import plot_path
-from posttrain.train import randomness
-from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
-from posttrain.train.loop import RUNS_ON, TrainingParams, TrainingRun, checkpoint_settings, note_processes, train
-from posttrain.train.metrics import MetricsLog
+from posttrain.pipeline.tables.store import check_table
+from posttrain.pipeline.workspace import metrics_path, model_path, plot_path, rollouts_path, table_path
+from posttrain.settings.plain import NONE
+from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import Example
+from posttrain.train.loop import RUNS_ON, TrainingParams, checkpoint_settings, note_processes
+from posttrain.train.metrics import CsvRecorder
+from posttrain.train.model_set import ModelSet
+from posttrain.train.run_config import Algorithms
+from posttrain.train.trained import Trained
+
+P = TypeVar("P", bound=TrainingParams)
 
 
-def share_run(name: str, params: TrainingParams) -> None:
-    """Start the other processes of the run, if it has any, and meet them."""
-    start(name, params.processes, params.device.device)
-    if params.processes > 1:
-        note_processes(str(params.processes))
-        print(f"{name}: {params.processes} processes share the run", flush=True)
+@dataclass
+class RunInputs(Generic[P]):
+    """The settings of a run, and what it reads: the files and folders that its settings name."""
+
+    name: str
+    params: P
+    inputs: list[Path] = field(default_factory=list)
+    """What was read: with the settings it names the checkpoints."""
+
+    @property
+    def section(self) -> str:
+        """Where its settings are: `online@grpo` -> online.runs.grpo."""
+        return section_of(self.name)
+
+    def reads(self, path: Path) -> Path:
+        """Note that the run reads a file or a folder."""
+        self.inputs.append(path)
+        return path
+
+    def start(self, name: str) -> Path:
+        """Return the folder of the model that it starts from."""
+        return self.reads(needed_model(name, f"{self.section}.start"))
+
+    def table(self, name: str) -> Path:
+        """Return the file of a table."""
+        return self.reads(table_path(name))
+
+    def optional_table(self, name: str) -> Path | None:
+        """Return the file of a table; None where the slot is not used."""
+        return None if name == NONE else self.table(name)
+
+    def checkpoint_settings(self, models: ModelSet) -> dict[str, Any]:
+        """Return the settings that name its checkpoints."""
+        return {**checkpoint_settings(self.params), RUNS_ON: models.runtime.device.type}
 
 
-def run_training(run: TrainingRun, inputs: Sequence[Path]) -> MetricsLog:
-    """Train, or resume from the run's newest checkpoint; checkpoints stay until DVC has recorded the results.
+@dataclass
+class TrainingStage(RunInputs[P]):
+    """One run of a stage that trains; each of the processes that share it has this object.
 
-    `inputs`: the files and folders that it reads: with the settings they name its checkpoints.
+    Example: `TrainingStage("sft@main", load(SftRun, "sft.runs.main"))`
     """
-    settings = {**checkpoint_settings(run.params), RUNS_ON: run.models.runtime.device.type}
-    checkpoints, plot = Checkpoints(run.name, settings, inputs), plot_path(run.name)
-    copies = run.params.optimizer.copies
-    check_memory(run.models, run.step_tokens, run.params.activations, run.params.limits.memory, run.name, copies)
-    checkpoints.check_space(checkpoint_bytes(run.models, copies) + byte_count(run.watch.state_dict().values()))
-    if run.step_log is not None:
-        run.step_log.open(checkpoints.folder)
-    randomness.seed(run.params.seed)
-    note(seed=run.params.seed)
-    with explained_out_of_memory(run.models, run.step_tokens, run.params.activations, run.name):
-        log = train(run, checkpoints, plot)
-    checkpoints.finish(plot)
-    return log
+
+    def __post_init__(self) -> None:
+        """Start the other processes of the run, if it has any, and meet them."""
+        start(self.name, self.params.processes, self.params.device.device)
+        if self.params.processes > 1:
+            note_processes(str(self.params.processes))
+            print(f"{self.name}: {self.params.processes} processes share the run", flush=True)
+
+    def checkpoints(self, models: ModelSet) -> Checkpoints:
+        """Return where its checkpoints are; call it when all inputs are noted."""
+        return Checkpoints(self.name, self.checkpoint_settings(models), self.inputs)
+
+    @property
+    def recorder(self) -> CsvRecorder:
+        """What writes the metrics of each step into plots/."""
+        return CsvRecorder(plot_path(self.name))
+
+    @property
+    def saved(self) -> Path:
+        """Where the trained model is written."""
+        return model_path(self.name)
+
+    def save(self, trained: Trained, metrics: Mapping[str, Any]) -> None:
+        """Write the model, the rollouts of a run that has some, and the metrics; only the first process goes on."""
+        trained.gather()
+        if trained.rollouts is not None:
+            trained.rollouts.finish(
+                rollouts_path(self.name),
+                trained[: trained.steps],
+                lambda rows, file: check_table(rows, "training_rollouts", file),
+            )
+        trained.save(self.saved)
+        write_json(metrics_path(self.name), metrics)
 
 
-def run_watched(
-    run: TrainingRun, inputs: Sequence[Path], watch: HeldoutWatch | None
-) -> tuple[MetricsLog, dict[str, float]]:
-    """Train, and make the policy the one that is kept; the metrics of each step, and what was measured of the kept."""
-    if watch is None:
-        return run_training(run, inputs), {}
-    log = run_training(replace(run, watch=watch), inputs)
-    log.rows.pop()  # the evaluation after the last step
-    return log, watch.finish()
+def _checked(rows: pl.DataFrame, file: Path) -> pl.DataFrame:
+    """Check a part of the table of rollouts."""
+    return check_table(rows, "training_rollouts", file)
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What a training on rows of a table is given, as values."""
+
+    models: ModelSet
+    text: ChatText
+    examples: Sequence[Example]
+    heldout: Sequence[Example]
+    """Rows that the trained model is measured on."""
+    watched: Sequence[Example] = ()
+    """Held-out rows that `watch` measures while it trains."""
+    table: pl.DataFrame | None = None
+    """The rows behind them."""
+
+
+def training_stage(stage: str, run: str) -> TrainingStage[Any]:
+    """Return a run of a stage that trains, with its settings from params.yaml.
+
+    Example: `training_stage("sft", "main")`
+    """
+    kind = next(one for one in STAGES if one.name == stage)
+    section = f"{kind.group}.{run}"
+    typed = kind.settings()
+    params = load_run(section, typed) if isinstance(typed, Algorithms) else load(typed, section)
+    return TrainingStage(f"{kind.group.partition('.')[0]}@{run}", params)

@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from posttrain.extras import PIPELINE, need
 from posttrain.files import write_json, write_text
 from posttrain.isolation.library import LIBRARY
 from posttrain.measure.provenance import code_differences
+from posttrain.pipeline.by_name import CODE_OF_CHECKOUT, STAGE_COMMAND
 from posttrain.pipeline.checks.editor_schema import editor_schema
 from posttrain.pipeline.lock.code_manifest import FOLDER, Library, code_path, read_code, run_names
 from posttrain.pipeline.lock.package_pin import PINNED, describe_package, installed, pinned
@@ -47,7 +47,7 @@ FILES: Final = {
 SCHEMA: Final = Path(".vscode/params.schema.json")
 FILLED: Final = ("metrics", "plots", "results")
 """Folders that the report depends on, whether or not a run fills them."""
-CHECKOUT: Final = "      - constraints.txt\n      - custom\n      - posttrain\n      - stages\n"
+CHECKOUT: Final = f"      - constraints.txt\n      - custom\n{CODE_OF_CHECKOUT}"
 """What the stage `code` depends on in a checkout; in a project it is the package that posttrain.lock names."""
 MOST: Final = 4
 """As many changes of a run as a line names."""
@@ -145,7 +145,7 @@ def _stale() -> Iterator[str]:
 
 def _current() -> dict[str, str]:
     """Return the files of a project that the package decides: the checkout's own graph with other commands."""
-    graph = re.sub(r"python -m stages\.(\w+)", r"posttrain run \1", _read("graph.yaml"))
+    graph = STAGE_COMMAND.sub(r"posttrain run \1", _read("graph.yaml"))
     own = {"dvc.yaml": graph.replace(CHECKOUT, f"      - {PINNED}\n      - custom\n")}
     return own | {name: _read(source) for name, source in OURS.items()}
 

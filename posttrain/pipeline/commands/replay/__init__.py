@@ -14,8 +14,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> str:
-    """Train again; `stages` sets the CPU instructions before torch is imported."""
-    import stages  # noqa: F401
+    """Train again, with the CPU instructions of a stage, which must be set before torch is imported."""
+    from posttrain.pipeline.by_name import prepare_process
+
+    prepare_process()
     from posttrain.pipeline.commands.replay.rerun import replay
 
     return replay(arguments.run, arguments.step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,24 +13,26 @@ from posttrain.errors import ParamsError, PipelineError
 from posttrain.files import format_age
 from posttrain.measure.record import cpu_isa, read_record, record_path, versions
 from posttrain.measure.timings import read_timings, timings_path
-from posttrain.online.run import Loaded, rewards_of, section_of, training_run
+from posttrain.online.run import section_of
 from posttrain.pipeline.lock.digests import Digests, recorded
 from posttrain.pipeline.lock.run_records import RunRecords
 from posttrain.pipeline.params.named_runs import load_run
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.stage_table import group_of
 from posttrain.pipeline.runs.distill import DISTILL
-from posttrain.pipeline.runs.online import ONLINE, inputs_of, reward_model_of
+from posttrain.pipeline.runs.online import ONLINE, online_run
 from posttrain.pipeline.runs.stage_checkpoints import nearest_checkpoint
 from posttrain.pipeline.runs.stored_rollouts import StoredGroups, StoredRollouts
+from posttrain.pipeline.runs.teachers import distill_run
+from posttrain.pipeline.runs.training import RunInputs
 from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY, rollouts_path
 from posttrain.settings.params import did_you_mean
 from posttrain.train import randomness
 from posttrain.train.checkpoint import CheckpointData, NoCheckpoints
-from posttrain.train.loop import RUNS_ON, checkpoint_settings, train
-from stages import distill, online
+from posttrain.train.loop import train
+from posttrain.train.metrics import NoRecorder
 
-FAMILIES: Final = {"online": (ONLINE, online.load), "distill": (DISTILL, distill.load)}
+FAMILIES: Final = {"online": (ONLINE, online_run), "distill": (DISTILL, distill_run)}
 COMPARED: Final = ("loss", "grad_norm")
 
 T = TypeVar("T")
@@ -53,20 +54,16 @@ def replay(run: str, step: int | None) -> str:
         raise PipelineError(what=what, where=f"{family}/{name}", fix="Only runs of one process can be replayed exactly")
     (algorithms, load), stage = FAMILIES[family], f"{family}@{name}"
     params: Any = load_run(section_of(stage), algorithms)
-    loaded: Loaded = load(stage, params)
-    rewards, monitor = (
-        rewards_of(stage, params, loaded, reward_model_of(stage, params)),
-        params.monitor(section_of(stage)),
-    )
-    training = training_run(stage, params, loaded, StoredGroups(stored), rewards, monitor)
-    settings = {**checkpoint_settings(params), RUNS_ON: loaded.models.runtime.device.type}
-    saved = nearest_checkpoint(training.name, settings, inputs_of(stage, params, loaded), end - 1)
+    reads = RunInputs(stage, params)
+    given = load(reads)
+    training = given.training(StoredGroups(stored), given.rewards(), params.monitor(section_of(stage)))
+    settings = reads.checkpoint_settings(given.models)
+    saved = nearest_checkpoint(training.name, settings, reads.inputs, end - 1)
     first = 0 if saved is None else saved.step
     print(_cost(training.name, stored, first, end), flush=True)
 
     randomness.seed(params.seed)
-    with tempfile.TemporaryDirectory() as scratch:
-        log = train(training, _Nearest(saved), Path(scratch, "plot.csv"), end)
+    log = train(training, _Nearest(saved), NoRecorder(), end)
     return _verdict(training.name, expected, log.rows, first)
 
 

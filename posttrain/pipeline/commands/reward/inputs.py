@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from inspect import isroutine
 from typing import Any, Final
 
 from posttrain.errors import ParamsError
@@ -14,14 +12,10 @@ from posttrain.pipeline.params.params_file import at, load, read
 from posttrain.pipeline.params.slots import model_of
 from posttrain.pipeline.params.stage_table import group_of
 from posttrain.pipeline.workspace import PARAMS_FILE, model_path
-from posttrain.rewards.catalog import Rewards, metric_settings
-from posttrain.rewards.reward import Context, Examples, WeightedReward
-from posttrain.rewards.scorable import known_completions, why_not_scorable
-from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Prompt
-from posttrain.settings.params import Params, check, did_you_mean
-from posttrain.settings.user_code import is_import_path, load_object
-from posttrain.tasks.task import load_task
+from posttrain.rewards.catalog import metric_settings
+from posttrain.rewards.reward import Context
+from posttrain.rewards.trial import Subject, subject_term
+from posttrain.settings.params import did_you_mean
 from posttrain.text.chat import ChatText
 
 EVALUATION: Final = "evaluate.settings"
@@ -29,47 +23,14 @@ GROUPS: Final = ("online.runs", "distill.runs", "data.samples", "data.filters", 
 """Groups whose runs name rewards."""
 
 
-class _Settings(Params):
-    reward: Rewards
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A reward with its options, and its context in addition to the rollouts."""
-
-    name: str
-    term: WeightedReward
-    context: Context
-
-    @property
-    def together(self) -> bool:
-        """Whether it is a function of all rollouts, which may compare them."""
-        kind = self.term.type or self.name
-        return is_import_path(kind) and isroutine(load_object(kind, "reward"))
-
-    def sum(self) -> RewardSum:
-        """Return the reward as runs use it."""
-        return RewardSum({self.name: self.term}, self.context)
-
-    def examples(self, prompt: Prompt) -> Examples:
-        """Completions of a prompt whose scores are known."""
-        return known_completions(self.name, self.term, prompt)
-
-    def cannot_score(self, prompt: Prompt) -> str | None:
-        """Return why a run would leave the prompt out."""
-        return why_not_scorable(self.name, self.term, prompt)
-
-    def options(self, prompt: Prompt) -> Params:
-        """Return the options for a prompt, with the defaults of its task."""
-        return self.term.options_for(load_task(prompt.task).reward_options)
-
-
 def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
     """Return the reward of that name, with these options in addition to those of the run."""
     own = dict(map(_option, options))
     if run is None:
         return Subject(
-            name, _term(name, own, "reward test", "command line"), Context(Runtime(DeviceParams()), "reward test")
+            name,
+            subject_term(name, own, "reward test", "command line"),
+            Context(Runtime(DeviceParams()), "reward test"),
         )
     settings = _settings(run)
     known = [*settings.reward, *getattr(settings, "metrics", {})]
@@ -78,11 +39,7 @@ def subject_of(name: str, options: Sequence[str], run: str | None) -> Subject:
     own_settings = at(read(), run)
     given = {**metric_settings(own_settings.get("metrics") or {}), **(own_settings.get("reward") or {})}.get(name)
     given = {**(given if isinstance(given, Mapping) else {}), **own}
-    return Subject(name, _term(name, given, run, PARAMS_FILE), _context(run, settings))
-
-
-def _term(name: str, given: Mapping[str, Any], where: str, file: str) -> WeightedReward:
-    return check(_Settings, {"reward": {name: given}}, where=where, file=file).reward[name]
+    return Subject(name, subject_term(name, given, run, PARAMS_FILE), _context(run, settings))
 
 
 def _option(text: str) -> tuple[str, Any]:

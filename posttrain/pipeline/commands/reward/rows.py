@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import polars as pl
 
-from posttrain.data.layouts import convert
-from posttrain.data.turns import RowError, turns
 from posttrain.errors import DataError
 from posttrain.pipeline.checks.named_table import table_file
 from posttrain.pipeline.params.params_file import read
@@ -23,6 +21,7 @@ from posttrain.pipeline.tables.readers import PLAIN, READERS, Columns, CsvDialec
 from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE, table_path
 from posttrain.rewards.reward import Examples
+from posttrain.rewards.trial import Row, finish_of, given_rows
 from posttrain.rollout import Prompt, Rollout, TokenRow
 from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
@@ -31,15 +30,6 @@ from posttrain.text.chat_template import Conversation
 WANTED: Final = frozenset({"id", "prompt", "completion", "answer", "info", "task", "truncated"})
 _TURN: Final = "\n\nassistant: "
 """What stands before the policy's turns in an episode of several."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table; or an example of its prompt, and how it has to be scored."""
-
-    number: int
-    rollout: Rollout
-    expected: Literal["right", "wrong", ""] = ""
 
 
 def readable_file(name: str) -> Path:
@@ -75,7 +65,7 @@ def _sampled(row: Mapping[str, Any], ids: Sequence[int], info: Mapping[str, Any]
     text = row["completion"].rpartition(_TURN)[2] if several else row["completion"]
     tokens = TokenRow(ids, row["completion_ids"], row["mask"] if several else None)
     said = ({"role": "assistant", "content": text},)
-    sampled = Rollout(prompt, row["sample"], tokens, row["logps"], text, _finish(row["truncated"]), said)
+    sampled = Rollout(prompt, row["sample"], tokens, row["logps"], text, finish_of(row["truncated"]), said)
     return replace(sampled, turn_rewards=row.get("turn_rewards") or (), info=json.loads(row.get("info") or "{}"))
 
 
@@ -98,44 +88,13 @@ def csv_dialect(separator: str | None, encoding: str | None) -> CsvDialect:
     return check(FileTable, {"path": "a.csv", **given}, where="--", file="command line").dialect
 
 
-def given_rows(
+def file_rows(
     file: Path, count: int, examples: Callable[[Prompt], Examples], text: ChatText | None, dialect: CsvDialect = PLAIN
 ) -> list[Row]:
     """Return the first rows of a file with prompts and completions, or the examples of prompts without completions."""
-    rows: list[Row] = []
-    for number, row in islice(file_part(file, dialect).rows(Columns(WANTED), "reward test"), count):
-        if isinstance(row, str):
-            raise DataError(what=f"row {number}: {row}", where=str(file), fix="Fix the file")
-        try:
-            rows += _rows(number, row, examples)
-        except RowError as error:
-            raise DataError(what=f"row {number}: {error}", where=str(file), fix="Fix the file") from error
-    if not rows:
-        what = "it has no completions, and the reward has no examples for its prompts"
-        raise DataError(what=what, where=str(file), fix="Add a column `completion`, or give a table of rollouts")
+    read_rows = islice(file_part(file, dialect).rows(Columns(WANTED), "reward test"), count)
+    rows = given_rows(read_rows, str(file), examples)
     return _with_tokens(rows, text) if text else rows
-
-
-def _rows(number: int, row: Mapping[str, Any], examples: Callable[[Prompt], Examples]) -> Iterator[Row]:
-    found = convert(row, "prompts")
-    messages = [{"role": role, "content": content} for role, content in found["prompt"]]
-    name = str(row.get("id") or f"row {number}")
-    prompt = Prompt(name, messages, (), found["answer"], json.loads(found["info"]), row.get("task") or "")
-    if row.get("completion") is not None:
-        yield Row(number, _rollout(prompt, turns(row, "completion")[-1][1], _finish(row.get("truncated"))))
-        return
-    known = examples(prompt)
-    yield from (Row(number, _rollout(prompt, text), "right") for text in known.right)
-    yield from (Row(number, _rollout(prompt, text), "wrong") for text in known.wrong)
-
-
-def _rollout(prompt: Prompt, text: str, finish: Literal["stop", "length"] = "stop") -> Rollout:
-    """Return a rollout whose tokens are not known."""
-    return Rollout(prompt, 0, TokenRow((), ()), (), text, finish, ({"role": "assistant", "content": text},))
-
-
-def _finish(truncated: object) -> Literal["stop", "length"]:
-    return "length" if truncated is True else "stop"
 
 
 def _with_tokens(rows: Sequence[Row], text: ChatText) -> list[Row]:

@@ -13,8 +13,9 @@ from pydantic import Field
 from posttrain.data.columns import Kind, Split, canonical, from_rows
 from posttrain.measure.record import note
 from posttrain.rollout import Message
-from posttrain.tasks.counts import Counts
-from posttrain.tasks.drawing import TRIES, problem_split, too_few
+
+from ..counts import Counts
+from ..drawing import TRIES, problem_split, too_few
 
 PAGE: Final = 3
 """Transcripts of a document."""

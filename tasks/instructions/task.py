@@ -12,12 +12,13 @@ from pydantic import Field
 
 from posttrain.data.columns import Kind, Split, from_rows
 from posttrain.measure.record import note
+from posttrain.rewards.instruction_checks import followed
 from posttrain.rollout import Rollout
-from posttrain.tasks.counts import Counts
-from posttrain.tasks.drawing import draw_problems
-from posttrain.tasks.instructions.checks import followed
-from posttrain.tasks.instructions.problems import Problem, demonstration, draw_problem
 from posttrain.tasks.task import Generator, Task
+
+from ..counts import Counts
+from ..drawing import draw_problems
+from .problems import Problem, demonstration, draw_problem
 
 
 class InstructionsParams(Counts):

@@ -15,8 +15,9 @@ from posttrain.measure.record import note
 from posttrain.pipeline.runs.task_tables import errors_at, generated, generator_of
 from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
-from posttrain.tasks.counts import COUNTED, Counts
 from posttrain.tasks.task import Generator, Task
+
+from .counts import COUNTED, Counts
 
 
 class Part(Params):

@@ -16,8 +16,9 @@ from posttrain.data.columns import Kind
 from posttrain.rollout import Message, Rollout
 from posttrain.tasks.step import Step
 from posttrain.tasks.task import Generator, Task
-from posttrain.tasks.turns.arithmetic import calculate
-from posttrain.tasks.turns.tables import Game, Problem, TurnsParams
+
+from .arithmetic import calculate
+from .tables import Game, Problem, TurnsParams
 
 CALL: Final = "calc "
 MARK: Final = "####"

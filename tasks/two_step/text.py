@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from posttrain.tasks.two_step.problems import Problem, Step
+from .problems import Problem, Step
 
 # Few words on purpose: with twice the names, things and verbs, past tenses and longer questions, a base model that was
 # trained for the same steps got .24 of its worked answers right instead of .60: capacity went into the wording.

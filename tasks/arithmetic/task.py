@@ -12,7 +12,11 @@ from pydantic import Field, model_validator
 
 from posttrain.data.columns import Kind, Split, from_rows
 from posttrain.measure.record import note
-from posttrain.tasks.arithmetic.problems import (
+from posttrain.tasks.task import Generator, Task
+
+from ..counts import Counts
+from ..drawing import draw_problems
+from .problems import (
     Draw,
     Problem,
     Range,
@@ -21,9 +25,6 @@ from posttrain.tasks.arithmetic.problems import (
     draw_story,
     draw_sum,
 )
-from posttrain.tasks.counts import Counts
-from posttrain.tasks.drawing import draw_problems
-from posttrain.tasks.task import Generator, Task
 
 MARK: Final = "The answer is"
 

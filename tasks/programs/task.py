@@ -12,10 +12,11 @@ from pydantic import Field, model_validator
 
 from posttrain.data.columns import Kind, Split, from_rows
 from posttrain.measure.record import note
-from posttrain.tasks.counts import Counts
-from posttrain.tasks.drawing import TRIES, draw_problems, problem_split, too_few
-from posttrain.tasks.programs.problems import Problem, draw_problem, flawed
 from posttrain.tasks.task import Generator, Task
+
+from ..counts import Counts
+from ..drawing import TRIES, draw_problems, problem_split, too_few
+from .problems import Problem, draw_problem, flawed
 
 PAGE: Final = 3
 """Problems of a document."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from posttrain.tasks.instructions.checks import Instruction, followed, said
+from posttrain.rewards.instruction_checks import Instruction, followed, said
 
 TOPICS: Final = (
     "a river", "a small town", "the night sky", "a garden", "a long walk", "bread", "a library", "winter", "a market",

@@ -18,7 +18,8 @@ from posttrain.errors import excerpt
 from posttrain.rollout import Message, Rollout
 from posttrain.tasks.step import Step
 from posttrain.tasks.task import Generator, Task
-from posttrain.tasks.turns.tables import Game, Problem, TurnsParams
+
+from .tables import Game, Problem, TurnsParams
 
 GUESSES: Final = 4
 WASTED: Final = -1.0

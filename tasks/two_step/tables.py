@@ -15,7 +15,8 @@ from posttrain.data.splits import split_of
 from posttrain.errors import ParamsError
 from posttrain.settings.host import HOST
 from posttrain.settings.params import Params
-from posttrain.tasks.two_step.problems import (
+
+from .problems import (
     SMALLEST_OPERAND,
     Problem,
     ProblemKind,
@@ -25,7 +26,7 @@ from posttrain.tasks.two_step.problems import (
     draw_distinct,
     draw_kind,
 )
-from posttrain.tasks.two_step.text import (
+from .text import (
     chained_document,
     demonstration,
     headed,

@@ -8,8 +8,9 @@ from typing import Any
 from posttrain.measure.record import note
 from posttrain.rollout import Rollout
 from posttrain.tasks.task import Generator, Task
-from posttrain.tasks.two_step.gains import explain_gain
-from posttrain.tasks.two_step.tables import TwoStepParams, two_step
+
+from .gains import explain_gain
+from .tables import TwoStepParams, two_step
 
 MARK = "####"
 

@@ -1,0 +1,98 @@
+"""The models of a training: those of a folder, or a model that the caller has."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from posttrain.api.model import device_of, frozen_of, our_attention, own_model, text_of
+from posttrain.errors import ParamsError
+from posttrain.models.device import Runtime
+from posttrain.models.files.store import scorer_of
+from posttrain.models.files.text import load_text
+from posttrain.models.master_weights import computing, placed
+from posttrain.text.chat import ChatText
+from posttrain.train import randomness
+from posttrain.train.loop import TrainingParams
+from posttrain.train.model_set import ModelSet, Teacher
+
+C = TypeVar("C", bound=TrainingParams)
+
+
+def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequence[Teacher] = ()) -> ModelSet:
+    """Return the models of a training that starts from the model of a folder.
+
+    They are the policy and whatever the objective of `config` needs: a reference, a critic, the old policy. `config`
+    also decides the adapter, the device, the precision, and how several processes divide the models.
+
+    Example: `train_online(load_models("models/sft/main", config), None, prompts, config=config)`
+    """
+    return ModelSet.load(
+        config.runtime(), Path(folder), config.needs, config, temperature=config.temperature, teachers=teachers
+    )
+
+
+def for_model(config: C, model: Any) -> C:
+    """Return the settings for a model of the caller's: its own device, and nothing that only loading can do."""
+    if isinstance(model, ModelSet):
+        return config
+    rollout: Any = getattr(config, "rollout", None)
+    loading = {
+        "adapter": config.adapter.type != "none",
+        "processes": config.processes > 1,
+        "shards": config.shards is not None,
+        "save_dtype": config.save_dtype is not None,
+        "rollout.engine": rollout is not None and rollout.engine != "builtin",
+    }
+    if named := [name for name, used in loading.items() if used]:
+        what = "it decides how models are loaded, and this model is loaded already"
+        fix = "Load the models with posttrain.load_models(folder, config), and give those"
+        raise ParamsError(what=what, where=f"settings.{named[0]}", fix=fix)
+    return config.model_copy(update={"device": device_of(own_model(model))})
+
+
+@contextmanager
+def opened(
+    model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None
+) -> Iterator[tuple[ModelSet, ChatText]]:
+    """The models of a training, while it trains; afterwards a model of the caller's is as it was but for its weights.
+
+    `model`: models of `load_models`, which have all that the training needs, with their text or None; or a model of
+    transformers, next to which a reference, a critic and an old policy are copied where the objective needs them.
+    """
+    device = (model.runtime if isinstance(model, ModelSet) else config.runtime()).device
+    before = randomness.states(device)
+    policy = model.policy if isinstance(model, ModelSet) else own_model(model)
+    was_training = policy.training
+    try:
+        if isinstance(model, ModelSet):
+            yield model, tokenizer or load_text(model.folder, config.date, config.template)
+            return
+        with _around(policy, config, reference) as models:
+            yield models, text_of(policy, tokenizer, config.date, config.template)
+    finally:
+        randomness.restore(before, device)
+        policy.train(was_training)
+
+
+@contextmanager
+def _around(policy: Any, config: TrainingParams, reference: Any | None) -> Iterator[ModelSet]:
+    """Yield the models of a training whose policy is a model of the caller's."""
+    runtime, needs = config.runtime(), config.needs
+    start = frozen_of(policy, reference, moves=config.reference_moves) if "ref_logp" in needs else reference
+    frozen = policy if start is None else start
+    critic = _critic(policy, runtime) if "value" in needs else None
+    with our_attention(policy), our_attention(frozen), computing(policy, runtime), computing(frozen, runtime):
+        old = copy.deepcopy(policy) if "kl_old" in needs else None
+        yield ModelSet(
+            policy, runtime, start, critic, old, temperature=config.temperature, micro_tokens=config.micro_tokens
+        )
+
+
+def _critic(model: Any, runtime: Runtime) -> Any:
+    """Return a scalar head on a copy of the model, which is not rounded yet."""
+    with our_attention(model):
+        return placed(scorer_of(copy.deepcopy(model), type(model).__name__), runtime)

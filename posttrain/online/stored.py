@@ -1,0 +1,149 @@
+"""Training on stored rollouts, without sampling: its settings, its batches and the assembly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import polars as pl
+import torch
+from pydantic import Field, model_validator
+
+from posttrain.algorithms.objective import REWARD_PARTS
+from posttrain.algorithms.policy_config import PolicyConfig
+from posttrain.algorithms.policy_objective import PolicyObjective
+from posttrain.data.columns import KEPT
+from posttrain.formulas.ragged import row_keys
+from posttrain.rollout import Kept, TokenRow
+from posttrain.train.batch_sources import BatchSource, epoch_places
+from posttrain.train.checkpoint import CheckpointStore
+from posttrain.train.loop import TrainingParams, TrainingRun, adamw, refuse_dropout
+from posttrain.train.metrics import Recorder
+from posttrain.train.model_set import ModelSet
+from posttrain.train.step import Batch, make_batch
+from posttrain.train.trained import Trained, run_training
+
+CORRECTED: Final = "recomputed_logp"
+"""The column that an objective needs if it corrects for the policy that sampled."""
+UNKNOWN: Final = {
+    REWARD_PARTS: "an advantage over each reward needs the weights of the rewards",
+    "opponent": "an advantage over opponents needs samples of a mixture",
+    "kl_old": "a KL to the sampling policy needs its weights",
+    "step_start_logp": "it reads log-probs of the policy at the start of each step, which only samples of its own have",
+    "pretrain": "ptx needs a corpus",
+}
+"""Columns that stored rollouts do not have, and why."""
+
+
+class OfflineConfig(TrainingParams, PolicyConfig):
+    """The settings of a policy objective on stored rollouts."""
+
+    rate_kind = "online"
+    progress: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "loss")
+    """Metrics shown in the progress line."""
+
+    algorithm: str = Field(description="a policy row of docs/reference/algorithms.md; all but dppo_* need a correction")
+    groups: int = Field(16, ge=1, description="groups of rollouts (draws of a prompt) in each optimizer step")
+    epochs: float = Field(1.0, gt=0, description="times through the rollouts")
+
+    @model_validator(mode="after")
+    def _learns_from_rollouts(self) -> OfflineConfig:
+        refuse_dropout(self)
+        if self.template:
+            raise ValueError("template is not read: stored rollouts have their tokens. Remove it")
+        needs = self.objective(1).needs
+        refused = [reason for column, reason in UNKNOWN.items() if column in needs]
+        if CORRECTED not in needs and not self.surrogate_entry.of_sampler:
+            refused.append(
+                "correction = none: the rollouts are of other policies than this one. Set correction: truncate"
+            )
+        if self.update.type == "trpo":
+            refused.append("trpo bounds the KL to the sampling policy. Use update adamw")
+        if self.resample or self.overlong is not None:
+            refused.append("resample and overlong change how a run samples. Set resample: 0 and overlong: null")
+        if refused and not self.allow_unsupported:
+            raise ValueError("; ".join(refused))
+        return self
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the advantage needs values."""
+        return self.advantage_entry.valued
+
+    def objective(self, max_length: int) -> PolicyObjective:
+        """Return the objective; `max_length`: the longest completion, for the fixed-length aggregation."""
+        return PolicyObjective(self, max_length)
+
+
+@dataclass(frozen=True)
+class LoggedRollouts:
+    """The scored rollouts of a run, group by group, and how they were sampled."""
+
+    table: pl.DataFrame
+    groups: Sequence[tuple[int, int]]
+    """The first row and the number of rows of each group."""
+    temperature: float
+    max_tokens: int
+
+    @property
+    def largest(self) -> int:
+        """The most tokens of a group, by its longest rollout."""
+        tokens = self.table.select(pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len())
+        return int(tokens.max().item()) * max(size for _, size in self.groups)
+
+    def rows(self, places: Sequence[int]) -> list[list[dict[str, Any]]]:
+        """Return the rows of some groups."""
+        return [records(self.table.slice(*self.groups[place])) for place in places]
+
+
+class LoggedSource(BatchSource):
+    """Groups of stored rollouts, each once per epoch."""
+
+    def __init__(self, logged: LoggedRollouts, groups: int, epochs: float, seed: int) -> None:
+        self._logged, self._groups, self._seed = logged, groups, seed
+        self._steps = max(round(-(-len(logged.groups) // groups) * epochs), 1)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in the whole run."""
+        return self._steps
+
+    def batch(self, step: int) -> Batch:
+        """Return the groups of one step, with the sampling policies' log-probs."""
+        groups = self._logged.rows(epoch_places(len(self._logged.groups), self._groups, step, self._seed))
+        rows = [row for group in groups for row in group]
+        columns = {
+            "reward": torch.tensor([row["reward"] for row in rows]),
+            "truncated": torch.tensor([row["finish"] == "length" for row in rows]),
+            "group": torch.tensor([number for number, group in enumerate(groups) for _ in group]),
+            "sample_key": row_keys(self._seed, [row["id"] for row in rows]),
+            "fresh": torch.full((len(rows),), step * self._groups < len(self._logged.groups)),
+        }
+        tokens = [
+            TokenRow(row["prompt_ids"], row["completion_ids"], None if all(row["mask"]) else row["mask"], row["kept"])
+            for row in rows
+        ]
+        return make_batch(tokens, columns, {"old_logp": torch.tensor([x for row in rows for x in row["logps"]])})
+
+
+def train_on_rollouts(
+    name: str, config: OfflineConfig, models: ModelSet, logged: LoggedRollouts, checkpoints: CheckpointStore,
+    recorder: Recorder,
+) -> Trained:  # fmt: skip
+    """Train on groups of stored rollouts, with the log-probs that their samplers recorded."""
+    objective = config.objective(logged.max_tokens)
+    source = LoggedSource(logged, config.groups, config.epochs, config.seed)
+    update = adamw(models.trained, config, source.steps, models.policy)
+    tokens = config.groups * logged.largest
+    run = TrainingRun(name, config, objective, source, models, update, tokens, config.progress)
+    return run_training(run, checkpoints, recorder)
+
+
+def records(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return rows of the table as mappings, with the columns of kept tokens as one value, `kept`."""
+    rows = frame.drop(KEPT, strict=False).to_dicts()
+    stored = set(KEPT) <= set(frame.columns)
+    for nth, row in enumerate(rows):
+        row["kept"] = Kept(*(torch.tensor(frame[name][nth].to_numpy()) for name in KEPT)) if stored else None
+    return rows

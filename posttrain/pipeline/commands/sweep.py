@@ -1,0 +1,16 @@
+"""`posttrain sweep`: settings times seeds as DVC experiments."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import NoReturn
+
+from posttrain.pipeline.by_name import flow, run_flow
+
+FLOW = flow("sweep")
+EXAMPLE, add_arguments = FLOW.EXAMPLE, FLOW.add_arguments
+
+
+def run(arguments: Namespace) -> NoReturn:
+    """Run the sweep and exit with its code."""
+    run_flow(FLOW, arguments)

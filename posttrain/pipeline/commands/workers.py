@@ -1,0 +1,16 @@
+"""`posttrain workers`: this host takes stages from a flow."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import NoReturn
+
+from posttrain.pipeline.by_name import flow, run_flow
+
+FLOW = flow("workers")
+EXAMPLE, add_arguments = FLOW.EXAMPLE, FLOW.add_arguments
+
+
+def run(arguments: Namespace) -> NoReturn:
+    """Take stages until interrupted."""
+    run_flow(FLOW, arguments)

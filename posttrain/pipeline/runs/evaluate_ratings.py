@@ -1,0 +1,27 @@
+"""A run of `evaluate.ratings`: policies against each other on the prompts of their evaluations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posttrain.files import write_json
+from posttrain.measure.record import note
+from posttrain.pipeline.params.params_file import load
+from posttrain.pipeline.runs.evaluation import load_policies
+from posttrain.pipeline.runs.ratings import RatingRun, figures, pairs_of, played
+from posttrain.pipeline.tables.store import write_table
+from posttrain.pipeline.workspace import metrics_path
+
+
+def rate(run: str) -> dict[str, Any]:
+    """Rate policies against each other, write the matches and the ratings, and return the ratings."""
+    where = f"evaluate.ratings.{run}"
+    params = load(RatingRun, where)
+    note(seed=params.seed)
+    pairs = pairs_of(params, where, list(load_policies()))
+    matches = played(params, where, pairs)
+    found = figures(matches, params, where, pairs)
+    file = metrics_path(f"ratings/{run}")
+    write_table(matches, file.with_suffix(".parquet"), "matches")
+    write_json(file, found)
+    return found

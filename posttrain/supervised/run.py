@@ -1,0 +1,47 @@
+"""A training on rows of a table, from its values to the trained model: the one assembly, of stages and of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from posttrain.evaluate.table_watch import DemonstrationWatch, demonstration_watch, table_watch
+from posttrain.evaluate.watch import HeldoutWatch
+from posttrain.supervised.config import SupervisedConfig
+from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import Example
+from posttrain.train.checkpoint import CheckpointStore
+from posttrain.train.loop import TrainingRun, adamw
+from posttrain.train.metrics import Recorder
+from posttrain.train.model_set import ModelSet
+from posttrain.train.trained import Trained, run_training
+
+
+def train_on_rows(
+    name: str, config: SupervisedConfig, models: ModelSet, text: ChatText, examples: Sequence[Example],
+    heldout: Sequence[Example], table: pl.DataFrame | None, checkpoints: CheckpointStore, recorder: Recorder,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
+) -> Trained:  # fmt: skip
+    """Train on the examples, and measure the held-out ones where the settings ask for it.
+
+    `table`: the rows behind the held-out examples, whose prompts are sampled where the setting `watch` has a reward.
+    """
+    objective = config.goal()
+    source = config.source(examples, models)
+    update = adamw(models.trained, config, source.steps, models.policy)
+    tokens = config.step_tokens(examples)
+    run = TrainingRun(name, config, objective, source, models, update, tokens, config.progress, on_step=on_step)
+    watch = _watch(run, config, text, heldout, table)
+    return run_training(run if watch is None else replace(run, watch=watch), checkpoints, recorder)
+
+
+def _watch(
+    run: TrainingRun, config: SupervisedConfig, text: ChatText, heldout: Sequence[Example], table: pl.DataFrame | None
+) -> HeldoutWatch | None:
+    """Return what measures held-out examples; None where nothing does."""
+    watch, objective = config.watched, config.goal()
+    if isinstance(watch, DemonstrationWatch) and table is not None:
+        return demonstration_watch(run, objective, watch, heldout, table, text)
+    return table_watch(run, objective, watch, heldout)

@@ -1,0 +1,77 @@
+"""A training as a whole: its checks, its loop, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from posttrain.files import rounded
+from posttrain.measure.record import note
+from posttrain.models.files.store import save_model
+from posttrain.models.memory import byte_count
+from posttrain.train import randomness
+from posttrain.train.callback import StepLog
+from posttrain.train.checkpoint import CheckpointStore
+from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
+from posttrain.train.loop import TrainingRun, train
+from posttrain.train.metrics import Recorder
+from posttrain.train.model_set import ModelSet
+
+
+class Trained(list[dict[str, float]]):
+    """The metrics of each optimizer step, with the trained models; a list that also has what the run leaves.
+
+    Example: `posttrain.train_online(model, tokenizer, prompts, reward)[-1]["reward"]`
+    """
+
+    def __init__(self, run: TrainingRun, rows: Sequence[dict[str, float]], last: dict[str, float]) -> None:
+        """`last`: what was measured of the final weights on held-out rows, which is then the last row."""
+        super().__init__([*rows, last] if last else rows)
+        self.name, self.params, self.models = run.name, run.params, run.models
+        self.steps = len(rows)
+        """Optimizer steps."""
+        self.kept = run.watch.finish()
+        """What `watch` measured of the weights that it kept."""
+        self.figures: dict[str, float] = {}
+        """Counts over the whole run, as the tokens that a judge used."""
+        self.rollouts: StepLog | None = None
+        """The run's samples, where it stores them."""
+
+    def gather(self) -> ModelSet:
+        """Return the models whole; the other processes of the run end here."""
+        self.models = self.models.gather_on_rank_zero()
+        return self.models
+
+    def save(self, folder: str | Path) -> None:
+        """Write the trained model and the files of its start model.
+
+        It needs models of `posttrain.load_models`, which know the folder that they are from.
+        """
+        save_model(self.gather().policy, Path(folder), self.models.folder, self.params.save_dtype)
+
+    def tail(self, name: str, count: int) -> float:
+        """Return the mean of a metric over the last steps that have it."""
+        values = [row[name] for row in self[: self.steps][-count:] if name in row]
+        return sum(values) / len(values) if values else float("nan")
+
+    def means(self, names: Sequence[str], count: int = 10) -> dict[str, float]:
+        """Return the mean over the last steps of each metric that the last step has, with six digits."""
+        return rounded({name: self.tail(name, count) for name in names if self.steps and name in self[self.steps - 1]})
+
+
+def run_training(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder) -> Trained:
+    """Check memory and disk, train or resume, and make the policy the one that `watch` keeps."""
+    params, models = run.params, run.models
+    copies = params.optimizer.copies
+    check_memory(models, run.step_tokens, params.activations, params.limits.memory, run.name, copies)
+    checkpoints.check_space(checkpoint_bytes(models, copies) + byte_count(run.watch.state_dict().values()))
+    if run.step_log is not None:
+        run.step_log.open(checkpoints.folder)
+    randomness.seed(params.seed)
+    note(seed=params.seed)
+    with explained_out_of_memory(models, run.step_tokens, params.activations, run.name):
+        log = train(run, checkpoints, recorder)
+    checkpoints.finish()
+    watched = bool(log.rows) and "loss" not in log.rows[-1]
+    last = log.rows.pop() if watched else {}
+    return Trained(run, log.rows, last)
