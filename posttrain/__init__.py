@@ -13,7 +13,11 @@ from typing import Any
 
 __all__ = [
     "Evaluation",
+    "LoggedRollouts",
+    "OfflineConfig",
     "OnlineConfig",
+    "ParamsError",
+    "PosttrainError",
     "PreferenceTraining",
     "RewardTraining",
     "Samples",
@@ -30,6 +34,7 @@ __all__ = [
     "sample",
     "score",
     "train_model",
+    "train_on_rollouts",
     "train_online",
 ]
 

@@ -11,8 +11,13 @@ from posttrain.api.reward_model import load_reward_model as load_reward_model
 from posttrain.api.reward_model import reward_model as reward_model
 from posttrain.api.reward_model import score as score
 from posttrain.api.train import train_model as train_model
+from posttrain.errors import ParamsError as ParamsError
+from posttrain.errors import PosttrainError as PosttrainError
 from posttrain.numerics import fix_numerics as fix_numerics
 from posttrain.online.config import OnlineConfig as OnlineConfig
+from posttrain.online.stored import LoggedRollouts as LoggedRollouts
+from posttrain.online.stored import OfflineConfig as OfflineConfig
+from posttrain.online.stored import train_on_rollouts as train_on_rollouts
 from posttrain.supervised.config import PreferenceTraining as PreferenceTraining
 from posttrain.supervised.config import RewardTraining as RewardTraining
 from posttrain.supervised.config import SftConfig as SftConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 WRITERS = {
     "reference/algorithms.md": ("docs/make/algorithms.py",),
     "reference/api.md": ("docs/make/api.py",),
+    "reference/api-pipeline.md": ("docs/make/api_pipeline.py",),
     "reports/answers.md": ("docs/make/answers.py", "tests/rewards/math_verify.py"),
     "reports/conformance.md": ("docs/make/conformance.py",),
     "reports/coverage.md": ("docs/make/coverage.py",),

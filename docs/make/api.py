@@ -38,17 +38,20 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
     yield f"## {name}\n"
     yield _text(inspect.getdoc(posttrain if module is api else module))
     if module is api:
-        yield from _entry(f"{name}.fix_numerics", fix_numerics)
+        yield from entry(f"{name}.fix_numerics", fix_numerics)
     for public in module.__all__:
-        yield from _entry(f"{name}.{public}", getattr(module, public))
+        yield from entry(f"{name}.{public}", getattr(module, public))
 
 
-def _entry(name: str, value: Any) -> Iterator[str]:
+def entry(name: str, value: Any) -> Iterator[str]:
+    """Yield the heading, the signature and the docstring of a name."""
     yield f"### {name.rpartition('.')[2]}\n"
     if isinstance(value, type):
         yield _text(inspect.getdoc(value))
         if attributes := list(_attributes(value)):
             yield "\n".join(attributes) + "\n"
+    elif not callable(value):
+        yield f"`{value}`\n"
     else:
         yield f"```python\n{_signature(name, value)}\n```\n"
         yield _text(inspect.getdoc(value))

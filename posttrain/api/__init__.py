@@ -5,7 +5,11 @@ from typing import Any
 
 _PLACES = {
     "Evaluation": "posttrain.api.evaluate",
+    "LoggedRollouts": "posttrain.online.stored",
+    "OfflineConfig": "posttrain.online.stored",
     "OnlineConfig": "posttrain.online.config",
+    "ParamsError": "posttrain.errors",
+    "PosttrainError": "posttrain.errors",
     "PreferenceTraining": "posttrain.supervised.config",
     "RewardTraining": "posttrain.supervised.config",
     "Samples": "posttrain.api.model",
@@ -19,6 +23,7 @@ _PLACES = {
     "sample": "posttrain.api.model",
     "score": "posttrain.api.reward_model",
     "train_model": "posttrain.api.train",
+    "train_on_rollouts": "posttrain.online.stored",
     "train_online": "posttrain.api.online",
 }
 """Public name -> the module that has it, which is imported when the name is first used."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -115,10 +115,8 @@ class OnlineConfig(TrainingParams):
         Example: `OnlineConfig.preset("grpo", reward={"correct": 1.0}, rollout={"rounds": 20}, kl="none")`
         """
         found = CONFIGS.entry(algorithm)
-        typed: OnlineConfig = check(
-            found.model, found.row.merged({**settings, "algorithm": algorithm}), where="settings", file="arguments"
-        )
-        return typed
+        merged = found.row.merged({**settings, "algorithm": algorithm})
+        return cast("OnlineConfig", check(found.model, merged, where="settings", file="arguments"))
 
     @model_validator(mode="after")
     def _samples_and_trains_the_same_policy(self) -> OnlineConfig:

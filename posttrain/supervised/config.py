@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -136,10 +136,8 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
         Example: `PreferenceTraining.preset("dpo", loss={"type": "dpo", "beta": 0.3}, epochs=2)`
         """
         found = PREFERENCES.entry(algorithm)
-        typed: PreferenceTraining = check(
-            found.model, found.row.merged({**settings, "algorithm": algorithm}), where=algorithm, file="settings"
-        )
-        return typed
+        merged = found.row.merged({**settings, "algorithm": algorithm})
+        return cast("PreferenceTraining", check(found.model, merged, where=algorithm, file="settings"))
 
     @property
     def reference_moves(self) -> bool:

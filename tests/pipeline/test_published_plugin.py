@@ -80,7 +80,7 @@ def test_a_published_reward_is_installed_trained_with_and_missed(tmp_path: Path)
     assert packages["posttrain-numbers-used"].startswith("0.1.0 sha256:")
     assert "posttrain-numbers-used" not in (made / "code/base_scratch/tiny.json").read_text(encoding="utf-8")
     curve = pl.read_csv(made / "plots/online/grpo.csv")
-    assert curve["reward_numbers_used"].to_list() == pytest.approx(curve["reward"].to_list())
+    assert 0 < curve["reward_numbers_used"].mean() == pytest.approx(curve["reward"].mean())  # of rounds, of steps
     record = json.loads((made / "records/online/grpo.json").read_text(encoding="utf-8"))
     assert record["code"]["packages"]["posttrain-numbers-used"] == packages["posttrain-numbers-used"]
     assert ran(made, site, "posttrain", "check").returncode == 0
