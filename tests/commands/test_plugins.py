@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from posttrain.errors import PipelineError
+from posttrain.errors import ParamsError, PipelineError
 from posttrain.pipeline.commands.line import overview, parse, run
+from posttrain.pipeline.commands.plugins import say_gone
 from posttrain.pipeline.lock.plugin_check import check_plugins, missing_in_records, plugin_lines
+from posttrain.pipeline.track.tracker import TRACKERS
+from posttrain.settings import plugins
+from posttrain.settings.listing import looked_up
 from tests.distributions import install
 from tests.workspace import ROOT, environment
 
@@ -80,3 +85,17 @@ def test_a_package_that_code_or_a_record_names_is_missed(tmp_path: Path, monkeyp
     with pytest.raises(PipelineError, match=r"pip install gone-reward==1\.2, or remove its names from params\.yaml"):
         check_plugins("online@grpo")
     check_plugins("sft@main")
+
+
+def test_a_registered_plugin_that_is_gone_is_one_line_and_stops_only_its_users(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = {"posttrain.trackers": {"lost": "posttrain.plugins.lost.tracker:LOST"}}
+    monkeypatch.setattr(plugins, "_of_checkout", lambda: ours)
+    monkeypatch.setattr(plugins, "_all", cache(plugins._all.__wrapped__))
+    say_gone()
+    said = capsys.readouterr().err
+    assert said == "note: registered plugins are gone, and all else works: trackers lost\n"
+    assert "lost" not in TRACKERS and list(TRACKERS) == []
+    with pytest.raises(ParamsError, match=r"plugin 'lost' of .* is gone\. Restore posttrain/plugins/lost"):
+        looked_up(TRACKERS, "lost", "posttrain track --to")
