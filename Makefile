@@ -28,7 +28,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-library test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-second-device learning \
+.PHONY: help env run smoke flow ui compare experiments test test-fast test-all test-library test-plugins test-wheel test-templates lint format reproduce cpu faults fuzz hostile bench bench-data bench-growth bench-gpu gpu test-second-device learning \
 	conformance oracle env-trl real real-quick env-vllm lock-vllm env-lm-eval env-inspect resolve test-vllm test-lm-eval test-inspect env-track test-track test-deploy test-real reasoning-gym test-reasoning-gym test-human-eval compare-math-verify reward-faults over-optimisation engines docs audit lock clean
 
 help: ## list the targets
@@ -90,6 +90,9 @@ test-second-device: env ## test the code for a GPU without one, on a stand-in fo
 
 test-library: env ## test the library alone, in a fresh environment without the pipeline's packages (about 3 minutes)
 	$(BIN)/python -m tests.library.alone
+
+test-plugins: env ## test posttrain without each of its own plugins, and without all (about 20 minutes)
+	$(BIN)/python -m tests.plugins.without
 
 test-wheel: env ## build the wheel, install it into a fresh environment, run a project of each recipe (about 5 minutes)
 	$(BIN)/python -m pytest tests/pipeline/test_wheel.py

@@ -7,19 +7,27 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from posttrain.models.device import Runtime
 from posttrain.sampling.sampler import Capability, Sampler, SamplingParams
 from posttrain.sampling.vllm.hosts import HOSTS, server_hosts
-from posttrain.settings.listing import Listing, instance
+from posttrain.settings.listing import Listing, instance, why_unknown
 from posttrain.text.chat import ChatText
 
-EngineName = Literal["builtin", "vllm"]
+
+def _known(name: str) -> str:
+    if name not in ENGINES:
+        raise ValueError(". ".join(why_unknown(ENGINES, name)))
+    return name
+
+
+EngineName = Annotated[str, AfterValidator(_known)]
 ENGINE: Any = Field(
-    "builtin", description="what samples: the decoder of posttrain, or a server of vLLM (docs/sampling.md)"
+    "builtin",
+    description="what samples: builtin, our own decoder; vllm, a server of vLLM (docs/sampling.md); or a plugin's",
 )
 """The setting `engine`."""
 EngineArgs = Annotated[

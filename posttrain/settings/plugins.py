@@ -131,7 +131,10 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Plugin:
-    """Return the plugin of that name, our own first; raise KeyError without one and a PluginError if there are two."""
+    """Return the plugin of that name; raise KeyError without one and a PluginError if others register two.
+
+    Ours wins: installing a package must not change what a name means.
+    """
     plugins = [plugin for plugin in registered(group).get(name, ()) if not plugin.is_gone]
     plugins = [plugin for plugin in plugins if plugin.is_ours] or plugins
     if not plugins:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-from tests.architecture.sources import ROOT, home, imports, modules, own
+from tests.architecture.sources import ROOT, home, imports, modules, own, tree
 
 THIRD_PARTY = {
     "posttrain.formulas": {"torch"},
@@ -20,7 +22,7 @@ THIRD_PARTY = {
     "posttrain.pipeline.params.stage_table": set(),
     "posttrain.measure": {"colorama", "psutil", "torch"},  # colorama: to keep DVC from wrapping streams in it
 }
-EXCEPTION = "stages.distill -> stages.online"
+PIPELINE_BELOW_STAGES = '"stages | flows", "posttrain.pipeline"]'
 
 
 def lint_imports(config: Path) -> subprocess.CompletedProcess[str]:
@@ -46,16 +48,16 @@ def test_imports_point_one_way() -> None:
 
 def test_an_import_that_a_contract_forbids_is_found(tmp_path: Path) -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert text.count(f'"{EXCEPTION}"') == 1
-    (tmp_path / "pyproject.toml").write_text(text.replace(f'"{EXCEPTION}"', ""), encoding="utf-8")
+    assert text.count(PIPELINE_BELOW_STAGES) == 1
+    turned = '"posttrain.pipeline", "stages | flows"]'
+    (tmp_path / "pyproject.toml").write_text(text.replace(PIPELINE_BELOW_STAGES, turned), encoding="utf-8")
     done = lint_imports(tmp_path / "pyproject.toml")
-    assert done.returncode == 1 and EXCEPTION in done.stdout, done.stdout
+    assert done.returncode == 1 and "stages.sft -> " in done.stdout, done.stdout
 
 
-def test_only_these_imports_are_exceptions() -> None:
+def test_no_import_is_an_exception() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    found = [one for contract in settings["contracts"] for one in contract.get("ignore_imports", ())]
-    assert found == [EXCEPTION]
+    assert [one for contract in settings["contracts"] for one in contract.get("ignore_imports", ())] == []
 
 
 def test_lower_layers_stay_light() -> None:
@@ -68,3 +70,16 @@ def test_lower_layers_stay_light() -> None:
         or (part(module).startswith("posttrain") and name == "prefect")
     ]
     assert not wrong, "\n".join(["an import that this layer should not need:", *wrong])
+
+
+def test_one_file_starts_stages_and_flows_by_name() -> None:
+    name = re.compile(r"(posttrain\.pipeline\.)?(stages|flows)(\.\w+)*")
+    found = {
+        module
+        for module, file in modules().items()
+        if module.startswith("posttrain.")
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if name.fullmatch(node.value) and "." in node.value
+    }
+    assert found == {"posttrain.pipeline.by_name"}

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from posttrain.algorithms.advantages import ADVANTAGES
 from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.preference_loss import LOSSES
 from posttrain.errors import ParamsError, PluginError
-from posttrain.pipeline.checks.params_schema import describe_params
+from posttrain.pipeline.checks.editor_schema import editor_schema
+from posttrain.pipeline.checks.params_schema import describe_params, settings_of
 from posttrain.rewards.catalog import REWARDS, term
+from posttrain.sampling.engines import EngineName
 from posttrain.settings.listing import usable
 from posttrain.tasks.task import TASKS, load_task
 from tests.distributions import install
@@ -120,3 +123,27 @@ def test_an_unknown_name_is_still_unknown(tmp_path: Path, monkeypatch: pytest.Mo
         load_task("shoutt")
     with pytest.raises(KeyError):
         TASKS["nothing"]
+
+
+def test_an_engine_and_an_evaluator_of_plugins_are_named_in_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from contextlib import contextmanager\n"
+        "from posttrain.sampling.engines import Engine\n"
+        "from posttrain.pipeline.outside.evaluators import Evaluator, EvaluatorRun\n"
+        "class Run(EvaluatorRun):\n"
+        "    hard: int = 3\n"
+        "ENGINE = Engine(frozenset(), contextmanager(lambda *given: iter([None])))\n"
+        "EVALUATOR = Evaluator(Run, lambda run, model, where: ({}, None))\n"
+    )
+    install(monkeypatch, tmp_path, "two-kinds", {"engines mine": "ENGINE", "evaluators mine": "EVALUATOR"}, text)
+    engine: TypeAdapter[str] = TypeAdapter(EngineName)
+    assert [engine.validate_python(name) for name in ("mine", "vllm")] == ["mine", "vllm"]
+    with pytest.raises(ValueError, match=r"'mime' is unknown\. Did you mean 'mine'"):
+        engine.validate_python("mime")
+    run = settings_of("evaluate.lm_eval", {"policy": "sft/main", "evaluator": "mine", "hard": 4}, "evaluate.lm_eval.a")
+    assert run.hard == 4 and "evaluate.lm_eval.NAME with evaluator mine" in describe_params("evaluate")
+    with pytest.raises(ParamsError, match=r"evaluate\.lm_eval\.a\.harder: unknown key"):
+        settings_of("evaluate.lm_eval", {"policy": "sft/main", "evaluator": "mine", "harder": 4}, "evaluate.lm_eval.a")
+    assert '"hard"' in editor_schema()

@@ -14,10 +14,16 @@ def add_arguments(_: ArgumentParser) -> None:
 
 
 def run(_: Namespace) -> str:
-    """Check the packages first, then everything that a run would meet."""
+    """Check the packages and the plugins first, then everything that a run would meet."""
     from posttrain.pipeline.lock.package_pin import check_installed
 
     check_installed()
+    from posttrain.pipeline.commands.plugins import say_gone
+    from posttrain.pipeline.lock.plugin_check import check_plugins, missing_in_records, plugin_lines
+
+    say_gone()
+    check_plugins()
+    from posttrain.errors import ParamsError
     from posttrain.pipeline.checks.check_models import check_models
     from posttrain.pipeline.checks.check_rows import check_rows
     from posttrain.pipeline.checks.params_schema import check_params
@@ -27,4 +33,10 @@ def run(_: Namespace) -> str:
     from posttrain.settings.user_code import CUSTOM
 
     refuse_pipes([CUSTOM, *map(Path, OUTPUTS)])  # before own code is imported
-    return "\n".join(filter(None, [check_params(), check_rows(), check_models(), kept_note()]))
+    try:
+        found = [check_params(), check_rows(), check_models(), kept_note()]
+    except ParamsError as error:  # an unknown name may be that of a plugin which was there when a run was made
+        if not (missing := missing_in_records()):
+            raise
+        raise ParamsError(what=error.what, where=error.where, fix=f"{error.fix}. {missing}") from error
+    return "\n".join(filter(None, [*found, *plugin_lines()]))

@@ -6,6 +6,7 @@ what is printed. It is imported when it is asked for, so that a broken plugin st
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, Final, Protocol
 
@@ -40,6 +41,12 @@ def origin(name: str) -> str:
     return ", ".join(f"{plugin.distribution} {plugin.version}".strip() for plugin in plugins.registered(GROUP)[name])
 
 
+def say_gone() -> None:
+    """Say in one line on stderr which of our own plugins are registered and not there."""
+    if gone := [f"{plugin.group} {plugin.name}" for plugin in plugins.every() if plugin.is_ours and plugin.is_gone]:
+        print(f"note: registered plugins are gone, and all else works: {', '.join(gone)}", file=sys.stderr)
+
+
 def plugin_action(command: str, action: str) -> Command | None:
     """Return the plugin that is this action of a command, if one is."""
     return COMMANDS.get(f"{command}.{action}")
@@ -59,8 +66,10 @@ def add_plugins(actions: Any, command: str) -> None:
 
 
 def command_names() -> list[str]:
-    """Return the commands of plugins, without actions of other commands."""
-    return [name for name in COMMANDS if "." not in name]
+    """Return the commands of plugins, without actions of other commands, and without names that ours have."""
+    from posttrain.pipeline.commands.line import DOES
+
+    return [name for name in COMMANDS if "." not in name and name not in DOES]
 
 
 class LateParser(ArgumentParser):

@@ -114,7 +114,7 @@ class Library:
         given = {file: self.outlines.of(file, "").digest for file in _own_files(names)}
         while True:  # a row that is used may name others
             found = self._closure(start, names)
-            listed = [self._rows(*listing) for outline in found.values() for listing in outline.listings]
+            listed = [self.rows(*listing) for outline in found.values() for listing in outline.listings]
             more = {name for outline in found.values() if outline.names for name in self._used_rows(outline)}
             more |= {text for rows in listed for name in names & rows.keys() for text in rows[name][1]}
             if more <= names:
@@ -126,7 +126,7 @@ class Library:
         code = {"files": dict(sorted(files.items())), "packages": {**_versions(imported), **plugins}}
         return {name for rows in listed for name in rows}, code
 
-    def _rows(self, place: str, table: str, group: str = "") -> dict[str, tuple[str, list[str]]]:
+    def rows(self, place: str, table: str, group: str = "") -> dict[str, tuple[str, list[str]]]:
         """Return row -> its module and its texts, of a listing; a plugin of another distribution has no module here."""
         if (place, table, group) not in self._listings:
             self._listings[place, table, group] = {
@@ -148,7 +148,7 @@ class Library:
 
     def _plugins(self, listings: Iterable[Sequence[str]], names: Collection[str]) -> dict[str, str]:
         """Return distribution -> version and digest, of the plugins of other distributions that a run names."""
-        rows = {listing[2]: self._rows(*listing) for listing in listings if listing[2:]}
+        rows = {listing[2]: self.rows(*listing) for listing in listings if listing[2:]}
         used = [
             plugin
             for group in rows
@@ -163,7 +163,7 @@ class Library:
         """Return the rows that a module uses by itself, of listings that it defines or imports."""
         imported = {module for name in outline.imports for module in _prefixes(name) if module in self.modules}
         listings = [*outline.listings, *(listing for module in imported for listing in self._outline(module).listings)]
-        return {name for listing in listings for name in self._rows(*listing).keys() & set(outline.names)}
+        return {name for listing in listings for name in self.rows(*listing).keys() & set(outline.names)}
 
     def _outline(self, module: str) -> Outline:
         file = self.modules[module]
@@ -198,7 +198,7 @@ class Library:
             found[module] = self._outline(module)
             queue += _prefixes(module)
             for listing in found[module].listings:
-                rows = self._rows(*listing)
+                rows = self.rows(*listing)
                 queue += [rows[name][0] for name in names & rows.keys()]
             for name in found[module].imports:
                 queue += _prefixes(name)

@@ -23,6 +23,7 @@ from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, check_loa
 from posttrain.pipeline.lock.digests import Digests, Mark, mark, recorded
 from posttrain.pipeline.lock.graph import changed
 from posttrain.pipeline.lock.package_pin import check_installed
+from posttrain.pipeline.lock.plugin_check import check_plugins
 from posttrain.pipeline.lock.run_records import is_record
 from posttrain.pipeline.params.seeds import SEED
 from posttrain.pipeline.params.yaml_files import read_yaml
@@ -203,6 +204,7 @@ def fix(stage: str) -> None:
         if address:
             raise
         return  # started by hand: nothing is recorded, and the stage itself reports wrong parameters
+    check_plugins(stage if found is None else found.name)
     if found is None:
         return
     inputs = Inputs(address or stage, found)

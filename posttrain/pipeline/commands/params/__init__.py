@@ -37,5 +37,8 @@ def run(arguments: Namespace) -> str:
     if name is not None and (found := named_run(name)):
         return effective(*found)
     if name is None or name.partition(".")[0] in GROUPS:
-        return describe_params(name)
+        from posttrain.pipeline.lock.plugin_check import plugin_lines
+
+        lines = plugin_lines() if name is None else []
+        return "\n\n".join([describe_params(name), *(["\n".join(lines)] if lines else [])])
     return describe(None if name == ALGORITHMS else name)

@@ -20,5 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> str:
     """Estimate the stages."""
     from posttrain.pipeline.commands.plan.table import plan
+    from posttrain.pipeline.commands.plugins import say_gone
 
+    say_gone()
     return plan(arguments.stages, arguments.model, arguments.prompt)

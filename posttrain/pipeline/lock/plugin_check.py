@@ -1,0 +1,123 @@
+"""Compares installed plugins with those that code/ and records/ name, and lists what plugins register."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from posttrain.errors import PipelineError, PluginError
+from posttrain.pipeline.lock.code_manifest import FOLDER, Library, code_path, read_code, run_names
+from posttrain.pipeline.lock.plugin_code import is_plugin_version
+from posttrain.pipeline.params.yaml_files import read_yaml
+from posttrain.pipeline.workspace import PARAMS_FILE
+from posttrain.settings.plugins import Plugin, every, find
+
+RECORDS: Final = Path("records")
+AGAIN: Final = "Run `dvc repro -s -f code`, then `dvc repro`"
+
+
+def check_plugins(*stages: str) -> None:
+    """Raise if a plugin that code/ names is not installed, or is another one; without stages of all runs.
+
+    A plugin that a run names since the stage `code` ran is no fault: DVC sees that params.yaml changed.
+    """
+    paths = [code_path(stage) for stage in stages] or sorted(FOLDER.rglob("*.json"))
+    named = {path: plugins for path in paths if (plugins := _named(path))}
+    for path, plugins in named.items():
+        for name, made in plugins.items():
+            if not _installed(name):
+                what = f"it names the package {_shown(name, made)} with a plugin, which is not installed"
+                fix = f"{_install(name, made)}, or remove its names from {PARAMS_FILE} and run `dvc repro -s -f code`"
+                raise PipelineError(what=what, where=str(path), fix=fix)
+    if not named:
+        return
+    library, settings = Library(), read_yaml(PARAMS_FILE)
+    for stage in stages or run_names(settings):
+        plugins = named.get(path := code_path(stage), {})
+        found = library.code(stage, settings)["packages"] if plugins else {}
+        for name in sorted(plugins.keys() & found.keys()):
+            if plugins[name] != found[name]:
+                what = f"the package of a plugin changed: {name} {plugins[name]} -> {found[name]}"
+                raise PipelineError(what=what, where=str(path), fix=AGAIN)
+    library.outlines.keep()
+
+
+def missing_in_records() -> str:
+    """Return which packages to install because records name them; empty if all are there."""
+    missing: dict[tuple[str, str], str] = {}
+    for file in sorted(RECORDS.rglob("*.json")):
+        for name, made in _named(file).items():
+            if not _installed(name):
+                missing.setdefault((name, made), str(file))
+    return ". ".join(
+        f"{file} names the package {_shown(name, made)} with a plugin, which is not installed. {_install(name, made)}"
+        for (name, made), file in missing.items()
+    )
+
+
+def plugin_lines() -> list[str]:
+    """Return a line for each distribution of others with the names that it registers, and notes on unusable names."""
+    by_package: dict[str, list[Plugin]] = {}
+    for plugin in every():
+        if not plugin.is_ours:
+            by_package.setdefault(f"{plugin.distribution} {plugin.version}", []).append(plugin)
+    lines = []
+    for package, plugins in sorted(by_package.items()):
+        names = ", ".join(f"{plugin.group} {plugin.name}" for plugin in plugins)
+        lines += [f"plugins of {package}: {names}", *(f"note: {note}" for note in map(_fault, plugins) if note)]
+    return lines
+
+
+def _fault(plugin: Plugin) -> str:
+    """Return why the name of a plugin cannot be used, as far as that is known without an import."""
+    if plugin.is_gone:
+        return f"{plugin.where} of {plugin.distribution} is gone. {plugin.gone_fix}"
+    try:
+        used = find(plugin.group, plugin.name)
+    except PluginError as error:
+        return str(error)
+    if used != plugin or plugin.name in _own_names(plugin.group):
+        return f"{plugin.where} of {plugin.distribution} is not used: posttrain has this name itself"
+    return ""
+
+
+@cache
+def _own_names(group: str) -> frozenset[str]:
+    """Return the names that the library itself has in a group, from the outlines of its modules."""
+    library = Library()
+    outlines = (library.outlines.of(str(file), "") for file in library.modules.values() if file.is_absolute())
+    listings = [listing for outline in outlines for listing in outline.listings if listing[2:] == [group]]
+    return frozenset(name for listing in listings for name, (module, _) in library.rows(*listing).items() if module)
+
+
+def _named(file: Path) -> dict[str, str]:
+    """Return distribution -> version and digest, of the plugins that a file of code/ or records/ names."""
+    code = read_code(file) if file.is_relative_to(FOLDER) else _code_of_record(file)
+    return {name: made for name, made in (code or {}).get("packages", {}).items() if is_plugin_version(made)}
+
+
+def _code_of_record(file: Path) -> dict[str, dict[str, str]] | None:
+    try:
+        found = json.loads(file.read_bytes()).get("code")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _shown(name: str, made: str) -> str:
+    return f"{name} {made.partition(' ')[0]}"
+
+
+def _install(name: str, made: str) -> str:
+    return f"Install it: python -m pip install {name}=={made.partition(' ')[0]}"
