@@ -487,9 +487,9 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("data: {tasks: {b: {task: twostep}}}", "data.tasks.b.task = 'twostep' is unknown. Did you mean 'two_step'?"),
         (
             "data: {tasks: {b: {task: [two_step]}}}",
-            "data.tasks.b.task = ['two_step'] is unknown. Give one of: sums",
+            "data.tasks.b.task = ['two_step'] is unknown. Give one of: calculator",
         ),
-        ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: sums"),
+        ("data: {tasks: {b: {}}}", "data.tasks.b.task is missing. Give one of: calculator"),
         ("evaluate: {settings: {sampling: {stop: ['']}}}", "evaluate.settings.sampling.stop: every text contains the"),
         ("online: {runs: {a: {router: {replay: engine}}}}", "router.replay = 'engine': expected true or false, or sam"),
         (
