@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import Field
+
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
@@ -16,7 +18,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.table_watch import MeasuredObjective
 from posttrain.rollout import TokenRow
 from posttrain.settings.listing import row_modules
-from posttrain.settings.params import check
+from posttrain.settings.params import Params, check
 from posttrain.supervised.config import SupervisedConfig
 from posttrain.supervised.preference import PreferenceTraining
 from posttrain.supervised.reward import RewardTraining
@@ -26,8 +28,22 @@ from posttrain.train.batch_sources import Example
 from posttrain.train.tokenize_tables import conversation, exchanges
 
 
-def config_of(algorithm: str, settings: Mapping[str, Any] | None, values: dict[str, Any]) -> SupervisedConfig:
-    """Return the settings of a training by the name of its algorithm."""
+class Amounts(Params):
+    """Numbers among the arguments."""
+
+    epochs: float = Field(1.0, gt=0, description="times through the rows")
+    batch_size: int = Field(16, ge=1, description="rows per step")
+    evaluate_every: int = Field(50, ge=1, description="steps between measurements")
+
+
+def config_of(
+    algorithm: str, settings: Mapping[str, Any] | None, optimizer: Mapping[str, Any] | None, numbers: Mapping[str, Any],
+    given: Mapping[str, Any], *, watched: bool,
+) -> SupervisedConfig:  # fmt: skip
+    """Return the settings of a training by the name of its algorithm; `watched`: held-out rows are measured."""
+    amounts = check(Amounts, dict(numbers), where="train_model", file="arguments")
+    values = {**given, "epochs": amounts.epochs, "batch": amounts.batch_size, "optimizer": dict(optimizer or {})}
+    values |= {"watch": {"every": amounts.evaluate_every}} if watched else {}
     own, most = dict(settings or {}), {"max_tokens": 2**31}  # a call leaves no row out
     if algorithm == "reward":
         knobs = check(RewardConfig, own, where="reward", file="settings")

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic import Field
 
 from posttrain.api.models import for_model, forget_scale, opened
 from posttrain.api.output import places, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.loading import is_scorer
-from posttrain.settings.params import Params, check
 from posttrain.supervised.config import SupervisedConfig
 from posttrain.supervised.run import train_on_rows
 from posttrain.text.chat import ChatText
@@ -25,14 +23,6 @@ from posttrain.train.metrics import Recorder
 from posttrain.train.trained import Trained
 
 NAME = "train_model"
-
-
-class Amounts(Params):
-    """Numbers among the arguments."""
-
-    epochs: float = Field(1.0, gt=0, description="times through the rows")
-    batch_size: int = Field(16, ge=1, description="rows per step")
-    evaluate_every: int = Field(50, ge=1, description="steps between measurements")
 
 
 def train_model(
@@ -78,12 +68,9 @@ def train_model(
     on_step: called with each step's number and its metrics. name: what messages and checkpoints call the run.
     """
     if config is None:
-        amounts = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
-        check(Amounts, amounts, where=NAME, file="arguments")
-        values: dict[str, Any] = {"epochs": epochs, "batch": batch_size, "seed": seed, "micro_tokens": micro_tokens}
-        values |= {"optimizer": dict(optimizer or {}), "checkpoint_every": checkpoint_every}
-        watch = {"watch": {"every": evaluate_every}} if len(heldout) else {}
-        config = _rows().config_of(algorithm, settings, values | watch)
+        numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
+        values = {"seed": seed, "micro_tokens": micro_tokens, "checkpoint_every": checkpoint_every}
+        config = _rows().config_of(algorithm, settings, optimizer, numbers, values, watched=len(heldout) > 0)
     elif settings is not None or optimizer is not None:
         what, fix = "config has all settings", "Give config alone, or algorithm, settings, optimizer and the numbers"
         raise ParamsError(what=what, where="config", fix=fix)
@@ -93,12 +80,9 @@ def train_model(
         forget_scale(models.policy)
         examples = _examples(text, rows, config, "rows")
         measured = _examples(text, heldout, config, "heldout") if len(heldout) else ()
-        store, log = places(
-            name, config, models, output, _given(config, rows, examples, reference), checkpoints, recorder
-        )
-        trained = train_on_rows(
-            name, config, models, text, examples, measured, heldout_table, store, log, on_step
-        )  # fmt: skip
+        given = [] if output is None else _given(config, examples, reference)
+        store, log = places(name, config, models, output, given, checkpoints, recorder)
+        trained = train_on_rows(name, config, models, text, examples, measured, heldout_table, store, log, on_step)
     save(trained, model, tokenizer, output)
     return trained
 
@@ -122,10 +106,8 @@ def _examples(
     return read
 
 
-def _given(config: SupervisedConfig, rows: Sequence[Any], examples: Sequence[Example], reference: Any) -> list[Any]:
-    """Return what names the checkpoints of an output; nothing where rows are examples, whose store is the caller's."""
-    if examples is rows:
-        return []
+def _given(config: SupervisedConfig, examples: Sequence[Example], reference: Any) -> list[Any]:
+    """Return what names the checkpoints of an output, with the settings and the weights."""
     tokens = [([(row.prompt, row.rest, row.mask) for row in example.rows], example.columns) for example in examples]
     return [repr(tokens), config.goal(), reference]
 
