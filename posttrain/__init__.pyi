@@ -7,9 +7,9 @@ from posttrain.api.model import load_model as load_model
 from posttrain.api.model import sample as sample
 from posttrain.api.models import load_models as load_models
 from posttrain.api.online import train_online as train_online
-from posttrain.api.reward_model import load_reward_model as load_reward_model
-from posttrain.api.reward_model import reward_model as reward_model
-from posttrain.api.reward_model import score as score
+from posttrain.api.scorers import load_reward_model as load_reward_model
+from posttrain.api.scorers import reward_model as reward_model
+from posttrain.api.scorers import score as score
 from posttrain.api.train import train_model as train_model
 from posttrain.errors import ParamsError as ParamsError
 from posttrain.errors import PosttrainError as PosttrainError
