@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import torch
+
 from posttrain.api.own_model import device_of, frozen_of, our_attention, own_model, text_of
+from posttrain.distributed import world
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
@@ -29,13 +33,34 @@ def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequenc
     """Return the models of a training that starts from the model of a folder.
 
     They are the policy and whatever the objective of `config` needs: a reference, a critic, the old policy. `config`
-    also decides the adapter, the device, the precision, and how several processes divide the models.
+    also decides the adapter, the device, the precision, and how several processes divide the models: start the script
+    with `torchrun --nproc-per-node N` for `processes` N.
 
     Example: `train_online(load_models("models/sft/main", config), None, prompts, config=config)`
     """
+    _meet(config)
+    return models_from(Path(folder), config, teachers)
+
+
+def models_from(folder: Path, config: TrainingParams, teachers: Sequence[Teacher] = ()) -> ModelSet:
+    """Return the same in a process that has met the others."""
     return ModelSet.load(
-        config.runtime(), Path(folder), config.needs, config, temperature=config.logp_temperature, teachers=teachers
+        config.runtime(), folder, config.needs, config, temperature=config.logp_temperature, teachers=teachers
     )
+
+
+def _meet(config: TrainingParams) -> None:
+    """Meet the other processes that torchrun has started."""
+    size = int(os.environ.get("WORLD_SIZE") or 1)
+    if world.count() == 1 and size == config.processes > 1:
+        local = int(os.environ.get("LOCAL_RANK") or 0)
+        if (device := config.runtime().device).type == "cuda":
+            torch.cuda.set_device(local)
+        world.connect(int(os.environ["RANK"]), size, "env://", device)
+    if world.count() != config.processes:
+        what = f"processes = {config.processes}, and {max(size, world.count())} share this script"
+        fix = f"Start it with torchrun --nproc-per-node {config.processes}"
+        raise ParamsError(what=what, where="config", fix=fix)
 
 
 def for_model(config: C, model: Any) -> C:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.api.arguments import digest, plain_arguments
+from posttrain.distributed import world
 from posttrain.errors import ParamsError
 from posttrain.measure.provenance import library_maker
 from posttrain.train.checkpoint import CheckpointStore, FolderCheckpoints, NoCheckpoints, plain_key
@@ -34,7 +35,7 @@ def places(
         fix = "Give `output` alone, or `checkpoints` and `recorder`"
         raise ParamsError(what="output has checkpoints and metrics of its own", where="output", fix=fix)
     folder = Path(output)
-    weights = {name: digest(part) for name, part in models.policy.state_dict().items()}
+    weights = world.from_first(lambda: _weights(models))
     arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
     settings = {**checkpoint_settings(params), "arguments": arguments, "weights": weights}
     store = FolderCheckpoints(folder / "checkpoints", plain_key(name, settings, {}), library_maker(), name)
@@ -52,3 +53,16 @@ def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None
         return
     model.save_pretrained(Path(output, MODEL))
     tokenizer.save_pretrained(Path(output, MODEL))
+
+
+def _weights(models: ModelSet) -> dict[str, str]:
+    """Return digests of the start model: of its files, or of its weights where it has none."""
+    if models.folder == Path():
+        return {name: digest(part) for name, part in models.policy.state_dict().items()}
+    files = sorted(models.folder.glob("*.safetensors"))
+    return {file.name: _digest(file) for file in files}
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.policy_config import POLICY_ROWS
-from posttrain.api.models import load_models
+from posttrain.api.models import models_from
 from posttrain.data.splits import check_enough_prompts, training_prompts
 from posttrain.errors import DataError
 from posttrain.models.files.text import load_text
@@ -119,7 +119,7 @@ def online_run(reads: RunInputs[Any]) -> OnlineRun:
     text = load_text(start, params.date, params.template)
     rows = training_prompts(read_table(table, "prompts"), table).iter_rows(named=True)
     prompts = scorable_prompts(params.reward, encode_prompts(text, prompts_of(rows)), str(table))
-    models = load_models(start, params)
+    models = models_from(start, params)
     if params.critic_start is not None and not load_text(params.critic_start).same_as(load_text(start)):
         what, fix = "its tokens or chat template are not the policy's", "Use a reward model that was trained from it"
         raise DataError(what=what, where=f"{section}.critic", fix=fix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from posttrain.algorithms.preference_config import PREFERENCE_ROWS
-from posttrain.api.models import load_models
+from posttrain.api.models import models_from
 from posttrain.data.columns import Kind
 from posttrain.errors import ParamsError
 from posttrain.evaluate.table_watch import heldout_rows
@@ -58,6 +58,6 @@ def preference_rows(reads: RunInputs[Any]) -> TrainingRows:
         what += f"{examples.longest_mismatched} tokens, more than the model's context of {text.context}"
         fix = f"Set {section}.max_tokens: {text.context // 2}"
         raise ParamsError(what=what, where=str(table), fix=fix)
-    models = load_models(start, params)
+    models = models_from(start, params)
     seen = tokenize(text, watched, params, str(table)) if params.watch else ()
     return TrainingRows(models, text, examples, (), seen)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field, model_validator
 
-from posttrain.api.models import load_models
+from posttrain.api.models import models_from
 from posttrain.evaluate.intervals import calibration_error
 from posttrain.evaluate.table_watch import heldout_rows
 from posttrain.files import rounded
@@ -74,7 +74,7 @@ def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Exa
     if chat:
         rows = read_table(chat, "chat").filter(split="train").head(params.shown)
         shown = demonstrations(text, rows, params, str(chat), "last")
-    models = load_models(start, params)
+    models = models_from(start, params)
     seen = comparisons(text, watched, params, str(pairs)) if params.watch else ()
     return TrainingRows(models, text, examples, heldout, seen), shown
 

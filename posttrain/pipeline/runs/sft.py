@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 from pydantic import model_validator
 
-from posttrain.api.models import load_models
+from posttrain.api.models import models_from
 from posttrain.data.columns import Kind
 from posttrain.evaluate.table_watch import heldout_rows
 from posttrain.models.files.text import load_text
@@ -50,5 +50,5 @@ def sft_rows(reads: RunInputs[SftRun]) -> TrainingRows:
     examples, heldout = (tokenized(rows_of(frame, split, params)) for split in ("train", "heldout"))
     rows = heldout_rows(frame, params.watch, table)
     del frame  # training reads the rows from their file
-    models = load_models(start, params)
+    models = models_from(start, params)
     return TrainingRows(models, text, examples, heldout, tokenized(rows) if params.watch else (), rows)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.models import load_models
+from posttrain.api.models import models_from
 from posttrain.data.splits import training_prompts
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
@@ -59,7 +59,7 @@ def distill_run(reads: RunInputs[Any]) -> OnlineRun:
     for server in params.servers.values():
         served = ServedTeacher(server, section, text.tokenizer, params.start)
         asked.append(Teacher(None, formula, seen, served, share=next(shares)))
-    return with_names(reads, text, prompts, load_models(start, params, teachers=asked))
+    return with_names(reads, text, prompts, models_from(start, params, teachers=asked))
 
 
 def check_teacher(text: ChatText, start: Path, teacher: Path, name: str, section: str) -> None:
