@@ -3,6 +3,7 @@
     model, tokenizer = posttrain.load_model("models/sft/main")
     posttrain.train_model(model, tokenizer, rows, "dpo", optimizer={"lr": 1e-5})
     posttrain.train_online(model, tokenizer, prompts, reward, "grpo")
+    posttrain.distill(model, tokenizer, "models/large", prompts)
     print(posttrain.sample(model, tokenizer, ["What is 2 + 3?"], n=4).texts)
     print(posttrain.evaluate_model(model, tokenizer, heldout, reward).metrics["score"])
 
@@ -22,8 +23,10 @@ __all__ = [
     "RewardTraining",
     "Samples",
     "SftConfig",
+    "StudentConfig",
     "Trained",
     "__version__",
+    "distill",
     "evaluate_model",
     "fix_numerics",
     "load_model",

@@ -10,11 +10,13 @@ from posttrain.api.online import train_online as train_online
 from posttrain.api.scorers import load_reward_model as load_reward_model
 from posttrain.api.scorers import reward_model as reward_model
 from posttrain.api.scorers import score as score
+from posttrain.api.teacher import distill as distill
 from posttrain.api.train import train_model as train_model
 from posttrain.errors import ParamsError as ParamsError
 from posttrain.errors import PosttrainError as PosttrainError
 from posttrain.numerics import fix_numerics as fix_numerics
 from posttrain.online.config import OnlineConfig as OnlineConfig
+from posttrain.online.distill import StudentConfig as StudentConfig
 from posttrain.online.stored import LoggedRollouts as LoggedRollouts
 from posttrain.online.stored import OfflineConfig as OfflineConfig
 from posttrain.online.stored import train_on_rollouts as train_on_rollouts

@@ -15,6 +15,8 @@ _PLACES = {
     "Samples": "api.model",
     "SftConfig": "supervised.sft",
     "Trained": "train.trained",
+    "StudentConfig": "online.distill",
+    "distill": "api.teacher",
     "evaluate_model": "api.evaluate",
     "load_model": "api.model",
     "load_models": "api.models",

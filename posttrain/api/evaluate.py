@@ -74,7 +74,7 @@ def evaluate_model(
     drawn = {"max_tokens": max_tokens, "temperature": temperature, **(sampling or {})}
     params = check(SamplingParams, drawn, where=f"{NAME}.sampling", file="arguments")
     terms = terms_given(reward)
-    refuse_learned(terms)
+    refuse_learned(terms, "Write a function of rollouts that calls posttrain.score")
     if reference is not None and params.truncates:
         what = "top_p and top_k leave out tokens, which the log-probs of the reference are over"
         raise ParamsError(what=what, where="reference", fix="Sample without them, or without a reference")

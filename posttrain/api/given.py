@@ -36,11 +36,11 @@ def terms_given(reward: Any) -> dict[str, WeightedReward]:
     return {name: _term("reward", reward)}
 
 
-def refuse_learned(terms: Mapping[str, WeightedReward]) -> None:
-    """Refuse the reward `model`: a call does not take a reward model."""
+def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
+    """Refuse the reward `model` where no reward model is given."""
     if named := learned(terms):
-        what = f"the reward '{next(iter(named))}' is the score of a reward model, which a call does not take"
-        raise ParamsError(what=what, where="reward", fix="Write a function of rollouts that calls posttrain.score")
+        what = f"the reward '{next(iter(named))}' is the score of a reward model, and none is given"
+        raise ParamsError(what=what, where="reward", fix=fix)
 
 
 def _term(name: str, value: Any) -> WeightedReward:

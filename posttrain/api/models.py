@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -84,7 +85,7 @@ def for_model(config: C, model: Any) -> C:
 
 @contextmanager
 def opened(
-    model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None
+    model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None, teachers: Sequence[Teacher] = ()
 ) -> Iterator[tuple[ModelSet, ChatText]]:
     """The models of a training, while it trains; afterwards a model of the caller's is as it was but for its weights.
 
@@ -97,9 +98,11 @@ def opened(
     was_training = policy.training
     try:
         if isinstance(model, ModelSet):
-            yield model, tokenizer or load_text(model.folder, config.date, config.template)
+            models = replace(model, teachers=teachers) if teachers else model
+            yield models, tokenizer or load_text(model.folder, config.date, config.template)
             return
         with _around(policy, config, reference) as models:
+            models = replace(models, teachers=teachers) if teachers else models
             yield models, text_of(policy, tokenizer, config.date, config.template)
     finally:
         randomness.restore(before, device)

@@ -13,14 +13,15 @@ from posttrain.api.own_model import Messages
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
 from posttrain.online.run import OnlineRun, train_on_samples
-from posttrain.rewards.catalog import learned
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.sampler import Sampler
 from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import Example
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.metrics import Recorder
+from posttrain.train.model_set import Teacher
 from posttrain.train.trained import Trained
 
 NAME = "train_online"
@@ -73,20 +74,39 @@ def train_online(
     if config is not None and (reward is not None or settings is not None):
         what, fix = "config has all settings", "Give config alone, or algorithm, reward, settings and seed"
         raise ParamsError(what=what, where="config", fix=fix)
-    if learned(params.terms) and reward_model is None:
-        refuse_learned(params.terms)
+    if reward_model is None:
+        watched = {} if params.watch is None else params.watch.terms
+        refuse_learned({**watched, **params.terms}, "Give reward_model: the folder of one")
+    given = [algorithm, settings]
+    return trained_on_samples(
+        model, tokenizer, prompts, params, given, reference=reference, reward_model=reward_model, heldout=heldout,
+        sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name,
+        patient=config is None,
+    )  # fmt: skip
+
+
+def trained_on_samples(
+    model: Any, tokenizer: Any, prompts: Sequence[Any], params: OnlineConfig, given: Sequence[Any], *,
+    reference: Any | None, reward_model: str | Path | None, heldout: Sequence[Any], sampler: Sampler | None,
+    output: str | Path | None, checkpoints: CheckpointStore | None, recorder: Recorder | None,
+    on_step: Callable[[int, dict[str, float]], None] | None, name: str, patient: bool,
+    teachers: Sequence[Teacher] = (), examples: Callable[[ChatText], Sequence[Example]] = lambda text: (),  # noqa: ARG005
+) -> Trained:  # fmt: skip
+    """Train by typed settings; `given`: arguments that name the checkpoints of an output, with the settings."""
     params = for_model(params, model)
     _check_watch(params, heldout)
-    with opened(model, tokenizer, params, reference) as (models, text):
-        asked = _scorable(text, prompts, params.terms, "prompts")
+    with opened(model, tokenizer, params, reference, teachers) as (models, text):
+        asked = _scorable(text, prompts, params.learned_from, "prompts")
         seen: list[Prompt] = []
         if (watch := params.watch) is not None:
             seen = _scorable(text, heldout, watch.reward, "heldout")[: watch.prompts]
         scorer = None if reward_model is None else Path(reward_model)
-        run = OnlineRun(name, params, text, asked, models, seen, scorer)
-        given = [algorithm, settings, *_read_and_scored(text, asked, params), reference, str(type(sampler))]
-        store, log = places(name, params, models, output, given, checkpoints, recorder)
-        trained = train_on_samples(run, store, log, sampler=sampler, on_step=on_step, patient=config is None)
+        shown = examples(text)
+        run = OnlineRun(name, params, text, asked, models, seen, scorer, shown)
+        arguments = [*given, *_read_and_scored(text, asked, params), reference, str(type(sampler))]
+        arguments += [repr([(row.prompt, row.rest) for example in shown for row in example.rows])] if shown else []
+        store, log = places(name, params, models, output, arguments, checkpoints, recorder)
+        trained = train_on_samples(run, store, log, sampler=sampler, on_step=on_step, patient=patient)
     save(trained, model, tokenizer, output)
     return trained
 
@@ -94,7 +114,7 @@ def train_online(
 def _scorable(text: ChatText, given: Sequence[Any], terms: Mapping[str, WeightedReward], argument: str) -> list[Prompt]:
     """Return the prompts that the rewards can judge; prompts that are encoded already, as they are."""
     prompts = prompts_given(text, given, argument)
-    if all(isinstance(prompt, Prompt) for prompt in given):
+    if not terms or all(isinstance(prompt, Prompt) for prompt in given):
         return prompts
     return scorable_prompts(terms, prompts, argument)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import AfterValidator, Field, model_validator
@@ -44,7 +45,7 @@ from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedSampling, SamplingParams
 from posttrain.settings.params import check
 from posttrain.text.chat import ChatText
-from posttrain.train.batch_sources import BatchSource
+from posttrain.train.batch_sources import BatchSource, Example
 from posttrain.train.loop import TrainingParams, adamw, refuse_dropout
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import Update
@@ -185,9 +186,18 @@ class OnlineConfig(TrainingParams):
         """The rewards of a sample, with those that the algorithm adds."""
         return self.reward
 
+    @property
+    def learned_from(self) -> dict[str, WeightedReward]:
+        """The rewards that a prompt must be judged by to be worth sampling."""
+        return self.terms
+
     def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
         """Return the batches: samples, with data of a table where the algorithm uses it."""
         return samples
+
+    def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:  # noqa: ARG002
+        """Return own samples, with steps on given answers where a teacher's settings ask for some."""
+        return own
 
     @property
     def most_rollouts(self) -> int:

@@ -32,6 +32,7 @@ from posttrain.sampling.engines import ENGINES, SampledModel
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import Sampler, check_capacity
 from posttrain.text.chat import ChatText
+from posttrain.train.batch_sources import Example
 from posttrain.train.callback import NO_WATCH, NoWatch, Watch
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.loop import TrainingRun, section_of
@@ -54,6 +55,8 @@ class OnlineRun:
     """The prompts that `watch` measures the policy on."""
     reward_model: Path | None = None
     """The folder of the model behind the reward `model`."""
+    examples: Sequence[Example] = ()
+    """Given answers, which a student learns next to its own samples."""
 
     @property
     def section(self) -> str:
@@ -82,7 +85,7 @@ class OnlineRun:
             RoundsAhead(fresh) if rollout.ahead else fresh, models, objective.needs, rollout, config.seed,
             of_policy=not config.mixture_share, renewal=config.renew_reference, replays=bool(config.router.replays),
         )  # fmt: skip
-        source = config.source(rounds, self.text)
+        source = config.mixed(config.source(rounds, self.text), self.examples)
         longest = config.step_tokens(max(len(prompt.ids) for prompt in self.prompts))
         update = config.update_rule(models, source.steps)
         return TrainingRun(

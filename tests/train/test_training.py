@@ -32,6 +32,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_model, load_scorer, load_tokenizer, new_model, save_model, scorer_of
 from posttrain.models.forward.forward import value_tokens
 from posttrain.models.master_weights import master_of
+from posttrain.online.distill import MixedSource
 from posttrain.online.ptx import PtxSource
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import Rounds
@@ -39,7 +40,7 @@ from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.pairs import BestAgainstWorst, pair_rule
 from posttrain.online.trpo import Trpo
 from posttrain.pipeline.params.named_runs import typed_run
-from posttrain.pipeline.runs.distill import DISTILL, MixedSource
+from posttrain.pipeline.runs.distill import DISTILL
 from posttrain.pipeline.runs.online import ONLINE, OnlineParams
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints, run_key
 from posttrain.pipeline.tables.store import write_table

@@ -4,36 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-import torch
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from posttrain.algorithms.distillation import (
-    DISTILL_ROWS,
-    DistillObjective,
-    DistillRunConfig,
-    TaughtConfig,
-    TaughtObjective,
-    TeacherConfig,
-)
-from posttrain.algorithms.objective import Objective
-from posttrain.algorithms.policy_config import POLICY_ROWS, TrpoOptions
+from posttrain.algorithms.distillation import DISTILL_ROWS
+from posttrain.algorithms.policy_config import POLICY_ROWS
 from posttrain.errors import ParamsError
-from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.distill import DistillTraining, StudentConfig, TaughtTraining
 from posttrain.online.served_teacher import TeacherServer
 from posttrain.pipeline.params.slots import model_slot, table_of, table_slot
 from posttrain.pipeline.runs.online import OnlineParams, PolicyRun
 from posttrain.pipeline.tables.store import read_table
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.rewards.catalog import USUAL, Rewards
 from posttrain.settings.params import ONE, SEVERAL
 from posttrain.settings.plain import NONE
 from posttrain.text.chat import ChatText
-from posttrain.train.batch_sources import BatchSource, EpochSource, WrappedSource
-from posttrain.train.examples import RowLimit
+from posttrain.train.batch_sources import BatchSource
 from posttrain.train.run_config import Algorithms
-from posttrain.train.step import Batch
 from posttrain.train.tokenize_tables import demonstrations
 
 SERVED: Final = "served"
@@ -52,15 +40,11 @@ Served = Annotated[
 ]
 
 
-class TaughtParams(OnlineParams, TeacherConfig):
+class TaughtParams(StudentConfig, OnlineParams):
     """The settings of every run that has a teacher."""
 
-    progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
     teacher: str = model_slot(
         "the model that is learned from, or a set of them (reward.sets)", optional=True, sets=True
-    )
-    weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
-        None, description="of several: each teacher's share of the divergence, by its name; null: equal shares"
     )
     served: Served | None = Field(
         None, description="an endpoint that has a teacher, or several by their names; without other ones teacher: none"
@@ -108,23 +92,14 @@ class TaughtParams(OnlineParams, TeacherConfig):
         return [weights[name] / sum(weights.values()) for name in names]
 
 
-class DistillRun(TaughtParams, RowLimit, DistillRunConfig):
+class DistillRun(TaughtParams, DistillTraining):
     """One run of `distill.runs`: a student that learns a teacher's distribution."""
-
-    summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
-    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
 
     @model_validator(mode="after")
     def _complete(self) -> DistillRun:
-        if self.own < 1 and self.rollout.ahead:
-            raise ValueError(f"own = {self.own} skips rounds, and rollout.ahead 1 samples each of them. Use ahead 0")
         if self.own < 1 and self.demonstrations == NONE:
             raise ValueError(f"own = {self.own} learns from given answers too. Name a table of demonstrations")
         return self
-
-    def objective(self) -> Objective:
-        """Return the divergence."""
-        return DistillObjective(self)
 
     def source(self, samples: BatchSource, text: ChatText) -> BatchSource:
         """Own samples, demonstrations, or steps of both."""
@@ -132,56 +107,25 @@ class DistillRun(TaughtParams, RowLimit, DistillRunConfig):
         if self.own == 1 or chat is None:
             return samples
         rows = read_table(chat, "chat").filter(split="train")
-        size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
-        offline = EpochSource(demonstrations(text, rows, self, str(chat), "last"), size, 1, self.seed)
-        return MixedSource(samples, offline, self.own, self.seed)
+        return self.mixed(samples, demonstrations(text, rows, self, str(chat), "last"))
 
     def tables(self) -> list[Path]:
         """Return the demonstrations, where the run learns from them."""
         chat = table_of(self.demonstrations)
         return [] if chat is None else [chat]
 
-    def monitor(self, section: str) -> RewardMonitor:
-        """Return a monitor without rewards: they are not learned from."""
-        return RewardMonitor(section, {}, compares=False, patience=None)
 
-    def longest_row(self, longest_prompt: int) -> int:
-        """Return an own sample or a demonstration."""
-        return max(super().longest_row(longest_prompt), self.max_tokens)
-
-
-class TaughtRun(TaughtParams, PolicyRun, TaughtConfig):
+class TaughtRun(TaughtParams, PolicyRun, TaughtTraining):
     """One run of `distill.runs` with a policy row: a policy that learns from its rewards and from a teacher."""
 
-    summary: ClassVar[tuple[str, ...]] = (*OnlineParams.summary, "teacher_kl")
     demonstrations: Literal["none"] = Field(description="none: a policy row learns from own samples")
     corpus: Literal["none"] = Field("none", description="none: with a teacher there is no ptx")
 
     @model_validator(mode="after")
-    def _can_have_a_teacher(self) -> TaughtRun:
-        if isinstance(self.update, TrpoOptions):
-            raise ValueError("update = trpo: its step is bounded by the policy's loss alone. Use adamw")  # noqa: TRY004
+    def _starts_its_critic(self) -> TaughtRun:
         if self.critic != "start":
             raise ValueError(f"critic = {self.critic}: with a teacher the critic starts as the policy does. Use start")
         return self
-
-    def objective(self) -> Objective:
-        """Return the row's objective with the divergence next to it."""
-        return TaughtObjective(self, self.rollout.sampling.max_tokens)
-
-
-class MixedSource(WrappedSource):
-    """Steps on own samples or on demonstrations; `share` is the probability of own samples (GKD, Agarwal 2023)."""
-
-    def __init__(self, own: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
-        super().__init__(own)
-        self._offline, self._share, self._seed = offline, share, seed
-
-    def batch(self, step: int) -> Batch:
-        """Return the rows of one step, all of one kind, which the seed and the step decide."""
-        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
-        own = float(torch.rand((), generator=generator)) < self._share
-        return (self._inner if own else self._offline).batch(step)
 
 
 DISTILL = Algorithms((DISTILL_ROWS, lambda _: DistillRun), (POLICY_ROWS, lambda _: TaughtRun))

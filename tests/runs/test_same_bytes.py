@@ -12,8 +12,8 @@ import pytest
 
 from posttrain.data.columns import with_ids
 from posttrain.pipeline.tables.store import write_table
-from tests.api import same_bytes
 from tests.models.tiny import tiny_folder
+from tests.runs import same_bytes
 
 ROOT = Path(__file__).parents[2]
 REWARD = """
@@ -64,7 +64,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables(place)
     for which in ("stages", "calls"):
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}", "DVC_ROOT": str(place)}
-        command = [sys.executable, "-m", "tests.api.same_bytes", which]
+        command = [sys.executable, "-m", "tests.runs.same_bytes", which]
         done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
     return place
