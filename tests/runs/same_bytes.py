@@ -1,4 +1,4 @@
-"""Trains in Python what the stages of a workspace train; both in one process each: `python -m tests.runs.same_bytes`."""
+"""Trains by calls what stages train, each in a process of its own: `python -m tests.runs.same_bytes`."""
 
 from __future__ import annotations
 
