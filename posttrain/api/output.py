@@ -46,6 +46,8 @@ def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None
     """Save what was trained, where there is an output; a model of the caller's (of peft: its adapter) saves itself."""
     if output is None:
         return
+    if isinstance(model, ModelSet):
+        trained.gather()  # only the first of several processes goes on
     if trained.rollouts is not None:
         trained.rollouts.finish(Path(output, "rollouts"), trained[: trained.steps])
     if isinstance(model, ModelSet):

@@ -35,7 +35,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._live = self._stream.isatty()
         self._started = self._shown = time.monotonic()
-        self._start, self._written = time.time(), 0.0
+        self._start, self._written, self._spent = time.time(), 0.0, CLOCK.seconds()
 
     def advance(self, count: int = 1, metrics: Mapping[str, float] | None = None) -> None:
         """Count more finished steps; `metrics` are shown with the next line."""
@@ -78,13 +78,18 @@ class Progress:
         self._stream.write(Coded(f"\r\033[2K{escaped(line[:width])}{end}") if self._live else f"{line}{end}")
         self._stream.flush()
 
+    def _phase(self) -> str:
+        """Return the phase that took most of the time since the last call; steps are counted between phases."""
+        before, self._spent = self._spent, CLOCK.seconds()
+        return max(self._spent, key=lambda name: self._spent[name] - before[name])
+
     def _write(self, now: float, metrics: Mapping[str, float]) -> None:
         """Replace the file; a full disk does not stop the work."""
         if self.file is None:
             return
         self._written = now
         state = {
-            "start": round(self._start, 3), "time": round(time.time(), 3), "phase": CLOCK.current,
+            "start": round(self._start, 3), "time": round(time.time(), 3), "phase": self._phase(),
             "step": self._done, "steps": self._total, "unit": self._unit, "rate": float(f"{self._rate(now):.4g}"),
             "left": round(self._left(now), 1),
             "metrics": {name: float(f"{value:.6g}") for name, value in metrics.items() if value == value},
