@@ -10,10 +10,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel
+
 from posttrain import api, losses, rewards, tasks
 from posttrain.numerics import fix_numerics
+from posttrain.online.config import OnlineConfig
 
 PAGE = Path("docs/reference/api.md")
+SETTINGS = {
+    "SftConfig": "Its settings:",
+    "RewardTraining": "Its settings:",
+    "PreferenceTraining": "Its settings, and those of the algorithm (`posttrain params preference`):",
+    "OnlineConfig": "Its settings, and those of the algorithm (`posttrain params online`):",
+    "StudentConfig": "Its settings are those of `OnlineConfig`, these, and those of the algorithm:",
+}
+"""Typed settings whose fields are listed, and how the list begins."""
 HEAD = """# posttrain in Python
 
 <!-- Written by `python -m docs.make.api` from the docstrings; do not edit. -->
@@ -22,6 +33,21 @@ The names on this page are public, and the only ones that our pages and examples
 the changelog; anything else may change at any time.
 `examples/` has programs that use them: `grpo.py`, `sft.py`, `dpo_own_trainer.py`, `grpo_loop.py`, and for models of
 other kinds `diffusion_dpo.py`, `mdpo.py` and `group_preferences.py`.
+
+A short call names an algorithm and some settings. For adapters, vLLM or several processes make the settings first, and
+load the models by them:
+
+```python
+config = posttrain.OnlineConfig.preset(
+    "grpo", reward={"brief": brief}, rollout={"rounds": 20}, adapter={"type": "lora"}
+)
+models = posttrain.load_models("models/sft/main", config)
+trained = posttrain.train_online(models, None, prompts, config=config, output="out")
+```
+
+A folder `output` has checkpoints: the same call resumes a killed one. It starts anew where an argument, the start
+model, the library or the code of a reward function has changed; it does not see edits of modules that the function
+imports.
 """
 
 
@@ -50,11 +76,39 @@ def entry(name: str, value: Any) -> Iterator[str]:
         yield _text(inspect.getdoc(value))
         if attributes := list(_attributes(value)):
             yield "\n".join(attributes) + "\n"
+        for method in _methods(value):
+            yield f"```python\n{_signature(f'{value.__name__}.{method.__name__}', method)}\n```\n"
+            yield _text(inspect.getdoc(method))
+        if value.__name__ in SETTINGS:
+            yield SETTINGS[value.__name__] + "\n"
+            yield "\n".join(_settings(value)) + "\n"
     elif not callable(value):
         yield f"`{value}`\n"
     else:
         yield f"```python\n{_signature(name, value)}\n```\n"
         yield _text(inspect.getdoc(value))
+
+
+def _methods(value: Any) -> Iterator[Any]:
+    """Yield the public methods that a user calls: how settings are made, and what a training leaves."""
+    for name in ("preset", "save", "tail"):
+        if name in vars(value):
+            yield getattr(value, name)
+
+
+def _settings(value: Any) -> Iterator[str]:
+    """Yield each setting with its default and its meaning."""
+    known = OnlineConfig.model_fields if value.__name__ == "StudentConfig" else {}
+    for name, field in value.model_fields.items():
+        if name in known:
+            continue
+        default = "" if field.is_required() else f" = {_plain(field.get_default(call_default_factory=True))}"
+        yield f"- `{name}{default}`" + (f": {field.description}" if field.description else "")
+
+
+def _plain(default: Any) -> str:
+    """Write a default as a person would write it."""
+    return "{...}" if isinstance(default, BaseModel) else repr(default)
 
 
 def _attributes(value: Any) -> Iterator[str]:
@@ -76,7 +130,8 @@ def _signature(name: str, value: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in lines:
             lines.append("*")
         default = "" if parameter.default is parameter.empty else f" = {_shown(parameter.default)}"
-        lines.append(f"{parameter.name}: {parameter.annotation}{default}")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        lines.append(f"{stars}{parameter.name}: {parameter.annotation}{default}")
     short = f"{name}({', '.join(lines)}) -> {signature.return_annotation}"
     if len(short) <= 100:
         return short

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from posttrain.api.given import prompts_given, refuse_learned, terms_given
+from posttrain.api.given import prompts_given, refuse_learned
 from posttrain.api.model import check_room
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of
 from posttrain.errors import ParamsError
@@ -17,6 +17,7 @@ from posttrain.evaluate.metrics import evaluation_metrics, kl_to_reference
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
 from posttrain.rewards.failures import MAX_FAILED, FailureLimit, MaxFailed
+from posttrain.rewards.given import terms_given
 from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.score import RewardSum

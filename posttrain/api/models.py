@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ import torch
 
 from posttrain.api.own_model import device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.distributed import world
-from posttrain.errors import ParamsError
+from posttrain.errors import DataError, ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT
 from posttrain.models.files.store import scorer_of
@@ -27,6 +27,11 @@ from posttrain.train.model_set import ModelSet, Teacher
 
 SHIFT: Final = "reward_shift"
 """The key of a reward model's config with the mean score of demonstrations."""
+MODEL_NAMES: Final = {
+    "kl_old": "the old policy", "ref_logp": "a reference", "score": "a head that scores", "value": "a critic",
+}  # fmt: skip
+"""Column that an objective needs -> the model that it is computed with."""
+MODEL_COLUMNS: Final = frozenset(MODEL_NAMES)
 C = TypeVar("C", bound=TrainingParams)
 
 
@@ -45,9 +50,30 @@ def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequenc
 
 def models_from(folder: Path, config: TrainingParams, teachers: Sequence[Teacher] = ()) -> ModelSet:
     """Return the same in a process that has met the others."""
-    return ModelSet.load(
+    models = ModelSet.load(
         config.runtime(), folder, config.needs, config, temperature=config.logp_temperature, teachers=teachers
     )
+    given = {part.name: getattr(models, part.name) for part in fields(models)}
+    return LoadedModels(**given, adapter=config.adapter, needs=config.needs)
+
+
+@dataclass(frozen=True)
+class LoadedModels(ModelSet):
+    """Models of a folder, and what they were loaded for."""
+
+    adapter: Any = None
+    needs: frozenset[str] = frozenset()
+
+    def check(self, config: TrainingParams) -> None:
+        """Refuse settings that these models cannot have."""
+        lacking = sorted((config.needs - self.needs) & MODEL_COLUMNS)
+        if config.adapter == self.adapter and not lacking and world.count() == config.processes:
+            return
+        what = f"these models were loaded with adapter {self.adapter.type}, and the settings have {config.adapter.type}"
+        if lacking:
+            what = f"these models lack what the settings need: {', '.join(MODEL_NAMES[column] for column in lacking)}"
+        fix = "Load them by the same settings: posttrain.load_models(folder, config)"
+        raise ParamsError(what=what, where="model", fix=fix)
 
 
 def _meet(config: TrainingParams) -> None:
@@ -66,8 +92,16 @@ def _meet(config: TrainingParams) -> None:
 
 def for_model(config: C, model: Any) -> C:
     """Return the settings for a model of the caller's: its own device, and nothing that only loading can do."""
+    if isinstance(model, LoadedModels):
+        model.check(config)
     if isinstance(model, ModelSet):
         return config
+    if not isinstance(model, torch.nn.Module):
+        what, fix = (
+            f"it is a {type(model).__name__}",
+            "Give a model of transformers, or posttrain.load_models(folder, config)",
+        )
+        raise ParamsError(what=what, where="model", fix=fix)
     rollout: Any = getattr(config, "rollout", None)
     loading = {
         "adapter": config.adapter.type != "none",
@@ -92,6 +126,11 @@ def opened(
     `model`: models of `load_models`, which have all that the training needs, with their text or None; or a model of
     transformers, next to which a reference, a critic and an old policy are copied where the objective needs them.
     """
+    if tokenizer is None and not isinstance(model, ModelSet):
+        raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
+    if isinstance(model, ModelSet) and not isinstance(tokenizer, ChatText | None):
+        what, fix = "models of load_models have their own tokenizer", "Give None"
+        raise ParamsError(what=what, where="tokenizer", fix=fix)
     device = (model.runtime if isinstance(model, ModelSet) else config.runtime()).device
     before = randomness.states(device)
     policy = model.policy if isinstance(model, ModelSet) else own_model(model)
@@ -133,3 +172,24 @@ def forget_scale(model: Any) -> None:
     """Forget which texts a reward model was trained on, and the mean of its scores: training changes both."""
     for key in (SHIFT, WHOLE_TEXT):
         vars(model.config).pop(key, None)
+
+
+def check_config(config: Any, kind: type[TrainingParams], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuse a config of another call, and arguments next to it; `others`: name -> (given, default)."""
+    if not isinstance(config, kind):
+        what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
+        raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")
+    if twice := [name for name, (given, default) in others.items() if given != default]:
+        what = f"config has all settings, so {', '.join(twice)} would be ignored"
+        raise ParamsError(what=what, where="config", fix=f"Give config alone, or {', '.join(others)} without it")
+
+
+def check_watched(watch: Any, heldout: Sequence[Any]) -> None:
+    """Refuse held-out rows that nothing measures, a watch without rows, and a single row, which has no interval."""
+    if bool(len(heldout)) != (watch is not None):
+        what = (
+            "no setting `watch` measures them" if len(heldout) else "watch measures held-out rows, and there are none"
+        )
+        raise DataError(what=what, where="heldout", fix="Give both `heldout` and the setting `watch`, or neither")
+    if len(heldout) == 1:
+        raise DataError(what="one row has no interval", where="heldout", fix="Give at least 2")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.given import prompts_given, refuse_learned, terms_given
-from posttrain.api.models import for_model, opened
+from posttrain.api.given import prompts_given, refuse_learned
+from posttrain.api.models import check_config, check_watched, for_model, opened
 from posttrain.api.output import places, save
 from posttrain.api.own_model import Messages
-from posttrain.errors import DataError, ParamsError
+from posttrain.errors import ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
 from posttrain.online.run import OnlineRun, train_on_samples
+from posttrain.rewards.given import terms_given
 from posttrain.rewards.reward import WeightedReward
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
@@ -70,16 +71,18 @@ def train_online(
     arguments resumes a killed one. checkpoints, recorder: your own places for these. on_step: is called with the number
     of each step and its metrics. name: what messages and rollouts call the run.
     """
-    params = _params(algorithm, reward, settings, seed, heldout) if config is None else config
-    if config is not None and (reward is not None or settings is not None):
-        what, fix = "config has all settings", "Give config alone, or algorithm, reward, settings and seed"
-        raise ParamsError(what=what, where="config", fix=fix)
+    if config is None:
+        params = _params(algorithm, reward, settings, seed, heldout)
+    else:
+        given = {"algorithm": (algorithm, "grpo"), "reward": (reward, None), "settings": (settings, None)}
+        check_config(config, OnlineConfig, "train_online", {**given, "seed": (seed, 0)})
+        params = config
     if reward_model is None:
         watched = {} if params.watch is None else params.watch.terms
         refuse_learned({**watched, **params.terms}, "Give reward_model: the folder of one")
-    given = [algorithm, settings]
+    named = [algorithm, settings]
     return trained_on_samples(
-        model, tokenizer, prompts, params, given, reference=reference, reward_model=reward_model, heldout=heldout,
+        model, tokenizer, prompts, params, named, reference=reference, reward_model=reward_model, heldout=heldout,
         sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name,
         patient=config is None,
     )  # fmt: skip
@@ -94,7 +97,7 @@ def trained_on_samples(
 ) -> Trained:  # fmt: skip
     """Train by typed settings; `given`: arguments that name the checkpoints of an output, with the settings."""
     params = for_model(params, model)
-    _check_watch(params, heldout)
+    check_watched(params.watch, heldout)
     with opened(model, tokenizer, params, reference, teachers) as (models, text):
         asked = _scorable(text, prompts, params.learned_from, "prompts")
         seen: list[Prompt] = []
@@ -121,7 +124,8 @@ def _scorable(text: ChatText, given: Sequence[Any], terms: Mapping[str, Weighted
 
 def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineConfig) -> list[Any]:
     """Return what decides the tokens and the rewards of a run."""
-    rewards = {name: term.reward for name, term in params.terms.items()}
+    watched = {} if params.watch is None else params.watch.terms
+    rewards = [{name: term.reward for name, term in terms.items()} for terms in (params.terms, watched)]
     return [repr(prompts), text.tokenizer.get_chat_template(), text.stops.tokens, rewards]
 
 
@@ -143,11 +147,3 @@ def _params(
         what, fix = "ptx learns pretraining text, which a call does not take", "Use a pipeline (docs/algorithms.md)"
         raise ParamsError(what=what, where="settings.ptx", fix=fix)
     return params
-
-
-def _check_watch(params: OnlineConfig, heldout: Sequence[Any]) -> None:
-    """Refuse held-out prompts that nothing measures, and a watch without prompts."""
-    if bool(heldout) == (params.watch is not None):
-        return
-    what = "watch measures held-out prompts, and there are none" if not heldout else "no setting `watch` measures them"
-    raise DataError(what=what, where="heldout", fix="Give both `heldout` and the setting `watch`, or neither")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,8 @@ def places(
     arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
     settings = {**checkpoint_settings(params), "arguments": arguments, "weights": weights}
     store = FolderCheckpoints(folder / "checkpoints", plain_key(name, settings, {}), library_maker(), name)
+    if (folder / MODEL).exists() and not store.begun and world.is_rank_zero():
+        print(f"{name}: {folder} has the model of another call, which this one replaces", file=sys.stderr)
     return store, CsvRecorder(folder / "metrics.csv")
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.api.given import terms_given
 from posttrain.api.model import load_model
+from posttrain.api.models import check_config
 from posttrain.api.online import trained_on_samples
 from posttrain.api.own_model import Messages, our_attention, own_model
 from posttrain.api.rows import examples_of
 from posttrain.errors import ParamsError
 from posttrain.online.distill import StudentConfig
+from posttrain.rewards.given import terms_given
 from posttrain.rollout import Prompt
 from posttrain.sampling.sampler import Sampler
 from posttrain.text.chat import ChatText
@@ -59,10 +60,10 @@ def distill(
     """
     if config is None:
         own = {**(settings or {}), "seed": seed, **({} if reward is None else {"reward": terms_given(reward)})}
-        config = cast("StudentConfig", StudentConfig.preset(algorithm, **own))
-    elif settings is not None or reward is not None:
-        what, fix = "config has all settings", "Give config alone, or algorithm, reward, settings and seed"
-        raise ParamsError(what=what, where="config", fix=fix)
+        config = StudentConfig.preset(algorithm, **own)
+    else:
+        given = {"algorithm": (algorithm, "reverse_kl"), "reward": (reward, None), "settings": (settings, None)}
+        check_config(config, StudentConfig, "distill", {**given, "seed": (seed, 0)})
     if config.context is not None:
         what, fix = "a call does not give the teacher other prompts", "Use a pipeline (docs/algorithms.md)"
         raise ParamsError(what=what, where="settings.context", fix=fix)

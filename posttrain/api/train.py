@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
-from posttrain.api.models import for_model, forget_scale, opened
+from posttrain.api.models import check_config, check_watched, for_model, forget_scale, opened
 from posttrain.api.output import places, save
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.loading import is_scorer
@@ -23,6 +23,11 @@ from posttrain.train.metrics import Recorder
 from posttrain.train.trained import Trained
 
 NAME = "train_model"
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "algorithm": "sft", "settings": None, "optimizer": None, "epochs": 1.0, "batch_size": 16, "evaluate_every": 50,
+    "seed": 0, "micro_tokens": 16_384, "checkpoint_every": 50,
+}  # fmt: skip
+"""Arguments that a config has in their place, and their defaults."""
 
 
 def train_model(
@@ -67,24 +72,38 @@ def train_model(
     reads; a call with the same arguments resumes a killed one. checkpoints, recorder: your own places for these.
     on_step: called with each step's number and its metrics. name: what messages and checkpoints call the run.
     """
-    if config is None:
-        numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
-        values = {"seed": seed, "micro_tokens": micro_tokens, "checkpoint_every": checkpoint_every}
-        config = _rows().config_of(algorithm, settings, optimizer, numbers, values, watched=len(heldout) > 0)
-    elif settings is not None or optimizer is not None:
-        what, fix = "config has all settings", "Give config alone, or algorithm, settings, optimizer and the numbers"
-        raise ParamsError(what=what, where="config", fix=fix)
+    given = {"algorithm": algorithm, "settings": settings, "optimizer": optimizer}
+    numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
+    values = {"seed": seed, "micro_tokens": micro_tokens, "checkpoint_every": checkpoint_every}
+    config = _config(config, given, numbers, values, watched=len(heldout) > 0)
+    check_watched(config.watched, heldout)
+    check_table(config.watched, heldout_table)
     config = for_model(config, model)
     with opened(model, tokenizer, config, reference) as (models, text):
         _check_kind(config, models.policy)
         forget_scale(models.policy)
         examples = _examples(text, rows, config, "rows")
         measured = _examples(text, heldout, config, "heldout") if len(heldout) else ()
-        given = [] if output is None else _given(config, examples, reference)
-        store, log = places(name, config, models, output, given, checkpoints, recorder)
+        named = [] if output is None else _given(config, examples, reference)
+        store, log = places(name, config, models, output, named, checkpoints, recorder)
         trained = train_on_rows(name, config, models, text, examples, measured, heldout_table, store, log, on_step)
     save(trained, model, tokenizer, output)
     return trained
+
+
+def _config(
+    config: SupervisedConfig | None, given: Mapping[str, Any], numbers: Mapping[str, Any], values: Mapping[str, Any],
+    *, watched: bool,
+) -> SupervisedConfig:  # fmt: skip
+    """Return the settings: those that are given, with nothing next to them, or those that the arguments say."""
+    if config is None:
+        made: SupervisedConfig = _rows().config_of(**given, numbers=numbers, given=values, watched=watched)
+        return made
+    check_config(
+        config, SupervisedConfig, NAME,
+        {name: (value, DEFAULTS[name]) for name, value in {**given, **numbers, **values}.items()},
+    )  # fmt: skip
+    return config
 
 
 def _rows() -> Any:
@@ -96,6 +115,9 @@ def _examples(
     text: ChatText, rows: Sequence[Mapping[str, Any] | Example], config: SupervisedConfig, argument: str
 ) -> Sequence[Example]:
     """Return rows as examples; examples stay as they are."""
+    given: Any = rows
+    if isinstance(given, str | Path):
+        raise DataError(what="this is one string, not rows", where=argument, fix="Give a list of mappings")
     if not len(rows):
         raise DataError(what="there are no rows", where=argument, fix="Give at least one")
     if isinstance(rows, Examples):
@@ -104,6 +126,13 @@ def _examples(
         return [row for row in rows if isinstance(row, Example)]
     read: Sequence[Example] = _rows().examples_of(text, rows, config.goal(), argument)
     return read
+
+
+def check_table(watch: Any, table: pl.DataFrame | None) -> None:
+    """Refuse a watch that samples prompts where it is not given their table."""
+    if table is None and watch is not None and getattr(watch, "reward", None) is not None:
+        what, fix = "watch.reward samples the prompts of held-out rows", "Give heldout_table, or remove watch.reward"
+        raise DataError(what=what, where="heldout_table", fix=fix)
 
 
 def _given(config: SupervisedConfig, examples: Sequence[Example], reference: Any) -> list[Any]:

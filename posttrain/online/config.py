@@ -40,6 +40,7 @@ from posttrain.rewards.catalog import (
     with_metrics,
 )
 from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
+from posttrain.rewards.given import with_terms
 from posttrain.rewards.reward import WeightedReward
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import MEMORY, Capability, KeptSampling, RoutedSampling, SamplingParams
@@ -116,7 +117,7 @@ class OnlineConfig(TrainingParams):
         Example: `OnlineConfig.preset("grpo", reward={"correct": 1.0}, rollout={"rounds": 20}, kl="none")`
         """
         found = CONFIGS.entry(algorithm)
-        merged = found.row.merged({**settings, "algorithm": algorithm})
+        merged = found.row.merged({**with_terms(settings), "algorithm": algorithm})
         return cast("OnlineConfig", check(found.model, merged, where="settings", file="arguments"))
 
     @model_validator(mode="after")

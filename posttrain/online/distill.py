@@ -21,6 +21,7 @@ from posttrain.algorithms.policy_config import POLICY_ROWS, TrpoOptions
 from posttrain.online.config import OnlineConfig, OnlinePolicyConfig
 from posttrain.online.reward_monitor import RewardMonitor
 from posttrain.rewards.catalog import USUAL, Rewards
+from posttrain.rewards.given import with_terms
 from posttrain.rewards.reward import WeightedReward
 from posttrain.settings.params import check
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example, WrappedSource
@@ -44,7 +45,7 @@ class StudentConfig(OnlineConfig, TeacherConfig):
         Example: `StudentConfig.preset("gkd", rollout={"rounds": 20})`
         """
         found = STUDENTS.entry(algorithm)
-        merged = found.row.merged({**settings, "algorithm": algorithm})
+        merged = found.row.merged({**with_terms(settings), "algorithm": algorithm})
         return cast("StudentConfig", check(found.model, merged, where="settings", file="arguments"))
 
 

@@ -210,6 +210,11 @@ class FolderCheckpoints:
         self._maker, self._edits = maker, list[str]()
         self._key, self._is_open = key, False
 
+    @property
+    def begun(self) -> bool:
+        """Whether this run has saved checkpoints before."""
+        return any(self._folder.glob("step-*"))
+
     def open(self) -> None:
         """Make and hold the folder, once: nothing is written for a run that fails before it trains."""
         if self._is_open:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from posttrain.algorithms.objective import AlgorithmRow
 from posttrain.errors import ParamsError
+from posttrain.settings.listing import row_modules
 from posttrain.settings.params import Params, did_you_mean
+
+CALLS: Final = {
+    "algorithms.preference": "train_model and PreferenceTraining.preset",
+    "algorithms.policy": "train_online and OnlineConfig.preset",
+    "online.sampled": "train_online and OnlineConfig.preset",
+    "algorithms.distill": "distill and StudentConfig.preset",
+}
+"""Folder of rows -> the calls that train by them."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,13 @@ class Algorithms(Mapping[str, Algorithm]):
 
     def entry(self, name: str) -> Algorithm:
         """Return the row of an algorithm that a person has named."""
-        if name not in self:
-            raise ParamsError(what=f"'{name}' is unknown", where="algorithm", fix=did_you_mean(name, sorted(self)))
-        return self[name]
+        if name in self:
+            return self[name]
+        for room, call in CALLS.items():
+            if name in row_modules(f"posttrain.{room}", "ROWS"):
+                fix = f"It is an algorithm of {call}"
+                raise ParamsError(what=f"'{name}' is not an algorithm of this call", where="algorithm", fix=fix)
+        raise ParamsError(what=f"'{name}' is unknown", where="algorithm", fix=did_you_mean(name, sorted(self)))
 
     def __contains__(self, name: object) -> bool:
         return any(name in rows for rows, _ in self._tables)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from posttrain.errors import ParamsError
 from posttrain.files import rounded
 from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
@@ -43,10 +44,13 @@ class Trained(list[dict[str, float]]):
         return self.models
 
     def save(self, folder: str | Path) -> None:
-        """Write the trained model and the files of its start model.
+        """Write the trained model and the files of its start model, as `load_model` reads them.
 
         It needs models of `posttrain.load_models`, which know the folder that they are from.
         """
+        if self.models.folder == Path():
+            fix = "Give the call an `output`, or use model.save_pretrained and tokenizer.save_pretrained"
+            raise ParamsError(what="this model was not loaded by load_models", where=str(folder), fix=fix)
         save_model(self.gather().policy, Path(folder), self.models.folder, self.params.save_dtype)
 
     def tail(self, name: str, count: int) -> float:

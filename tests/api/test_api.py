@@ -209,4 +209,4 @@ def test_the_heldout_loss_is_that_of_the_rows(folder: Path) -> None:
 def test_wrong_heldout_rows_are_named(folder: Path) -> None:
     model, tokenizer = posttrain.load_model(folder)
     with pytest.raises(DataError, match=r"heldout\[0\]"):
-        posttrain.train_model(model, tokenizer, ROWS, heldout=[{"prompt": "1+1"}])
+        posttrain.train_model(model, tokenizer, ROWS, heldout=[{"prompt": "1+1"}] * 2)

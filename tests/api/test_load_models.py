@@ -33,7 +33,7 @@ def short(rollouts: Sequence[Rollout]) -> list[float]:
 
 
 def grpo(**settings: Any) -> posttrain.OnlineConfig:
-    return posttrain.OnlineConfig.preset("grpo", **{"reward": {"length_under": 1.0}, **settings})
+    return posttrain.OnlineConfig.preset("grpo", **{"reward": {"format": 1.0}, **settings})
 
 
 def test_an_adapter_is_trained_and_saved(folder: Path, tmp_path: Path) -> None:
@@ -131,3 +131,102 @@ def test_two_processes_share_a_call(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "2/model/model.safetensors").stat().st_size == (
         tmp_path / "1/model/model.safetensors"
     ).stat().st_size
+
+
+def test_an_adapter_on_a_folder_without_a_manifest_is_saved_and_read(folder: Path, tmp_path: Path) -> None:
+    """As transformers writes a folder."""
+    model, tokenizer = posttrain.load_model(folder)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "plain")
+    assert not (tmp_path / "plain/manifest.json").exists()
+    config = posttrain.SftConfig(epochs=1, batch=4, adapter={"type": "lora", "rank": 4})  # type: ignore[arg-type]
+    trained = posttrain.train_model(
+        posttrain.load_models(tmp_path / "plain", config), None, ROWS, config=config, output=tmp_path / "out"
+    )
+    read, _ = posttrain.load_model(tmp_path / "out/model")
+    ids = tokenizer("1+1", return_tensors="pt").input_ids
+    ours = trained.models.policy
+    ours.set_attn_implementation("eager")
+    assert (read(ids).logits - ours(ids).logits).abs().max() < 1e-4
+    weights = next((tmp_path / "plain").glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(posttrain.PosttrainError, match="it was trained on another"):
+        posttrain.load_model(tmp_path / "out/model")
+
+
+LORA: Any = {"type": "lora", "rank": 4}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "trained", "because"),
+    [
+        (
+            posttrain.SftConfig(),
+            posttrain.SftConfig(adapter=LORA),
+            "loaded with adapter none, and the settings have lora",
+        ),
+        (
+            posttrain.SftConfig(adapter=LORA),
+            posttrain.SftConfig(),
+            "loaded with adapter lora, and the settings have none",
+        ),
+        (posttrain.SftConfig(), posttrain.PreferenceTraining.preset("dpo"), "lack what the settings need: a reference"),
+        (posttrain.SftConfig(), posttrain.RewardTraining(), "lack what the settings need: a head that scores"),
+        (posttrain.SftConfig(), grpo(), "it is a OnlinePolicyConfig, and train_model takes a SupervisedConfig"),
+        (posttrain.SftConfig(), {"epochs": 1}, "it is a dict, and train_model takes"),
+    ],
+)
+def test_models_and_settings_must_fit(folder: Path, loaded: Any, trained: Any, because: str) -> None:
+    models = posttrain.load_models(folder, loaded)
+    with pytest.raises(ParamsError, match=because):
+        posttrain.train_model(models, None, ROWS, config=trained)
+
+
+@pytest.mark.parametrize(
+    "over", [{"epochs": 7}, {"batch_size": 4}, {"seed": 5}, {"evaluate_every": 2}, {"micro_tokens": 128}]
+)
+def test_a_number_next_to_a_config_is_an_error(folder: Path, over: dict[str, Any]) -> None:
+    with pytest.raises(ParamsError, match=f"{next(iter(over))} would be ignored"):
+        posttrain.train_model(*posttrain.load_model(folder), ROWS, config=posttrain.SftConfig(), **over)
+
+
+def test_beginners_mistakes_are_named(folder: Path) -> None:
+    model, tokenizer = posttrain.load_model(folder)
+    config = posttrain.SftConfig()
+    with pytest.raises(ParamsError, match="model: it is a str"):
+        posttrain.train_model(str(folder), tokenizer, ROWS)
+    with pytest.raises(ParamsError, match="needs its tokenizer"):
+        posttrain.train_model(model, None, ROWS)
+    with pytest.raises(ParamsError, match="have their own tokenizer"):
+        posttrain.train_model(posttrain.load_models(folder, config), tokenizer, ROWS, config=config)
+    with pytest.raises(DataError, match="this is one string, not rows"):
+        posttrain.train_model(model, tokenizer, "rows.jsonl")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="one row has no interval"):
+        posttrain.train_model(model, tokenizer, ROWS, heldout=ROWS[:1])
+    with pytest.raises(DataError, match="no setting `watch` measures them"):
+        posttrain.train_model(model, tokenizer, ROWS, config=config, heldout=ROWS[:2])
+    watched = posttrain.SftConfig(watch={"reward": {"format": 1.0}})  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"heldout_table: watch\.reward samples"):
+        posttrain.train_model(model, tokenizer, ROWS, config=watched, heldout=ROWS[:2])
+    with pytest.raises(ParamsError, match="It is an algorithm of train_model"):
+        posttrain.train_online(model, tokenizer, PROMPTS, short, "dpo")
+    with pytest.raises(ParamsError, match="It is an algorithm of train_online"):
+        posttrain.PreferenceTraining.preset("grpo")
+    trained = posttrain.train_model(model, tokenizer, ROWS)
+    with pytest.raises(ParamsError, match="Give the call an `output`"):
+        trained.save(folder / "saved")
+
+
+def test_a_config_takes_functions_as_rewards(folder: Path) -> None:
+    config = grpo(reward={"short": short}, rollout=ROLLOUT, watch={"every": 2, "reward": {"brief": short}})
+    models = posttrain.load_models(folder, config)
+    trained = posttrain.train_online(models, None, PROMPTS, config=config, heldout=HELDOUT)
+    assert "reward_short" in trained[0] and "heldout_true" in trained[-1]
+
+
+def test_an_output_of_another_call_is_replaced_with_a_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rate in (1e-4, 1e-4, 1e-3):
+        posttrain.train_model(*posttrain.load_model(folder), ROWS, optimizer={"lr": rate}, output=tmp_path)
+    assert capsys.readouterr().err.count("has the model of another call, which this one replaces") == 1

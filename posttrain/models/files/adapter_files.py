@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -121,14 +122,21 @@ def merge_into(model: Any, config: Mapping[str, Any], tensors: Mapping[str, Tens
 
 def check_base(base: Base, where: Path, manifest: str) -> None:
     """Refuse an adapter whose frozen model is missing or another one."""
-    file = base.folder / manifest
-    if not file.is_file():
+    if not (base.folder / "config.json").is_file():
         fix = HOST.fix("base missing", "Put it there again").format(base=base.folder.as_posix())
         what = f"its base {base.folder.as_posix()} is missing"
         raise ModelError(what=what, where=str(where), fix=fix)
-    if digest(file) != base.manifest:
+    if base_digest(base.folder, manifest) != base.manifest:
         what = f"it was trained on another {base.folder.as_posix()} than the one that is there now"
         raise ModelError(what=what, where=str(where), fix=HOST.fix("base changed", "Put that one there again"))
+
+
+def base_digest(folder: Path, manifest: str) -> str:
+    """Return what identifies a frozen model: its manifest, or its weights and config where it has no manifest."""
+    if (folder / manifest).is_file():
+        return digest(folder / manifest)
+    files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
+    return hashlib.sha256("".join(f"{file.name} {digest(file)}\n" for file in files).encode()).hexdigest()
 
 
 def _unfit(where: str, name: str) -> ModelError:

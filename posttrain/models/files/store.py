@@ -21,6 +21,7 @@ from posttrain.models.files.adapter_files import (
     ADAPTED_CONFIG,
     ADAPTER_WEIGHTS,
     Base,
+    base_digest,
     check_base,
     config_file,
     is_adapter,
@@ -265,7 +266,7 @@ def save_model(
 
 
 def _base_of(adapter: TrainedAdapter) -> Base:
-    return Base(adapter.base, digest(adapter.base / MANIFEST), NF4 if adapter.options.type == "qlora" else WHOLE)
+    return Base(adapter.base, base_digest(adapter.base, MANIFEST), NF4 if adapter.options.type == "qlora" else WHOLE)
 
 
 def _check_finite(model: Any, target: Path, fix: str) -> None:
