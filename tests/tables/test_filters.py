@@ -352,7 +352,7 @@ def test_a_judge_chooses_rows_of_a_table_of_others(endpoint: Endpoint) -> None:
     kept, removed = scored("theirs/chat", reward=judge, min_score=0.8)
     assert set(kept["problem"]) == {f"p{n}" for n in range(9) if n % 3}
     assert removed.height == 3 and (removed["score"] < 0.3).all()
-    asked = json.dumps(endpoint.log[0]["body"])
+    asked = json.dumps(endpoint.asked("Question 0?"))
     assert "Question 0?" in asked and "A poor answer 0." in asked
 
 

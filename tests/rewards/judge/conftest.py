@@ -40,6 +40,11 @@ class Endpoint:
             found: list[dict[str, Any]] = json.load(reply)
             return found
 
+    def asked(self, text: str) -> dict[str, Any]:
+        """Return the body of the first request with this text; requests of several samples come in any order."""
+        bodies: list[dict[str, Any]] = [request["body"] for request in self.log]
+        return next(body for body in bodies if text in json.dumps(body))
+
 
 @contextmanager
 def running() -> Iterator[Endpoint]:

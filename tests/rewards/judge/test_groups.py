@@ -21,7 +21,7 @@ def test_a_group_is_one_request(endpoint: Endpoint) -> None:
     expected = [8 / 9, 1 / 9, 1 / 9, 8 / 9, 1 / 9, 8 / 9, 1 / 9]
     assert values(judge(rollouts)) == pytest.approx(expected)
     assert judge.counts()["requests"] == 3 == len(endpoint.log), "one for each prompt"
-    asked = endpoint.log[0]["body"]["messages"][0]["content"]
+    asked = endpoint.asked("a bad one")["messages"][0]["content"]
     assert asked.count("poor") == 1 and "The reference answer:" in asked
     assert asked.endswith("End your reply with 4 lines: from 1: N to 4: N, in order, one for each reply, where N is a "
                           "number from 1 to 10")  # fmt: skip

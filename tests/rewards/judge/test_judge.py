@@ -61,7 +61,7 @@ def test_a_score_on_a_scale(endpoint: Endpoint) -> None:
     assert judge.counts() == {
         "requests": 2, "cached": 0, "tokens in": 200, "tokens out": 20, "cost": pytest.approx(6e-4),
     }  # fmt: skip
-    first = endpoint.log[0]["body"]
+    first = endpoint.asked("a good one")
     assert first["temperature"] == 0 and first["model"] == "m"
     content = first["messages"][0]["content"]
     for part in ("2 + 2?", "a good one", "The reference answer:", "a number from 1 to 10"):

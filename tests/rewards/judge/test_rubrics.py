@@ -42,7 +42,7 @@ def test_pitfalls_subtract_and_the_score_stays_between_0_and_1(endpoint: Endpoin
     endpoint.does(then="rule")
     texts = ("sum four", "sum four rude", "sum rude", "sum vile", "rude", "vile sum four")
     assert values(judge_of(endpoint, rubric="info")(with_rubric(POINTS, *texts))) == [1.0, 0.5, 0.25, 0.0, 0.0, 0.0]
-    asked = endpoint.log[0]["body"]["messages"][0]["content"]
+    asked = endpoint.asked("It has the word sum")["messages"][0]["content"]
     assert "Answer this: Is this true of the reply? It has the word sum\n" in asked
     endpoint.does("rule", "500", "500", "500", then="rule")
     (partly,) = judge_of(endpoint, rubric="info", cache=False)(with_rubric(POINTS, "sum"))

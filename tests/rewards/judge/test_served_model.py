@@ -40,7 +40,7 @@ def test_conversations_get_the_raw_output(endpoint: Endpoint) -> None:
     assert values(model(said("a good one", "a bad one", "a bad one"))) == [1.5, -0.5, -0.5]
     assert model.counts == {"requests": 2, "tokens_in": 200}, "equal ones are asked once"
     assert counts()["endpoint requests"] - before.get("endpoint requests", 0) == 2
-    assert endpoint.log[0]["body"] == {
+    assert endpoint.asked("a good one") == {
         "model": "m",
         "messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "a good one"}],
         "use_activation": False,
