@@ -93,11 +93,14 @@ class Checkpoints(FolderCheckpoints):
         if world.is_rank_zero():
             (self._folder / ASKED).unlink(missing_ok=True)
 
-    def finish(self) -> None:
-        """Note that the run is finished and which plot it wrote, by which it is known when DVC has recorded it."""
+    def finish(self, written: Path | None = None) -> None:
+        """Note that the run is finished and which file it wrote, by which it is known when DVC has recorded it.
+
+        `written`: by default its plot.
+        """
         super().finish()
         if self._folder.is_dir() and world.is_rank_zero():
-            (self._folder / DONE).write_text(recorded_digest(plot_path(self._name)), encoding="utf-8")
+            (self._folder / DONE).write_text(recorded_digest(written or plot_path(self._name)), encoding="utf-8")
 
     def _other_runs(self) -> list[Path]:
         return [folder for folder in self._above.iterdir() if folder != self._folder and (folder / HELD).is_file()]
