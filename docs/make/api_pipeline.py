@@ -24,8 +24,13 @@ def main(run: str) -> None:
     stage = training_stage("sft", run)  # settings, processes, permission to resume
     rows = sft_rows(stage)  # models and rows with their tokens
     trained = train_model(
-        rows.models, rows.text, rows.examples, config=stage.params,
-        checkpoints=stage.checkpoints(rows.models), recorder=stage.recorder, name=stage.name,
+        rows.models,
+        rows.text,
+        rows.examples,
+        config=stage.params,
+        checkpoints=stage.checkpoints(rows.models),
+        recorder=stage.recorder,
+        name=stage.name,
     )
     stage.save(trained, {"steps": trained.steps})
 ```
