@@ -18,11 +18,11 @@ from posttrain.online.config import OnlineConfig
 
 PAGE = Path("docs/reference/api.md")
 SETTINGS = {
-    "SftConfig": "Its settings:",
-    "RewardTraining": "Its settings:",
-    "PreferenceTraining": "Its settings, and those of the algorithm (`posttrain params preference`):",
-    "OnlineConfig": "Its settings, and those of the algorithm (`posttrain params online`):",
-    "StudentConfig": "Its settings are those of `OnlineConfig`, these, and those of the algorithm:",
+    "SftConfig": "Settings:",
+    "RewardTraining": "Settings:",
+    "PreferenceTraining": "Settings (`posttrain params preference` lists the settings of each algorithm too):",
+    "OnlineConfig": "Settings (`posttrain params online` lists the settings of each algorithm too):",
+    "StudentConfig": "Settings in addition to the settings of `OnlineConfig`:",
 }
 """Typed settings whose fields are listed, and how the list begins."""
 HEAD = """# posttrain in Python
@@ -45,9 +45,9 @@ models = posttrain.load_models("models/sft/main", config)
 trained = posttrain.train_online(models, None, prompts, config=config, output="out")
 ```
 
-A folder `output` has checkpoints: the same call resumes a killed one. It starts anew where an argument, the start
-model, the library or the code of a reward function has changed; it does not see edits of modules that the function
-imports.
+The folder `output` keeps checkpoints. If a call is killed, the same call resumes it. A call starts anew if an
+argument, the start model, the library or a reward function has changed. It does not notice edits of modules that a
+reward function imports.
 """
 
 

@@ -12,6 +12,7 @@ from posttrain.api.arguments import digest, plain_arguments
 from posttrain.distributed import world
 from posttrain.errors import ParamsError
 from posttrain.measure.provenance import library_maker
+from posttrain.models.sharding import own_part
 from posttrain.train.checkpoint import CheckpointStore, FolderCheckpoints, NoCheckpoints, plain_key
 from posttrain.train.loop import TrainingParams, checkpoint_settings
 from posttrain.train.metrics import CsvRecorder, NoRecorder, Recorder
@@ -36,7 +37,7 @@ def places(
         fix = "Give `output` alone, or `checkpoints` and `recorder`"
         raise ParamsError(what="output has checkpoints and metrics of its own", where="output", fix=fix)
     folder = Path(output)
-    weights = world.from_first(lambda: _weights(models))
+    weights = world.gathered(_weights(models))
     arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
     settings = {**checkpoint_settings(params), "arguments": arguments, "weights": weights}
     store = FolderCheckpoints(folder / "checkpoints", plain_key(name, settings, {}), library_maker(), name)
@@ -61,13 +62,5 @@ def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None
 
 
 def _weights(models: ModelSet) -> dict[str, str]:
-    """Return digests of the start model: of its files, or of its weights where it has none."""
-    if models.folder == Path():
-        return {name: digest(part) for name, part in models.policy.state_dict().items()}
-    files = sorted(models.folder.glob("*.safetensors"))
-    return {file.name: _digest(file) for file in files}
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    """Return digests of the policy's weights as they are now, of this process's rows where they are divided."""
+    return {name: digest(own_part(part.data)) for name, part in models.policy.named_parameters()}

@@ -11,9 +11,11 @@ from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjectiv
 from posttrain.api.model import load_model
 from posttrain.api.models import check_config
 from posttrain.api.online import trained_on_samples
-from posttrain.api.own_model import Messages, our_attention, own_model
+from posttrain.api.own_model import Messages, device_of, our_attention, own_model
 from posttrain.api.rows import examples_of
 from posttrain.errors import ParamsError
+from posttrain.models.device import Runtime
+from posttrain.models.master_weights import computing
 from posttrain.online.distill import StudentConfig
 from posttrain.rewards.given import terms_given
 from posttrain.rollout import Prompt
@@ -79,6 +81,7 @@ def distill(
 
     with ExitStack() as stack:
         stack.enter_context(our_attention(asked))
+        stack.enter_context(computing(asked, Runtime(device_of(asked))))
         return trained_on_samples(
             model, tokenizer, prompts, config, [algorithm, settings, asked], reference=reference, reward_model=None,
             heldout=heldout, sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder,

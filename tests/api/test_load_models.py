@@ -230,3 +230,17 @@ def test_an_output_of_another_call_is_replaced_with_a_line(
     for rate in (1e-4, 1e-4, 1e-3):
         posttrain.train_model(*posttrain.load_model(folder), ROWS, optimizer={"lr": rate}, output=tmp_path)
     assert capsys.readouterr().err.count("has the model of another call, which this one replaces") == 1
+
+
+def test_models_that_were_trained_before_resume_no_checkpoint_of_others(folder: Path, tmp_path: Path) -> None:
+    config = posttrain.SftConfig(epochs=1, batch=4)
+    steps: list[list[int]] = []
+    for epochs in (1, 2):
+        first = posttrain.SftConfig(epochs=epochs, batch=4)
+        models = posttrain.load_models(folder, first)
+        posttrain.train_model(models, None, ROWS, config=first)
+        steps.append([])
+        posttrain.train_model(
+            models, None, ROWS, config=config, output=tmp_path, on_step=lambda step, _: steps[-1].append(step)
+        )
+    assert steps == [[0, 1, 2], [0, 1, 2]]
