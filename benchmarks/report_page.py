@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from posttrain.pipeline.report.build import PAGE, build_report
-from tests.report import workspace
-from tests.report.browser import Page, started
+from tests.pipeline.report import workspace
+from tests.pipeline.report.browser import Page, started
 
 SEEDS = 2
 ACTIONS = {

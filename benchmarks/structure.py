@@ -53,8 +53,8 @@ def round_counts() -> dict[str, int]:
     import torch
 
     from posttrain.train.step import StepClosure
-    from tests.models.tiny import tiny_folder
-    from tests.train.test_training import make_run
+    from tests.library.models.tiny import tiny_folder
+    from tests.pipeline.train.test_training import make_run
 
     torch.set_num_threads(1)
     files, classes, forms = set[str](), set[str](), set[str]()

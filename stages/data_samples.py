@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from posttrain.api.scored import sample_and_score
 from posttrain.pipeline.processes.stage import run_named_stage
-from posttrain.pipeline.runs.data_samples import sample_tables
+from posttrain.pipeline.runs.data_samples import samples_stage
 
 
 def main(run: str) -> None:
     """Writes what the run asks for of data/RUN/{pairs,feedback,chat,prompts}.parquet, and metrics/data/RUN.json."""
-    sample_tables(run)
+    stage = samples_stage(run)
+    policy = stage.policy()
+    found = sample_and_score(
+        policy, None, stage.prompts(policy), stage.params, reward_model=stage.reward_model, sampler=stage.sampler,
+        name=f"{stage.section}: sampling", where=stage.section,
+    )  # fmt: skip
+    stage.save(found)
 
 
 if __name__ == "__main__":

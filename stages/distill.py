@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.api.online import train_online
+from posttrain.api.teacher import distill
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.teachers import distill_run
 from posttrain.pipeline.runs.training import training_stage
@@ -12,13 +12,12 @@ def main(run: str) -> None:
     """Writes models/distill/RUN, rollouts/distill/RUN, metrics/distill/RUN.json and plots/distill/RUN.csv."""
     stage = training_stage("distill", run)
     given = distill_run(stage)
-    trained = train_online(
-        given.models, given.text, given.prompts, config=stage.params, heldout=given.heldout,
-        reward_model=given.reward_model, checkpoints=stage.checkpoints(given.models), recorder=stage.recorder,
-        name=stage.name,
+    trained = distill(
+        given.models, given.text, None, given.prompts, config=stage.params, heldout=given.heldout,
+        reward_model=given.reward_model, demonstrations=given.examples, checkpoints=stage.checkpoints(given.models),
+        recorder=stage.recorder, name=stage.name,
     )  # fmt: skip
-    figures = trained.means(stage.params.summary) | trained.figures
-    stage.save(trained, {"algorithm": stage.params.algorithm, "steps": trained.steps, **figures, **trained.kept})
+    stage.save_sampled(trained)
 
 
 if __name__ == "__main__":

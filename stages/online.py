@@ -14,11 +14,10 @@ def main(run: str) -> None:
     given = online_run(stage)
     trained = train_online(
         given.models, given.text, given.prompts, config=stage.params, heldout=given.heldout,
-        reward_model=given.reward_model, checkpoints=stage.checkpoints(given.models), recorder=stage.recorder,
-        name=stage.name,
+        reward_model=given.reward_model, corpus=given.examples, checkpoints=stage.checkpoints(given.models),
+        recorder=stage.recorder, name=stage.name,
     )  # fmt: skip
-    figures = trained.means(stage.params.summary) | trained.figures
-    stage.save(trained, {"algorithm": stage.params.algorithm, "steps": trained.steps, **figures, **trained.kept})
+    stage.save_sampled(trained)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 import posttrain.pipeline  # noqa: F401  the library's messages are those of the pipeline in all tests
 from benchmarks.faults.processes import Server
-from tests.serve.served import Served
+from tests.pipeline.serve.served import Served
 from tests.workspace import ROOT, dvc, make_workspace, run
 
 SMOKE_S = 2400
@@ -112,7 +112,7 @@ os.environ.setdefault("NO_PROXY", "127.0.0.1")
 @pytest.fixture
 def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small workspace whose results were written by hand, with the working folder set to it."""
-    from tests.report import workspace  # only these tests need what it imports
+    from tests.pipeline.report import workspace  # only these tests need what it imports
 
     folder = workspace.make(tmp_path / "finished")
     monkeypatch.chdir(folder)

@@ -27,7 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from benchmarks.faults import spy
 from benchmarks.faults.asked import RUNS, Readers
 from benchmarks.faults.ledger import Row
-from tests.models.imported_models import policy_folder
+from tests.library.models.imported_models import policy_folder
 from tests.pipeline.test_own_data import write_rows
 from tests.workspace import environment, git, make_workspace
 

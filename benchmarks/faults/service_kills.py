@@ -18,7 +18,7 @@ from benchmarks.faults.flow_kills import EDITS, Base, kill, left_running, result
 from benchmarks.faults.ledger import Row
 from benchmarks.faults.project import command, started
 from flows import server
-from tests.flows.project import call
+from tests.pipeline.flows.project import call
 from tests.workspace import git
 
 STAGE = "fit@b"

@@ -1,6 +1,6 @@
 """Measures the reward `correct` on the adversarial cases, and writes the tables of docs/reports/answers.md.
 
-`python -m docs.make.answers FILE.jsonl` only prints the table of a file of cases (tests/answers/strangers.py).
+`python -m docs.make.answers FILE.jsonl` only prints the table of a file of cases (tests/library/answers/strangers.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks import echo
-from tests.answers import strangers
-from tests.rewards.judged import CASES, DIALECTS, FRESH, Case, Count, cases, count, interval, judged
+from tests.library.answers import strangers
+from tests.library.rewards.judged import CASES, DIALECTS, FRESH, Case, Count, cases, count, interval, judged
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports" / "answers.md"
 HEAD = [

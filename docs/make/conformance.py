@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posttrain.laws.cases import Shape
-from tests.laws import test_expectations as enumerated
-from tests.laws.oracle_laws import LAWS
-from tests.laws.subjects import subjects
+from tests.library.laws import test_expectations as enumerated
+from tests.library.laws.oracle_laws import LAWS
+from tests.library.laws.subjects import subjects
 
 PAGE = Path("docs/reports/conformance.md")
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(24)]
@@ -57,7 +57,7 @@ def page() -> str:
         "# Conformance",
         "",
         "Made by `python -m docs.make.conformance`. Each [algorithm](../reference/algorithms.md) is checked against",
-        f"each law on {len(SHAPES)} fixed cases (hypothesis draws others in `tests/laws`).",
+        f"each law on {len(SHAPES)} fixed cases (hypothesis draws others in `tests/library/laws`).",
         "A cell bounds the worst error, relative to the larger of 1 and the number. `–`: the law does not apply.",
         "Bold: a failure.",
         "",

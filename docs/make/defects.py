@@ -43,9 +43,9 @@ posttrain laws verl_critic
 
 TRL 1.16's own method, adapted the same way (`make oracle`): `dapo`, `grpo` (also with ratios of
 sequences, which is GSPO), `dr_grpo`, `cispo`, `sapo`, `vespo` and `luspo` obey every law; `bnpo`, a mean over each
-micro-batch by definition, does not. So do verl 0.9's losses by their formulas (`tests/laws/verl_losses.py`), but for
-`clip_cov` and `kl_cov`, which choose tokens in each micro-batch, and a KL of `k1` in the loss, whose expected gradient
-is 0.
+micro-batch by definition, does not. So do verl 0.9's losses by their formulas (`tests/library/laws/verl_losses.py`),
+but for `clip_cov` and `kl_cov`, which choose tokens in each micro-batch, and a KL of `k1` in the loss, whose
+expected gradient is 0.
 
 | law | | largest error allowed |
 |---|---|---|"""

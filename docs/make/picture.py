@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posttrain.errors import DataError
 from posttrain.files import atomic_path
-from tests.report.browser import NAMES, Page, program, started
+from tests.pipeline.report.browser import NAMES, Page, program, started
 
 FILE = Path("docs/reports/page.png")
 WIDTH = 1240

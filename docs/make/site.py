@@ -13,7 +13,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 BESIDE = (
     *("AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/read_rollouts.py"),
-    *("recipes/iterated.yaml", "tests/rewards/rules_of_judgement.md"),
+    *("recipes/iterated.yaml", "tests/library/rewards/rules_of_judgement.md"),
 )
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 

@@ -152,6 +152,11 @@ def page() -> str:
             "These parts of `posttrain/` count as pipeline:",
             f"{parts}.",
             "",
+            "Names that each room imports from each other one, rooms from the ground up (`python -m",
+            "docs.make.structure_picture`; its right half shows the commit before the picture was made):",
+            "",
+            "![A matrix of rooms before and now; no red cell is left](structure.svg)",
+            "",
             *(["## What the library still imports from the pipeline", "", *left, ""] if left else []),
         ]
     )

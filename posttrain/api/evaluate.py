@@ -2,98 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from posttrain.api.given import prompts_given, refuse_learned
-from posttrain.api.model import check_room
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of
+from posttrain.api.typed_config import check_config
 from posttrain.errors import ParamsError
+from posttrain.evaluate.config import EvaluateConfig
 from posttrain.evaluate.intervals import SEED
-from posttrain.evaluate.metrics import evaluation_metrics, kl_to_reference
+from posttrain.evaluate.policy import Evaluation, PolicyEvaluation, refuse_truncation
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
-from posttrain.rewards.failures import MAX_FAILED, FailureLimit, MaxFailed
 from posttrain.rewards.given import terms_given
-from posttrain.rewards.reward import Context
 from posttrain.rewards.scorable import scorable_prompts
-from posttrain.rewards.score import RewardSum
-from posttrain.rollout import Rollout
-from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.sampler import SamplingParams, generate_rollouts
-from posttrain.settings.params import Params, check
+from posttrain.rollout import Prompt
+from posttrain.sampling.engines import SampledModel
+from posttrain.sampling.frozen import OpenSampler, ScoredSampling
+from posttrain.settings.params import check
 
 NAME = "evaluate_model"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What was measured of a model, and its scored samples."""
-
-    metrics: dict[str, float]
-    """The mean reward `score` with its 95 % interval over prompts, pass@k, each reward, length, and others."""
-    rollouts: list[Rollout]
-    """The scored samples; samples of one prompt are neighbours."""
-    greedy: list[Rollout]
-    """The greedy completion of each prompt."""
-
-
-class Numbers(Params):
-    """Numbers among the arguments."""
-
-    samples: int = Field(8, ge=1, description="samples of each prompt")
-    seed: int = Field(SEED, ge=0, description="the samples' random numbers")
-    max_failed: MaxFailed = MAX_FAILED
 
 
 def evaluate_model(
     model: Any,
     tokenizer: Any,
-    prompts: Sequence[str | Messages | Mapping[str, Any]],
-    reward: Any,
+    prompts: Sequence[str | Messages | Mapping[str, Any] | Prompt],
+    reward: Any = None,
     *,
     samples: int = 8,
     max_tokens: int = 64,
     temperature: float = 1.0,
     seed: int = SEED,
     sampling: Mapping[str, Any] | None = None,
-    reference: Any | None = None,
     max_failed: float = 0.0,
+    config: EvaluateConfig | None = None,
+    reference: Any | None = None,
+    reward_model: str | Path | None = None,
+    sampler: OpenSampler | None = None,
+    name: str = NAME,
+    where: str = NAME,
 ) -> Evaluation:
     """Sample each prompt several times and once greedily, score the completions, and return the metrics.
 
-    prompts and reward: as in `train_online`. seed: a seed that no training uses by default, so that two models are
-    compared on the same random numbers. sampling: other keys of a run's `sampling`, as `{"top_p": 0.9}`. reference: a
-    model that the KL is measured against. max_failed: the largest share of completions that a reward may fail to score.
+    model, tokenizer: of transformers, or the policy of `load_frozen` and None. prompts and reward: as in
+    `train_online`. seed: a seed that no training uses by default, so that two models are compared on the same random
+    numbers. sampling: other keys of a run's `sampling`, as `{"top_p": 0.9}`. max_failed: the largest share of
+    completions that a reward may fail to score; or config: all settings, typed, in place of these.
+
+    reference: a model that KL is measured against, or the folder of one. reward_model: the folder of the model behind
+    the reward `model`. sampler: opens what samples, by default the engine of the settings. name, where: what messages
+    call the evaluation and the place of its settings.
 
     Example: `evaluate_model(model, tokenizer, rows, {"correct": 1.0}).metrics["score"]`
     """
-    check(Numbers, {"samples": samples, "seed": seed, "max_failed": max_failed}, where=NAME, file="arguments")
-    drawn = {"max_tokens": max_tokens, "temperature": temperature, **(sampling or {})}
-    params = check(SamplingParams, drawn, where=f"{NAME}.sampling", file="arguments")
+    if config is None:
+        own = {"samples": samples, "seed": seed, "max_failed": max_failed, **_scored_by(reward)}
+        own["sampling"] = {"max_tokens": max_tokens, "temperature": temperature, **(sampling or {})}
+        config = check(EvaluateConfig, own, where=NAME, file="arguments")
+        refuse_truncation(config, reference)
+    else:
+        given: dict[str, Any] = {"reward": (reward, None), "samples": (samples, 8), "sampling": (sampling, None)}
+        given |= {"max_tokens": (max_tokens, 64), "temperature": (temperature, 1.0), "seed": (seed, SEED)}
+        check_config(config, EvaluateConfig, NAME, {**given, "max_failed": (max_failed, 0.0)})
+    if reward_model is None:
+        refuse_learned(config.terms, "Give reward_model: the folder of one")
+    with frozen(model, tokenizer, config) as policy, beside(reference, policy.runtime) as other:
+        asked = prompts_given(policy.text, prompts)
+        if not all(isinstance(prompt, Prompt) for prompt in prompts):
+            asked = scorable_prompts(config.reward, asked, "prompts")
+        scored_by = None if reward_model is None else Path(reward_model)
+        return PolicyEvaluation(config, policy, asked, other, scored_by, name, where).run(sampler)
+
+
+def _scored_by(reward: Any) -> dict[str, Any]:
+    """Return the reward and the metrics of a call: a weight of 0 makes a metric."""
+    if reward is None:
+        raise ParamsError(what="there is no reward", where="reward", fix="Give a function of rollouts, or a config")
     terms = terms_given(reward)
-    refuse_learned(terms, "Write a function of rollouts that calls posttrain.score")
-    if reference is not None and params.truncates:
-        what = "top_p and top_k leave out tokens, which the log-probs of the reference are over"
-        raise ParamsError(what=what, where="reference", fix="Sample without them, or without a reference")
-    model = own_model(model)
-    text, runtime = text_of(model, tokenizer), Runtime(device_of(model))
-    asked = scorable_prompts(terms, prompts_given(text, prompts), "prompts")
-    check_room(text, [prompt.ids for prompt in asked], samples * len(asked), params, NAME)
-    total = RewardSum(terms, Context(runtime, NAME, None, text, params.max_tokens))
-    total.load(asked)
-    frozen = model if reference is None else own_model(reference)
-    with our_attention(model), our_attention(frozen), computing(model, runtime), computing(frozen, runtime):
-        sampler = LocalSampler(model, text.stops, runtime)
-        many = generate_rollouts(sampler, text, asked, params, seed, samples=samples)
-        once = generate_rollouts(sampler, text, asked, params, seed, samples=1, greedy=True)
-        sampled, greedy = total.score(many), total.score(once)
-        FailureLimit(total, max_failed, NAME).check([*sampled, *greedy])
-        metrics = evaluation_metrics(total, sampled, greedy, seed)
-        if reference is not None:
-            rows = [(one.row, one.row) for one in sampled]
-            metrics |= kl_to_reference(model, frozen, rows, params.temperature, runtime)
-    return Evaluation(metrics, list(sampled), list(greedy))
+    counted = {name: term for name, term in terms.items() if term.counted or term.gate}
+    return {"reward": counted, "metrics": {name: term for name, term in terms.items() if name not in counted}}
+
+
+@contextmanager
+def frozen(model: Any, tokenizer: Any, config: ScoredSampling) -> Iterator[SampledModel]:
+    """The policy of `load_frozen`, or a model of the caller's, which is as it was afterwards."""
+    if isinstance(model, SampledModel):
+        if tokenizer is not None:
+            what, fix = "the policy of load_frozen has its own tokenizer", "Give None"
+            raise ParamsError(what=what, where="tokenizer", fix=fix)
+        yield model
+        return
+    if tokenizer is None:
+        raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
+    if config.engine != "builtin":
+        what, fix = "it loads the model itself", "Load it with posttrain.load_frozen(folder, config), and give that"
+        raise ParamsError(what=what, where="config.engine", fix=fix)
+    own = own_model(model)
+    runtime = Runtime(device_of(own))
+    with our_attention(own), computing(own, runtime):
+        yield SampledModel(own, Path(), text_of(own, tokenizer, config.date, config.template), runtime)
+
+
+@contextmanager
+def beside(reference: Any, runtime: Runtime) -> Iterator[Any]:
+    """A reference as an evaluation takes it: a folder, or a model, which is as it was afterwards."""
+    if reference is None or isinstance(reference, str | Path):
+        yield reference if reference is None else Path(reference)
+        return
+    other = own_model(reference)
+    with our_attention(other), computing(other, runtime):
+        yield other

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -119,7 +119,7 @@ def for_model(config: C, model: Any) -> C:
 
 @contextmanager
 def opened(
-    model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None, teachers: Sequence[Teacher] = ()
+    model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None
 ) -> Iterator[tuple[ModelSet, ChatText]]:
     """The models of a training, while it trains; afterwards a model of the caller's is as it was but for its weights.
 
@@ -137,11 +137,9 @@ def opened(
     was_training = policy.training
     try:
         if isinstance(model, ModelSet):
-            models = replace(model, teachers=teachers) if teachers else model
-            yield models, tokenizer or load_text(model.folder, config.date, config.template)
+            yield model, tokenizer or load_text(model.folder, config.date, config.template)
             return
         with _around(policy, config, reference) as models:
-            models = replace(models, teachers=teachers) if teachers else models
             yield models, text_of(policy, tokenizer, config.date, config.template)
     finally:
         randomness.restore(before, device)
@@ -172,16 +170,6 @@ def forget_scale(model: Any) -> None:
     """Forget which texts a reward model was trained on, and the mean of its scores: training changes both."""
     for key in (SHIFT, WHOLE_TEXT):
         vars(model.config).pop(key, None)
-
-
-def check_config(config: Any, kind: type[TrainingParams], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
-    """Refuse a config of another call, and arguments next to it; `others`: name -> (given, default)."""
-    if not isinstance(config, kind):
-        what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
-        raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")
-    if twice := [name for name, (given, default) in others.items() if given != default]:
-        what = f"config has all settings, so {', '.join(twice)} would be ignored"
-        raise ParamsError(what=what, where="config", fix=f"Give config alone, or {', '.join(others)} without it")
 
 
 def check_watched(watch: Any, heldout: Sequence[Any]) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from posttrain.api.given import prompts_given, refuse_learned
-from posttrain.api.models import check_config, check_watched, for_model, opened
-from posttrain.api.output import places, save
+from posttrain.api.models import check_watched, for_model, opened
+from posttrain.api.output import known_by, places, save
 from posttrain.api.own_model import Messages
-from posttrain.errors import ParamsError
+from posttrain.api.typed_config import check_config
+from posttrain.data.shown import short_repr
+from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
 from posttrain.online.run import OnlineRun, train_on_samples
 from posttrain.rewards.given import terms_given
@@ -22,7 +27,8 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.metrics import Recorder
-from posttrain.train.model_set import Teacher
+from posttrain.train.model_set import ModelSet, Teacher
+from posttrain.train.tokenize_tables import windows
 from posttrain.train.trained import Trained
 
 NAME = "train_online"
@@ -45,6 +51,7 @@ def train_online(
     seed: int = 0,
     reference: Any | None = None,
     reward_model: str | Path | None = None,
+    corpus: Sequence[str] | Sequence[Example] = (),
     heldout: Sequence[str | Messages | Mapping[str, Any] | Prompt] = (),
     sampler: Sampler | None = None,
     output: str | Path | None = None,
@@ -64,7 +71,8 @@ def train_online(
 
     settings: keys of online.runs (`posttrain params online`): {"rollout": {"rounds": 20}, "kl": "none", "optimizer":
     {"lr": 1e-5}}; or config: all settings, typed, in place of algorithm, reward, settings and seed. reference: the
-    frozen model of the KL; by default a copy of the model as it is. heldout: prompts that the setting `watch` measures
+    frozen model of the KL; by default a copy of the model as it is. corpus: texts that `ptx` learns next to the
+    samples. heldout: prompts that the setting `watch` measures
     the policy on while it trains. sampler: by default the engine of the settings, which is the built-in decoder.
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
@@ -80,11 +88,12 @@ def train_online(
     if reward_model is None:
         watched = {} if params.watch is None else params.watch.terms
         refuse_learned({**watched, **params.terms}, "Give reward_model: the folder of one")
+    _check_corpus(params, corpus)
     named = [algorithm, settings]
     return trained_on_samples(
         model, tokenizer, prompts, params, named, reference=reference, reward_model=reward_model, heldout=heldout,
         sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name,
-        patient=config is None,
+        patient=config is None, examples=lambda text: _windows(text, corpus, params),
     )  # fmt: skip
 
 
@@ -93,25 +102,50 @@ def trained_on_samples(
     reference: Any | None, reward_model: str | Path | None, heldout: Sequence[Any], sampler: Sampler | None,
     output: str | Path | None, checkpoints: CheckpointStore | None, recorder: Recorder | None,
     on_step: Callable[[int, dict[str, float]], None] | None, name: str, patient: bool,
-    teachers: Sequence[Teacher] = (), examples: Callable[[ChatText], Sequence[Example]] = lambda text: (),  # noqa: ARG005
+    teach: Callable[[ChatText, ModelSet, Sequence[Prompt]], Sequence[Teacher]] = lambda text, models, asked: (),  # noqa: ARG005
+    examples: Callable[[ChatText], Sequence[Example]] = lambda text: (),  # noqa: ARG005
 ) -> Trained:  # fmt: skip
-    """Train by typed settings; `given`: arguments that name the checkpoints of an output, with the settings."""
+    """Train by typed settings; `given`: arguments that name the checkpoints of an output, with the settings.
+
+    `teach`: makes the teachers of a student; `examples`: makes what is learned next to the samples.
+    """
     params = for_model(params, model)
     check_watched(params.watch, heldout)
-    with opened(model, tokenizer, params, reference, teachers) as (models, text):
+    with opened(model, tokenizer, params, reference) as (models, text):
         asked = _scorable(text, prompts, params.learned_from, "prompts")
+        models = replace(models, teachers=teach(text, models, asked))
         seen: list[Prompt] = []
         if (watch := params.watch) is not None:
             seen = _scorable(text, heldout, watch.reward, "heldout")[: watch.prompts]
         scorer = None if reward_model is None else Path(reward_model)
         shown = examples(text)
         run = OnlineRun(name, params, text, asked, models, seen, scorer, shown)
-        arguments = [*given, *_read_and_scored(text, asked, params), reference, str(type(sampler))]
+        arguments = [*given, *_read_and_scored(text, asked, params), reference, str(type(sampler)), known_by(scorer)]
         arguments += [repr([(row.prompt, row.rest) for example in shown for row in example.rows])] if shown else []
         store, log = places(name, params, models, output, arguments, checkpoints, recorder)
         trained = train_on_samples(run, store, log, sampler=sampler, on_step=on_step, patient=patient)
     save(trained, model, tokenizer, output)
     return trained
+
+
+def _check_corpus(params: OnlineConfig, corpus: Sequence[str] | Sequence[Example]) -> None:
+    """Refuse pretraining text without ptx, and the other way round."""
+    if bool(getattr(params, "ptx", 0)) == bool(len(corpus)):
+        return
+    what = "ptx learns pretraining text, and none is given" if not len(corpus) else "only ptx learns pretraining text"
+    raise ParamsError(what=what, where="corpus", fix="Give both `corpus` and the setting `ptx`, or neither")
+
+
+def _windows(text: ChatText, corpus: Sequence[str] | Sequence[Example], params: OnlineConfig) -> Sequence[Example]:
+    """Return pretraining text in windows, as ptx learns it."""
+    if isinstance(corpus, str):
+        raise DataError(what="this is one string, not a list", where="corpus", fix=f"Write [{short_repr(corpus)}]")
+    if not len(corpus) or isinstance(corpus[0], Example):
+        return corpus  # type: ignore[return-value]
+    if odd := [number for number, one in enumerate(corpus) if not isinstance(one, str) or not one.strip()]:
+        raise DataError(what="it is not a text", where=f"corpus[{odd[0]}]", fix="Give strings")
+    frame = pl.DataFrame({"id": [str(number) for number in range(len(corpus))], "text": list(corpus)})
+    return windows(text, frame, params.text.window, "corpus")  # type: ignore[attr-defined]
 
 
 def _scorable(text: ChatText, given: Sequence[Any], terms: Mapping[str, WeightedReward], argument: str) -> list[Prompt]:
@@ -142,8 +176,4 @@ def _params(
     own: dict[str, Any] = {"reward": terms_given(reward), "seed": seed, **given}
     if heldout and "watch" not in given:
         own["watch"] = WatchParams(reward=terms_given(reward))
-    params = OnlineConfig.preset(algorithm, **own)
-    if getattr(params, "ptx", 0):
-        what, fix = "ptx learns pretraining text, which a call does not take", "Use a pipeline (docs/algorithms.md)"
-        raise ParamsError(what=what, where="settings.ptx", fix=fix)
-    return params
+    return OnlineConfig.preset(algorithm, **own)

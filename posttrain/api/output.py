@@ -11,6 +11,7 @@ from typing import Any, Final
 from posttrain.api.arguments import digest, plain_arguments
 from posttrain.distributed import world
 from posttrain.errors import ParamsError
+from posttrain.files import file_digest
 from posttrain.measure.provenance import library_maker
 from posttrain.models.sharding import own_part
 from posttrain.train.checkpoint import CheckpointStore, FolderCheckpoints, NoCheckpoints, plain_key
@@ -38,12 +39,21 @@ def places(
         raise ParamsError(what="output has checkpoints and metrics of its own", where="output", fix=fix)
     folder = Path(output)
     weights = world.gathered(_weights(models))
-    arguments = hashlib.sha256(plain_arguments(given).encode()).hexdigest()
+    taught = [teacher.model for teacher in models.teachers]
+    arguments = hashlib.sha256(plain_arguments([*given, *taught]).encode()).hexdigest()
     settings = {**checkpoint_settings(params), "arguments": arguments, "weights": weights}
     store = FolderCheckpoints(folder / "checkpoints", plain_key(name, settings, {}), library_maker(), name)
     if (folder / MODEL).exists() and not store.begun and world.is_rank_zero():
         print(f"{name}: {folder} has the model of another call, which this one replaces", file=sys.stderr)
     return store, CsvRecorder(folder / "metrics.csv")
+
+
+def known_by(model: Any) -> Any:
+    """Return what names a model among the arguments: of a folder the digests of its files, else the model itself."""
+    if not isinstance(model, str | Path):
+        return model
+    folder = Path(model)
+    return {str(file.relative_to(folder)): file_digest(file) for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
 def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None) -> None:

@@ -24,6 +24,7 @@ from posttrain.supervised.preference import PreferenceTraining
 from posttrain.supervised.reward import RewardTraining
 from posttrain.supervised.sft import SftConfig
 from posttrain.text.chat import ChatText
+from posttrain.text.chat_template import Conversation
 from posttrain.train.batch_sources import Example
 from posttrain.train.tokenize_tables import conversation, exchanges
 
@@ -113,6 +114,22 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjectiv
         raise RowError("it does not end with a turn of the assistant, which is what is trained")
     whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
     return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
+
+
+def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversation]:
+    """Return what demonstrations answer: their turns before the last one."""
+    talks = []
+    for number, row in enumerate(rows):
+        if isinstance(row, Example):
+            what, fix = "these rows have tokens and no turns", "Give rows of sft, so that the teacher reads their turns"
+            raise DataError(what=what, where="demonstrations", fix=fix)
+        try:
+            read = convert(row, "chat")
+        except RowError as error:
+            fix = "help(posttrain.train_model) lists the columns"
+            raise DataError(what=str(error), where=f"demonstrations[{number}]", fix=fix) from error
+        talks.append(conversation({**read, "id": "", "messages": _messages(read["messages"][:-1])}, "rows"))
+    return talks
 
 
 def _is_paired(objective: MeasuredObjective) -> bool:

@@ -1,22 +1,23 @@
-"""Train a model on the distributions of a teacher."""
+"""Train a model on the distributions of teachers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.api.model import load_model
-from posttrain.api.models import check_config
 from posttrain.api.online import trained_on_samples
+from posttrain.api.output import known_by
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model
-from posttrain.api.rows import examples_of
+from posttrain.api.rows import examples_of, questions_of
+from posttrain.api.typed_config import check_config
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
 from posttrain.online.distill import StudentConfig
+from posttrain.online.teachers import Student, teachers_of
 from posttrain.rewards.given import terms_given
 from posttrain.rollout import Prompt
 from posttrain.sampling.sampler import Sampler
@@ -24,10 +25,12 @@ from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.metrics import Recorder
-from posttrain.train.model_set import Teacher
+from posttrain.train.model_set import ModelSet, Teacher
 from posttrain.train.trained import Trained
 
 NAME = "distill"
+TEACHER = "teacher"
+"""The name of a teacher that is given without one."""
 
 
 def distill(
@@ -41,8 +44,9 @@ def distill(
     config: StudentConfig | None = None,
     settings: Mapping[str, Any] | None = None,
     seed: int = 0,
-    demonstrations: Sequence[Mapping[str, Any]] = (),
+    demonstrations: Sequence[Mapping[str, Any] | Example] = (),
     reference: Any | None = None,
+    reward_model: str | Path | None = None,
     heldout: Sequence[str | Messages | Mapping[str, Any] | Prompt] = (),
     sampler: Sampler | None = None,
     output: str | Path | None = None,
@@ -51,47 +55,90 @@ def distill(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on a teacher's distributions; returns each step's metrics, `teacher_kl` among them.
+    """Train the model in place on its teachers' distributions; returns each step's metrics, `teacher_kl` among them.
 
-    teacher: a model of transformers with the same tokenizer, or the folder of one. algorithm: reverse_kl (own samples),
-    gkd (half of the steps on own samples), distill (demonstrations alone), or a policy algorithm, which learns from its
-    rewards and, by `teacher_coef`, from the teacher. demonstrations: rows of sft, for the algorithms that learn given
-    answers. reward: what is watched; a policy algorithm learns from it. Other arguments: as in `train_online`.
+    teacher: a model of transformers with the same tokenizer, or the folder of one; several by their names, which the
+    setting `weights` weighs; None where the setting `served` has an endpoint, or where the models of `load_models` have
+    their teachers. algorithm: reverse_kl (own samples), gkd (half of the steps on own samples), distill (demonstrations
+    alone), context_distill (the setting `context` is a system turn that only the teacher reads), or a policy algorithm,
+    which learns from its rewards and, by `teacher_coef`, from the teacher. demonstrations: rows of sft, for the
+    algorithms that learn given answers. reward: what is watched; a policy algorithm learns from it. Other arguments: as
+    in `train_online`.
 
     Example: `distill(student, tokenizer, "models/large", prompts, settings={"rollout": {"rounds": 20}})`
     """
-    if config is None:
-        own = {**(settings or {}), "seed": seed, **({} if reward is None else {"reward": terms_given(reward)})}
-        config = StudentConfig.preset(algorithm, **own)
-    else:
-        given = {"algorithm": (algorithm, "reverse_kl"), "reward": (reward, None), "settings": (settings, None)}
-        check_config(config, StudentConfig, "distill", {**given, "seed": (seed, 0)})
-    if config.context is not None:
-        what, fix = "a call does not give the teacher other prompts", "Use a pipeline (docs/algorithms.md)"
-        raise ParamsError(what=what, where="settings.context", fix=fix)
-    if (share := getattr(config, "own", 1.0)) < 1 and not demonstrations:
+    given = {"algorithm": (algorithm, "reverse_kl"), "reward": (reward, None), "settings": (settings, None)}
+    params = _config(config, algorithm, reward, settings, seed)
+    check_config(params, StudentConfig, NAME, {} if config is None else {**given, "seed": (seed, 0)})
+    if (share := getattr(params, "own", 1.0)) < 1 and not demonstrations:
         what = f"own = {share} learns from given answers too, and there are none"
         raise ParamsError(what=what, where="demonstrations", fix="Give rows of sft, or set own: 1")
-    asked = own_model(teacher if hasattr(teacher, "config") else load_model(teacher)[0])
-    _check_teacher(own_model(getattr(model, "policy", model)), asked)
+    named = _named(teacher, model, params)
+
+    def teach(text: ChatText, models: ModelSet, asked: Sequence[Prompt]) -> Sequence[Teacher]:
+        if models.teachers:
+            return models.teachers
+        questions = [] if params.context is None else questions_of(demonstrations)
+        rows = models.policy.config.get_text_config().vocab_size
+        return teachers_of(params, Student(text, rows, asked, questions), named, models.runtime)
 
     def examples(text: ChatText) -> Sequence[Example]:
+        if not demonstrations or isinstance(demonstrations[0], Example):
+            return demonstrations  # type: ignore[return-value]
         objective = LikelihoodObjective(LikelihoodConfig())
-        return examples_of(text, demonstrations, objective, "demonstrations") if demonstrations else ()
+        return examples_of(text, demonstrations, objective, "demonstrations")
 
-    with ExitStack() as stack:
-        stack.enter_context(our_attention(asked))
-        stack.enter_context(computing(asked, Runtime(device_of(asked))))
+    with _computing(named.values()):
         return trained_on_samples(
-            model, tokenizer, prompts, config, [algorithm, settings, asked], reference=reference, reward_model=None,
-            heldout=heldout, sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder,
-            on_step=on_step, name=name, patient=True, teachers=[Teacher(asked, config.formula())], examples=examples,
+            model, tokenizer, prompts, params, [algorithm, settings, *map(known_by, named.values())],
+            reference=reference, reward_model=reward_model, heldout=heldout, sampler=sampler, output=output,
+            checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name, patient=config is None, teach=teach,
+            examples=examples,
         )  # fmt: skip
 
 
-def _check_teacher(student: Any, teacher: Any) -> None:
-    """Refuse a teacher whose distributions are over other tokens."""
-    sizes = [model.config.get_text_config().vocab_size for model in (student, teacher)]
-    if sizes[0] != sizes[1]:
-        what = f"it has {sizes[1]} tokens and the model has {sizes[0]}, so their distributions cannot be compared"
-        raise ParamsError(what=what, where="teacher", fix="Sample it instead, and train on the samples with sft")
+def _config(
+    config: StudentConfig | None, algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int
+) -> StudentConfig:
+    """Return the settings of a call, as those of a run are read."""
+    if config is not None:
+        return config
+    own = {**(settings or {}), "seed": seed, **({} if reward is None else {"reward": terms_given(reward)})}
+    return StudentConfig.preset(algorithm, **own)
+
+
+def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
+    """Return the teachers by their names, as models or as paths of their folders."""
+    has_teachers = isinstance(model, ModelSet) and bool(model.teachers)
+    if has_teachers and teacher is not None:
+        what, fix = "the models of load_models have teachers already", "Give None"
+        raise ParamsError(what=what, where="teacher", fix=fix)
+    if teacher is None:
+        if not has_teachers and not config.servers:
+            fix = "Give a model, a folder, or the setting `served`"
+            raise ParamsError(what="no teacher is given", where="teacher", fix=fix)
+        return {}
+    several = teacher if isinstance(teacher, Mapping) else {TEACHER: teacher}
+    if not several:
+        raise ParamsError(what="there are no teachers in it", where="teacher", fix="Give at least one")
+    found = {}
+    for name, one in several.items():
+        if isinstance(one, str | Path):
+            found[str(name)] = Path(one)
+        elif hasattr(one, "config"):
+            found[str(name)] = own_model(one)
+        else:
+            fix = "Give a model of transformers, or the folder of one"
+            raise ParamsError(what=f"it is a {type(one).__name__}", where=f"teacher.{name}", fix=fix)
+    return found
+
+
+@contextmanager
+def _computing(teachers: Any) -> Iterator[None]:
+    """The caller's teachers compute as the student does; afterwards they are as they were."""
+    with ExitStack() as stack:
+        for teacher in teachers:
+            if not isinstance(teacher, Path):
+                stack.enter_context(our_attention(teacher))
+                stack.enter_context(computing(teacher, Runtime(device_of(teacher))))
+        yield

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from posttrain.api.models import check_config, check_watched, for_model, forget_scale, opened
+from posttrain.api.models import check_watched, for_model, forget_scale, opened
 from posttrain.api.output import places, save
+from posttrain.api.typed_config import check_config
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.loading import is_scorer
 from posttrain.supervised.config import SupervisedConfig

@@ -24,7 +24,7 @@ from posttrain.algorithms.policy_config import (
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.evaluate.watch import WatchRule
 from posttrain.models.device import Runtime
-from posttrain.online.ptx import TextParams
+from posttrain.online.ptx import PtxSource, TextParams
 from posttrain.online.reward_monitor import PATIENCE, RewardMonitor
 from posttrain.online.rollout_log import RolloutLog, Sampling, Stored
 from posttrain.online.rollout_params import Renewal, RolloutParams
@@ -197,7 +197,7 @@ class OnlineConfig(TrainingParams):
         return samples
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:  # noqa: ARG002
-        """Return own samples, with steps on given answers where a teacher's settings ask for some."""
+        """Return own samples with what is learned next to them: demonstrations of a student, or text (ptx)."""
         return own
 
     @property
@@ -287,6 +287,10 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
         if self.ptx and self.rollout.sampling.temperature != 1:
             raise ValueError("ptx is the likelihood of text at temperature 1. Use rollout.sampling.temperature 1")
         return self
+
+    def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
+        """Return own samples, with windows of text where ptx learns them."""
+        return PtxSource(own, given, self.text.rows, self.seed) if self.ptx and len(given) else own
 
     @property
     def has_critic(self) -> bool:

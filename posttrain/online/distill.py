@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, cast
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from posttrain.algorithms.distillation import (
     DISTILL_ROWS,
@@ -18,22 +18,43 @@ from posttrain.algorithms.distillation import (
 )
 from posttrain.algorithms.objective import Objective
 from posttrain.algorithms.policy_config import POLICY_ROWS, TrpoOptions
+from posttrain.errors import ParamsError
 from posttrain.online.config import OnlineConfig, OnlinePolicyConfig
 from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.served_teacher import TeacherServer
 from posttrain.rewards.catalog import USUAL, Rewards
 from posttrain.rewards.given import with_terms
 from posttrain.rewards.reward import WeightedReward
-from posttrain.settings.params import check
+from posttrain.settings.host import HOST
+from posttrain.settings.params import ONE, SEVERAL, check
 from posttrain.train.batch_sources import BatchSource, EpochSource, Example, WrappedSource
 from posttrain.train.examples import RowLimit
 from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Batch
+
+SERVED: Final = "served"
+"""What a teacher of an endpoint is called that has no name."""
+
+
+def _form(value: Any) -> str:
+    """Return whether it is one endpoint, or several by name."""
+    several = isinstance(value, Mapping) and all(isinstance(one, Mapping | TeacherServer) for one in value.values())
+    return SEVERAL if several or not isinstance(value, Mapping | TeacherServer) else ONE
+
+
+Served = Annotated[
+    Annotated[TeacherServer, Tag(ONE)] | Annotated[dict[str, TeacherServer], Field(min_length=1), Tag(SEVERAL)],
+    Discriminator(_form),
+]
 
 
 class StudentConfig(OnlineConfig, TeacherConfig):
     """The settings of every training with a teacher."""
 
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
+    served: Served | None = Field(
+        None, description="an endpoint that has a teacher, or several by their names; without other ones teacher: none"
+    )
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="of several: each teacher's share of the divergence, by its name; null: equal shares"
     )
@@ -47,6 +68,42 @@ class StudentConfig(OnlineConfig, TeacherConfig):
         found = STUDENTS.entry(algorithm)
         merged = found.row.merged({**with_terms(settings), "algorithm": algorithm})
         return cast("StudentConfig", check(found.model, merged, where="settings", file="arguments"))
+
+    @model_validator(mode="after")
+    def _can_ask_its_teacher(self) -> StudentConfig:
+        if self.algorithm == "context_distill" and self.context is None:
+            raise ValueError("context_distill needs context: the system turn that only the teacher sees")
+        if self.served is not None and self.temperature != 1:
+            raise ValueError(
+                f"temperature = {self.temperature:g} needs the logits of all tokens, and served gives some "
+                "log-probs. Use 1"
+            )
+        return self
+
+    @property
+    def servers(self) -> dict[str, TeacherServer]:
+        """The endpoints by the names of their teachers."""
+        return {SERVED: self.served} if isinstance(self.served, TeacherServer) else self.served or {}
+
+    def teachers_fault(self, models: Collection[str], where: str) -> Iterator[str]:
+        """Yield what is wrong with the teachers' names and weights; `models`: the names of those that are here."""
+        if twice := {*models} & {*self.servers}:
+            yield f"{where}.served has a teacher of the name {min(twice)}, as a model has. Rename it"
+        names = [*models, *self.servers]
+        if self.weights is not None and {*self.weights} != {*names}:
+            known = f"the teachers are {', '.join(names)}"
+            yield f"{where}.weights name {', '.join(self.weights)}, and {known}. Give each a weight"
+        elif self.weights is not None and len(names) == 1:
+            yield f"{where}.weights share the divergence among teachers, and {names[0]} is the only one. Remove them"
+
+    def shares(self, models: Collection[str], where: str) -> list[float]:
+        """Return the share of the divergence of each model of these names, and of each served teacher after them."""
+        for fault in self.teachers_fault(models, where):
+            what, fix = fault.rsplit(". ", 1)
+            raise ParamsError(what=what, where=HOST.settings_file, fix=fix)
+        names = [*models, *self.servers]
+        weights = self.weights or dict.fromkeys(names, 1.0)
+        return [weights[name] / sum(weights.values()) for name in names]
 
 
 class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):

@@ -30,6 +30,7 @@ FIXES: Final = {
     "base missing": "Run `dvc repro`, or `dvc pull {base}`",
     "base changed": "Run `dvc repro`, which trains it again on this one",
     "reward": "Fix the reward; `posttrain reward test` shows the traceback",
+    "teacher": "Sample it instead: data.samples.NAME.policy: TEACHER with tables: [chat], then sft on NAME/chat",
     "worker": "Read what it printed above; `posttrain check` imports the same modules",
 }
 """Topic of an error of the library -> the command that fixes it here."""

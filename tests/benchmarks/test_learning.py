@@ -14,8 +14,8 @@ from posttrain.settings.plain import merge
 from posttrain.train.loop import TrainingRun
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW
-from tests.models.tiny import tiny_folder
-from tests.train.test_training import ALL_WEIGHTS, DEVICE, OPTIMIZER, ROLLOUT, digest, groups, train
+from tests.library.models.tiny import tiny_folder
+from tests.pipeline.train.test_training import ALL_WEIGHTS, DEVICE, OPTIMIZER, ROLLOUT, digest, groups, train
 
 SUBJECTS = {subject.label: subject for subject in subjects()}
 

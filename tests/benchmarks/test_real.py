@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.real import KNOWN, estimate, table
 from posttrain.measure.phases import NAMES, OTHER
-from tests.report import workspace
+from tests.pipeline.report import workspace
 from tests.workspace import ROOT
 
 RUNS = """

@@ -14,7 +14,7 @@ import pytest
 from posttrain.errors import FREE_MEMORY, from_system, lacks_resources
 from posttrain.pipeline.tables.store import write_table
 from posttrain.pipeline.workspace import VERIFY
-from tests.tables.samples import table_of
+from tests.pipeline.tables.samples import table_of
 from tests.workspace import ROOT, environment
 
 LIMITED = """

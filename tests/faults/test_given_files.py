@@ -20,9 +20,9 @@ from posttrain.errors import DataError, PosttrainError
 from posttrain.models.files.store import load_tokenizer
 from posttrain.pipeline.commands import line
 from posttrain.text.chat import ChatText
-from tests.models.tiny import tiny_folder
-from tests.tables.samples import assistant, user
-from tests.tables.test_data_stages import put, run
+from tests.library.models.tiny import tiny_folder
+from tests.pipeline.tables.samples import assistant, user
+from tests.pipeline.tables.test_data_stages import put, run
 from tests.workspace import ROOT
 from tests.workspace import run as run_in
 

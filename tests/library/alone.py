@@ -21,7 +21,7 @@ from tests.workspace import ROOT, environment, make_workspace
 FOLDER: Final = ROOT / ".library"
 WITHOUT: Final = ("stages", "flows", "tasks", "posttrain/pipeline", "posttrain/plugins")
 """What the clone lacks: the pipeline, and plugins where there are some."""
-TESTS: Final = ("tests/library", "tests/formulas", "tests/answers", "tests/api", "tests/text")
+TESTS: Final = ("tests/library",)
 TOOLS: Final = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 MOST: Final = 55
 """Distributions that the core may install."""

@@ -14,8 +14,8 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.pipeline.rewards.judge.conftest import Endpoint, running
 from tests.pipeline.rule_critic import GREETING, INVITATION, RuleCritic, kept
-from tests.rewards.judge.conftest import Endpoint, running
 from tests.workspace import ROOT, dvc, environment, make_workspace
 
 SCRIPT = ROOT / "recipes/constitutional/revise.py"

@@ -14,9 +14,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from posttrain.rewards.catalog import REWARDS
-from tests.rewards.judge.conftest import Endpoint, _endpoint, endpoint  # noqa: F401  fixtures
-from tests.rewards.judge.models import parrot_folder
-from tests.serve.served import Served
+from tests.pipeline.rewards.judge.conftest import Endpoint, _endpoint, endpoint  # noqa: F401  fixtures
+from tests.pipeline.rewards.judge.models import parrot_folder
+from tests.pipeline.serve.served import Served
 from tests.workspace import dvc, run
 
 OWN = """

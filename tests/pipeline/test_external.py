@@ -14,9 +14,9 @@ import psutil
 import pytest
 import torch
 
-from tests.engines.test_faults import running
+from tests.library.models.imported_models import policy_folder
 from tests.marks import slow_except
-from tests.models.imported_models import policy_folder
+from tests.pipeline.engines.test_faults import running
 from tests.pipeline.test_adapters import edit
 from tests.pipeline.test_own_data import write_rows
 from tests.workspace import dvc, environment, make_workspace, run, stage

@@ -17,7 +17,7 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.runs.scored_filter import answered
 from posttrain.pipeline.tables.store import read_table
 from posttrain.rewards.learned import RewardModel
-from tests.models.imported_models import scorer_folder
+from tests.library.models.imported_models import scorer_folder
 from tests.pipeline.test_adapters import edit
 from tests.pipeline.test_flow import states
 from tests.workspace import dvc, make_workspace, run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_project import LIBRARY, dvc, posttrain
+from tests.pipeline.commands.test_project import LIBRARY, dvc, posttrain
 from tests.workspace import ROOT, environment
 
 pytestmark = [pytest.mark.timeout(1800)]

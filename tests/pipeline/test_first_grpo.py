@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_project import LIBRARY
+from tests.pipeline.commands.test_project import LIBRARY
 from tests.workspace import ROOT, environment
 
 pytestmark = [pytest.mark.timeout(1800)]

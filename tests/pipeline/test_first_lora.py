@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_project import LIBRARY
+from tests.pipeline.commands.test_project import LIBRARY
 from tests.pipeline.test_first_dpo import BLOCK, script
 from tests.workspace import ROOT, environment
 

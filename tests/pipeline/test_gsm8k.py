@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from posttrain.pipeline.tables.store import read_table
-from tests.tables.gsm8k import write_gsm8k
+from tests.pipeline.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT, make_workspace, run
 
 PAGE = (ROOT / "docs/trl.md").read_text(encoding="utf-8").split("\n## GSM8K\n")[1].split("\n## ")[0]

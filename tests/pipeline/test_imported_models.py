@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.models.imported_models import CHATML, policy_folder, scorer_folder
+from tests.library.models.imported_models import CHATML, policy_folder, scorer_folder
 from tests.pipeline.test_own_data import changed, write_rows
 from tests.workspace import dvc, make_workspace, run
 

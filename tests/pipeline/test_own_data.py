@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.families import hub_folder
+from tests.library.models.families import hub_folder
 from tests.workspace import ROOT, dvc, environment, make_workspace, run
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.models.tiny import tiny_folder
+from tests.library.models.tiny import tiny_folder
 from tests.workspace import ROOT, Finished, make_workspace, run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.pipeline.tables.store import read_table
-from tests.tables.hub_server import COMMIT, served
+from tests.pipeline.tables.hub_server import COMMIT, served
 from tests.workspace import dvc, git, make_workspace
 
 pytestmark = [pytest.mark.slow]

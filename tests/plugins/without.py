@@ -22,7 +22,7 @@ PAGES = ("tests/architecture/test_current.py", "tests/architecture/test_structur
 """Tests of what is written about all files of a checkout: dvc.lock, code/ and the page of counts."""
 SECURITY = "tests/architecture/test_docs.py::test_a_page_names_only_what_exists[SECURITY.md]"
 """The page names tests of plugins."""
-QUIET = "tests/commands/test_width.py"
+QUIET = "tests/pipeline/commands/test_width.py"
 """Compares all that a command writes to a terminal, where the line about what is gone is too."""
 SMOKE = "recipes/smoke.yaml"
 

@@ -22,9 +22,9 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 from posttrain.train.loop import TrainingParams
+from tests.library.models.tiny import random_rows, sample, tiny_folder
 from tests.marks import slow_except
-from tests.models.tiny import random_rows, sample, tiny_folder
-from tests.train.test_training import digest, make_run, train
+from tests.pipeline.train.test_training import digest, make_run, train
 
 ADAPTERS, OBJECTIVES, PRECISIONS = ("none", "lora", "dora", "qlora"), ("sft", "dpo", "grpo"), ("fp32", "bf16")
 QUICK = {("none", "grpo", "bf16"), ("lora", "grpo", "fp32"), ("qlora", "sft", "fp32"), ("qlora", "dpo", "bf16")}
@@ -42,7 +42,7 @@ class Trained:
         self.runtime = Runtime(DeviceParams(device=device, precision=precision))
         self.folder = tiny_folder(place / "tiny")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tests.train.test_training.DEVICE", self.runtime)
+            patch.setattr("tests.pipeline.train.test_training.DEVICE", self.runtime)
             patch.setenv("DVC_ROOT", str(place))
             run = make_run(self.folder, name if adapter == "none" else f"{name}+{adapter}", place)
             train(replace(run, params=TrainingParams(activations=activations)), place)

@@ -27,8 +27,8 @@ from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.step import StepClosure, make_batch
-from tests.models.families import EVERY, SHAPE
-from tests.models.tiny import Samples, random_rows, sample
+from tests.library.models.families import EVERY, SHAPE
+from tests.library.models.tiny import Samples, random_rows, sample
 from tests.second_device.device import calls, waits
 
 CUDA = torch.device("cuda")

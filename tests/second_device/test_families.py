@@ -22,9 +22,9 @@ from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
 from posttrain.train.step import StepClosure, make_batch
+from tests.library.models.families import EVERY, SHAPE
+from tests.library.models.tiny import Samples, random_rows, sample
 from tests.marks import slow_except
-from tests.models.families import EVERY, SHAPE
-from tests.models.tiny import Samples, random_rows, sample
 
 QUICK = {"llama", "qwen3", "gemma2", "gpt_oss", "deepseek_v3", "mamba"}
 """Grouped keys, head norms, windows and caps, sinks and experts, heads of two sizes, states in place of keys."""

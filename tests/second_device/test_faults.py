@@ -38,8 +38,8 @@ from posttrain.text.stops import Stops
 from posttrain.train.model_set import ModelSet, on_device
 from posttrain.train.optimizer import AdamW, OptimizerParams, WeightMean
 from posttrain.train.step import StepClosure, _of_all, make_batch
-from tests.models.families import EVERY, SHAPE
-from tests.models.tiny import random_rows, sample, tiny_folder, tiny_model
+from tests.library.models.families import EVERY, SHAPE
+from tests.library.models.tiny import random_rows, sample, tiny_folder, tiny_model
 from tests.second_device.device import calls, waits
 
 CUDA = torch.device("cuda")

@@ -17,7 +17,7 @@ from posttrain.models.files.store import load_policy, new_model, save_model
 from posttrain.models.sharding import shard
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
-from tests.models.tiny import tiny_folder
+from tests.library.models.tiny import tiny_folder
 
 LAYERS, WIDTH, RANKS = 8, 128, 4
 

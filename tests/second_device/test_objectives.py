@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.marks import slow_except
-from tests.processes.every_objective import MIXTURES, names, run
+from tests.pipeline.processes.every_objective import MIXTURES, names, run
 
 STEPS = 2
 QUICK = {

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
-from tests.processes.every_objective import MIXTURES, run, start_model
-from tests.processes.test_every_objective import LIMITS
+from tests.pipeline.processes.every_objective import MIXTURES, run, start_model
+from tests.pipeline.processes.test_every_objective import LIMITS
 
 RANKS = 2
 

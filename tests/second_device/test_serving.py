@@ -12,7 +12,7 @@ from posttrain.models.forward.forward import score_tokens
 from posttrain.pipeline.serve.policy import Policy
 from posttrain.rollout import TokenRow
 from posttrain.text.packing import pack
-from tests.models.tiny import tiny_folder
+from tests.library.models.tiny import tiny_folder
 
 
 def test_a_text_is_scored_on_the_device(tmp_path: Path) -> None:

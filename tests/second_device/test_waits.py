@@ -16,9 +16,9 @@ from posttrain.text.stops import Stops
 from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet
 from posttrain.train.optimizer import AdamW, OptimizerParams
-from tests.models.tiny import random_rows, sample, tiny_folder, tiny_model
+from tests.library.models.tiny import random_rows, sample, tiny_folder, tiny_model
+from tests.pipeline.train.test_transfers import problem
 from tests.second_device.device import waits
-from tests.train.test_transfers import problem
 
 CHECK_EVERY = 8
 """Decoding steps from one look at which rows have ended to the next."""

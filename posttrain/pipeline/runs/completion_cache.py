@@ -28,8 +28,8 @@ from posttrain.pipeline.lock.digests import Digests
 from posttrain.pipeline.workspace import main_root
 from posttrain.rollout import Prompt
 from posttrain.sampling.builtin import LocalSampler
-from posttrain.sampling.engines import ENGINES, EngineArgs, EngineName, SampledModel, Servers
-from posttrain.sampling.episodes import longest_row
+from posttrain.sampling.engines import SampledModel
+from posttrain.sampling.frozen import OpenSampler
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
 
 CACHE_BYTES: Final = 2_000_000_000
@@ -45,24 +45,21 @@ class ExactSampler(Sampler, Protocol):
         """The device and the number format."""
 
 
-@contextmanager
-def frozen_sampler(
-    engine: EngineName, model: SampledModel, version: str, sampling: SamplingParams, prompts: Sequence[Prompt],
-    device: DeviceParams, where: str, args: EngineArgs, servers: Servers = 1, *, keep: bool = True,
-) -> Iterator[Sampler]:  # fmt: skip
-    """Yield a sampler of the unchanged model of a folder; with the cache where its completions are the same each time.
+def cached(opens: OpenSampler, device: DeviceParams, where: str, *, keep: bool = True) -> OpenSampler:
+    """Return what opens a sampler of the unchanged model of a folder, with the cache where completions never change.
 
-    `version`: the model's name; `where`: the section of its settings; `args`: the engine's own settings; `servers`: how
-    many, or the GPUs of each; `keep`: whether completions may be cached.
+    `where`: the section of its settings; `keep`: whether completions may be cached.
     """
-    longest = longest_row(prompts, sampling, model.text.context)
-    with ENGINES[engine].open(model, sampling, longest, where, args, servers) as sampler:
-        sampler.sync(model.policy, version)
-        if not (keep and "exact" in sampler.can):
-            yield sampler
-            return
-        exact = cast("ExactSampler", sampler)
-        yield CachedSampler(exact, model.folder, device.model_dump(), where)
+
+    @contextmanager
+    def opened(policy: SampledModel, sampling: SamplingParams, prompts: Sequence[Prompt]) -> Iterator[Sampler]:
+        with opens(policy, sampling, prompts) as sampler:
+            if not (keep and "exact" in sampler.can):
+                yield sampler
+                return
+            yield CachedSampler(cast("ExactSampler", sampler), policy.folder, device.model_dump(), where)
+
+    return opened
 
 
 class CachedSampler:

@@ -1,88 +1,86 @@
-"""A run of `data.samples`: a policy is sampled, its samples are scored, and tables are made of them."""
+"""A run of `data.samples`: what its settings name becomes values, and tables are made of the scored samples."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from posttrain.data.columns import Tables
 from posttrain.data.splits import training_prompts
 from posttrain.files import rounded, write_json
-from posttrain.measure.progress import Progress
 from posttrain.measure.record import note
-from posttrain.models.device import Runtime
-from posttrain.models.files.store import load_policy
-from posttrain.models.files.text import load_text
-from posttrain.models.master_weights import frozen_on
 from posttrain.pipeline.params.params_file import load
 from posttrain.pipeline.params.slots import model_of, needed_model
-from posttrain.pipeline.runs.completion_cache import frozen_sampler
+from posttrain.pipeline.runs.completion_cache import cached
 from posttrain.pipeline.runs.samples import SamplesRun, sampled_tables
 from posttrain.pipeline.tables.store import check_disjoint, check_table, read_table, write_tables
 from posttrain.pipeline.workspace import metrics_path, table_path
-from posttrain.rewards.failures import FailureLimit, wait_above
-from posttrain.rewards.reward import Context
-from posttrain.rewards.scorable import check_scorable, scorable_prompts
-from posttrain.rewards.score import RewardSum
+from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rewards.unread_answers import answer_notes
+from posttrain.rollout import Prompt
 from posttrain.sampling.engines import SampledModel
-from posttrain.sampling.sampler import check_capacity, encode_prompts, generate_rollouts, prompts_of
-from posttrain.sampling.step_labels import labelled_steps
+from posttrain.sampling.frozen import OpenSampler, engine_of, load_frozen
+from posttrain.sampling.sampler import encode_prompts, prompts_of
+from posttrain.sampling.scored import ScoredSamples
 
 
-def sample_tables(run: str) -> None:
-    """Sample a policy, and write what the run asks for of data/RUN/{pairs,feedback,chat,prompts}.parquet."""
-    where = f"data.samples.{run}"
-    params = load(SamplesRun, where)
-    runtime = Runtime(params.device)
+@dataclass(frozen=True)
+class SamplesStage:
+    """One run of `data.samples`, with the settings that it has in params.yaml."""
+
+    run: str
+    params: SamplesRun
+
+    @property
+    def section(self) -> str:
+        """Where its settings are."""
+        return f"data.samples.{self.run}"
+
+    def policy(self) -> SampledModel:
+        """Load the policy that is sampled."""
+        return load_frozen(needed_model(self.params.policy, f"{self.section}.policy"), self.params)
+
+    @property
+    def sampler(self) -> OpenSampler:
+        """What opens the sampler: completions that are known already are not sampled again."""
+        return cached(engine_of(self.params, self.section, self.params.policy), self.params.device, self.section)
+
+    @property
+    def reward_model(self) -> Path | None:
+        """The folder of the model behind the reward `model`."""
+        return model_of(self.params.reward_model, f"{self.section}.reward_model")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the first rows of each split that the rewards can judge."""
+        params, table = self.params, table_path(self.params.data)
+        frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
+        training_prompts(frame, table)
+        judged = scorable_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))
+        frame = frame.filter(pl.col("id").is_in([prompt.id for prompt in judged]))
+        wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
+        return [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
+
+    def prompts(self, policy: SampledModel) -> list[Prompt]:
+        """Return the prompts that are sampled."""
+        return encode_prompts(policy.text, prompts_of(self.rows()))
+
+    def save(self, found: ScoredSamples) -> None:
+        """Make the tables of the samples, and write them."""
+        kept = {prompt.id for prompt in found.prompts}
+        rows = [row for row in self.rows() if row["id"] in kept]
+        tables, summary = sampled_tables(self.params, self.section, rows, found.rollouts, found.rewards, found.steps)
+        _write(self.run, tables, {**summary, **found.metrics})
+
+
+def samples_stage(run: str) -> SamplesStage:
+    """Return a run of `data.samples`, with its settings from params.yaml."""
+    params = load(SamplesRun, f"data.samples.{run}")
     note(seed=params.seed)
-
-    model_folder, table = needed_model(params.policy, f"{where}.policy"), table_path(params.data)
-    text = load_text(model_folder, params.date, params.template)
-    model = frozen_on(runtime.suit(load_policy(model_folder)), runtime)
-
-    frame = read_table(table, "prompts").filter(pl.col("split").is_in(["train", "heldout"]))
-    training_prompts(frame, table)
-    judged = [
-        prompt.id for prompt in scorable_prompts(params.reward, prompts_of(frame.iter_rows(named=True)), str(table))
-    ]
-    frame = frame.filter(pl.col("id").is_in(judged))
-    wanted = {"train": params.prompts, "heldout": params.heldout_prompts}
-    rows = [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
-    prompts = encode_prompts(text, prompts_of(rows))
-    count = len(prompts) * params.samples
-    most = params.sampling.max_tokens * (1 if params.steps is None else 2)  # a sample, and another from its last step
-    longest = params.sampling.model_copy(update={"max_tokens": most})
-    check_capacity(text.context, [prompt.ids for prompt in prompts], count, longest, where)
-
-    reward_model = model_of(params.reward_model, f"{where}.reward_model")
-    context = Context(runtime, where, reward_model, text, params.sampling.max_tokens)
-    reward = RewardSum(params.reward, context, wait_above(params.on_failures, params.max_failed))
-    progress = Progress(f"{where}: sampling", count, "completion")
-    sampled = SampledModel(model, model_folder, text, runtime)
-    with frozen_sampler(
-        params.engine, sampled, params.policy, longest, prompts, params.device, where,
-        params.engine_args, params.engine_servers,
-    ) as sampler:  # fmt: skip
-        drawn = generate_rollouts(
-            sampler, text, prompts, params.sampling, params.seed, samples=params.samples, advance=progress.advance
-        )
-        progress.close()
-        gap = {}
-        if "exact" not in sampler.can:
-            from posttrain.sampling.agreement import sampler_gap
-
-            gap = sampler_gap(model, drawn, params.sampling.temperature, runtime, where)
-        failures = FailureLimit(reward, params.max_failed, where)
-        rows, rollouts = failures.complete(rows, reward.score(drawn))
-        check_scorable(params.reward, rollouts, where)
-        steps = [] if params.steps is None else labelled_steps(
-            sampler, text, rollouts, reward, failures, params.steps, params.sampling, params.seed, params.pass_score
-        )  # fmt: skip
-    tables, summary = sampled_tables(params, where, rows, rollouts, reward.totals(rollouts), steps)
-    _write(run, tables, {**summary, **gap})
+    return SamplesStage(run, params)
 
 
 def _write(run: str, tables: Tables, figures: Mapping[str, float]) -> None:

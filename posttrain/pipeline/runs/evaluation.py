@@ -3,92 +3,37 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from posttrain.data.columns import Split
 from posttrain.errors import ParamsError
-from posttrain.evaluate.context import Completions, ContextTurn, check_turns
-from posttrain.evaluate.intervals import SEED
-from posttrain.models.device import DeviceParams
+from posttrain.evaluate.config import EvaluateConfig
+from posttrain.evaluate.context import Completions
 from posttrain.pipeline.params.params_file import at, read
 from posttrain.pipeline.params.slots import MODEL, PART, model_slot, table_slot
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.rewards.catalog import (
-    MEASURED,
-    SCORE,
-    Metrics,
-    Rewards,
-    need_reward_model,
-    refuse_metrics,
-    with_metrics,
-)
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
-from posttrain.rewards.reward import WeightedReward
-from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
-from posttrain.sampling.sampler import SamplingParams
-from posttrain.settings.params import Params
+from posttrain.rewards.catalog import need_reward_model
 from posttrain.settings.plain import NONE
-from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 
-class EvaluateParams(Params):
-    """`evaluate.settings`: how policies are measured."""
+class EvaluateParams(EvaluateConfig):
+    """`evaluate.settings`: how policies are measured, and the names of what is read."""
 
     data: str = table_slot("prompts", description="the prompts that policies are measured on")
     reference: str = model_slot("the model that KL is measured against", optional=True)
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
     prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
-    samples: int = Field(8, ge=1, description="samples of each prompt")
-    kl_samples: int | None = Field(
-        None,
-        ge=1,
-        description="samples of each prompt that KL is measured on; null: all. It takes about as long as sampling them",
-    )
-    seed: int = Field(SEED, ge=0, description="the samples' random numbers; a seed that no training uses")
-    sampling: SamplingParams = Field(default_factory=SamplingParams)
-    engine: EngineName = ENGINE
-    engine_args: EngineArgs = Field(default_factory=dict)
-    engine_servers: Servers = 1
-    device: DeviceParams = Field(default_factory=DeviceParams)
-    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
-    template: TemplateVariables = Field(
-        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
-    )
-    context: Annotated[list[ContextTurn], AfterValidator(check_turns)] = Field(
-        default_factory=list,
-        description="turns before each prompt, e.g. [{role: system, content: ...}] and examples: user, assistant, ...",
-    )
-    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
-        SCORE, description="weight of each reward by name; the weighted sum is the score"
-    )
-    metrics: Metrics = Field(
-        MEASURED,
-        description="rewards that are measured next to the score: [NAME, ...] or {NAME: {its options}}; where `reward` "
-        "is set, the default is none",
-    )
     must_not_fall: list[str] = Field(
         default_factory=list,
         description="metrics, or parts of `reward`, that `compare` and `promote` watch: where one is clearly lower, "
         "compare says so and promote refuses",
     )
-    max_failed: MaxFailed = MAX_FAILED
-    on_failures: OnFailures = "end"
     completions: Completions = Field(
         "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_reward_own_metrics(cls, given: Any) -> Any:
-        return {"metrics": {}, **given} if isinstance(given, dict) and "reward" in given else given
-
-    @property
-    def terms(self) -> dict[str, WeightedReward]:
-        """The rewards and the metrics."""
-        return with_metrics(self.reward, self.metrics)
 
     @model_validator(mode="after")
     def _guards_what_is_measured(self) -> EvaluateParams:
@@ -98,15 +43,8 @@ class EvaluateParams(Params):
         return self
 
     @model_validator(mode="after")
-    def _within_the_engine(self) -> EvaluateParams:
-        refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
-        return self
-
-    @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> EvaluateParams:
         need_reward_model(self.terms, self.reward_model)
-        if odd := [name for name, term in self.reward.items() if term.normalise]:
-            raise ValueError(f"reward '{odd[0]}' has normalise: policies would not be comparable. Remove it")
         return self
 
 

@@ -15,7 +15,6 @@ from posttrain.data.splits import check_enough_prompts, training_prompts
 from posttrain.errors import DataError
 from posttrain.models.files.text import load_text
 from posttrain.online.config import OnlineConfig, OnlinePolicyConfig
-from posttrain.online.ptx import PtxSource
 from posttrain.online.run import OnlineRun
 from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.pipeline.params.params_file import at, read
@@ -29,7 +28,7 @@ from posttrain.rollout import Prompt
 from posttrain.sampling.sampler import check_capacity, encode_prompts, prompts_of
 from posttrain.settings.plain import NONE
 from posttrain.text.chat import ChatText
-from posttrain.train.batch_sources import BatchSource
+from posttrain.train.batch_sources import Example
 from posttrain.train.model_set import ModelSet
 from posttrain.train.run_config import Algorithms
 from posttrain.train.tokenize_tables import windows
@@ -51,6 +50,10 @@ class OnlineParams(OnlineConfig):
     def tables(self) -> list[Path]:
         """Tables that the run reads in addition to its prompts."""
         return []
+
+    def examples(self, text: ChatText) -> Sequence[Example]:  # noqa: ARG002
+        """Return what it learns next to its samples: rows of these tables."""
+        return ()
 
 
 class SampledNames(OnlineParams):
@@ -86,13 +89,12 @@ class PolicyRun(OnlinePolicyConfig, OnlineParams):
         """The reward model, where the critic starts from it."""
         return None if self.critic == "start" else model_of(self.reward_model, "reward_model")
 
-    def source(self, samples: BatchSource, text: ChatText) -> BatchSource:
-        """Return the samples, with pretraining text added where ptx asks for it."""
+    def examples(self, text: ChatText) -> Sequence[Example]:
+        """Return the corpus in windows, for ptx."""
         corpus = table_of(self.corpus)
         if corpus is None:
-            return samples
-        documents = read_table(corpus, "corpus").filter(split="train")
-        return PtxSource(samples, windows(text, documents, self.text.window, str(corpus)), self.text.rows, self.seed)
+            return ()
+        return windows(text, read_table(corpus, "corpus").filter(split="train"), self.text.window, str(corpus))
 
     def tables(self) -> list[Path]:
         """Return the corpus, for ptx."""
@@ -133,7 +135,7 @@ def with_names(reads: RunInputs[Any], text: ChatText, prompts: Sequence[Prompt],
     scorer = model_of(params.reward_model, f"{reads.section}.reward_model")
     for path in (*params.tables(), *([] if scorer is None else [scorer])):
         reads.reads(path)
-    return OnlineRun(reads.name, params, text, prompts, models, heldout, scorer)
+    return OnlineRun(reads.name, params, text, prompts, models, heldout, scorer, params.examples(text))
 
 
 def heldout_prompts(params: OnlineParams, text: ChatText, section: str) -> list[Prompt]:

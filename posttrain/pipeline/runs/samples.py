@@ -19,16 +19,11 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from posttrain.data.columns import CONTROL, VARIABLES, Kind, with_ids
 from posttrain.errors import DataError
-from posttrain.models.device import DeviceParams
 from posttrain.pipeline.params.slots import model_slot, table_slot
 from posttrain.rewards.catalog import USUAL, Rewards, need_a_weight, need_reward_model
-from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures
 from posttrain.rollout import Rollout
-from posttrain.sampling.engines import ENGINE, EngineArgs, EngineName, Servers, refuse_sampling
-from posttrain.sampling.sampler import SamplingParams
-from posttrain.sampling.step_labels import LabelledStep, StepLabels
-from posttrain.settings.params import Params
-from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
+from posttrain.sampling.scored import SampleConfig
+from posttrain.sampling.step_labels import LabelledStep
 
 MAX_LOG_ODDS = 700.0
 """exp of a larger number overflows."""
@@ -38,7 +33,7 @@ SAMPLED: Final[tuple[SampledKind, ...]] = ("pairs", "feedback", "chat", "prompts
 DEFAULT_TABLES: Final = SAMPLED[:3]
 
 
-class SamplesRun(Params):
+class SamplesRun(SampleConfig):
     """One run of `data.samples`: tables of pairs, of feedback and of demonstrations, made from samples of a policy."""
 
     policy: str = model_slot("the model that is sampled")
@@ -50,16 +45,10 @@ class SamplesRun(Params):
     seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
     prompts: int = Field(500, ge=2, description="training prompts that are sampled")
     heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
-    samples: int = Field(6, ge=2, description="samples of each prompt")
     per_prompt: int = Field(2, ge=1, description="most pairs per prompt")
     noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0 never errs")
     min_score: float | None = Field(
         None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
-    )
-    pass_score: float = Field(1.0, description="a sample passes if its reward is at least this")
-    steps: StepLabels | None = Field(
-        None,
-        description="feedback has the steps of samples, labelled by continuations, in place of whole samples",
     )
     pass_rate: list[float] = Field(
         [0.0, 1.0],
@@ -69,22 +58,10 @@ class SamplesRun(Params):
         "second number, and all sampled held-out prompts",
     )
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
-    max_failed: MaxFailed = MAX_FAILED
-    on_failures: OnFailures = "end"
-    sampling: SamplingParams = Field(default_factory=SamplingParams)
-    engine: EngineName = ENGINE
-    engine_args: EngineArgs = Field(default_factory=dict)
-    engine_servers: Servers = 1
-    device: DeviceParams = Field(default_factory=DeviceParams)
-    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
-    template: TemplateVariables = Field(
-        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
-    )
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> SamplesRun:
         need_reward_model(self.reward, self.reward_model)
-        refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
         return self
 
     @model_validator(mode="after")

@@ -106,10 +106,12 @@ class TrainingStage(RunInputs[P]):
         trained.save(self.saved)
         write_json(metrics_path(self.name), metrics)
 
-
-def _checked(rows: pl.DataFrame, file: Path) -> pl.DataFrame:
-    """Check a part of the table of rollouts."""
-    return check_table(rows, "training_rollouts", file)
+    def save_sampled(self, trained: Trained) -> None:
+        """Write a training on own samples, with the means of its last steps."""
+        figures = trained.means(self.params.summary) | trained.figures  # type: ignore[attr-defined]
+        self.save(
+            trained, {"algorithm": self.params.algorithm, "steps": trained.steps, **figures, **trained.kept}  # type: ignore[attr-defined]
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.report import workspace
+from tests.pipeline.report import workspace
 from tests.workspace import ROOT, environment
 
 

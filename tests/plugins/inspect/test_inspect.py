@@ -18,7 +18,7 @@ import pytest
 
 from posttrain.errors import DataError, ParamsError
 from posttrain.plugins.inspect.inspect_logs import write_logs
-from tests.report import browser, workspace
+from tests.pipeline.report import browser, workspace
 from tests.workspace import ROOT, environment
 
 PYTHON = os.environ.get("POSTTRAIN_INSPECT") or str(ROOT / ".venv-inspect/bin/python")

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.lm_eval_agreement import agreement, write_project
 from posttrain.pipeline.tables.store import read_table, write_table
-from tests.models.tiny import tiny_folder
+from tests.library.models.tiny import tiny_folder
 from tests.workspace import ROOT, dvc, run, stage
 
 PYTHON = os.environ.get("POSTTRAIN_LM_EVAL") or str(ROOT / ".venv-lm-eval/bin/python")

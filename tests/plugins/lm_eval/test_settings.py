@@ -11,7 +11,7 @@ from posttrain.pipeline.lock.code_manifest import named_files
 from posttrain.pipeline.outside.evaluators import evaluator_of
 from posttrain.plugins.lm_eval.evaluator import LM_EVAL, TOOL, LmEvalRun
 from posttrain.settings.params import check
-from tests.report import workspace
+from tests.pipeline.report import workspace
 
 
 def test_a_run_that_names_no_evaluator_is_measured_by_lm_eval() -> None:

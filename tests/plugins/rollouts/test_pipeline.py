@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.models.imported_models import policy_folder
+from tests.library.models.imported_models import policy_folder
 from tests.pipeline.test_adapters import edit
 from tests.pipeline.test_external import ran
 from tests.pipeline.test_own_data import write_rows

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.pipeline.track.push import FIRST
+from tests.pipeline.report import workspace
 from tests.plugins.trackers.read_back import Points
-from tests.report import workspace
 from tests.workspace import ROOT, environment
 
 PYTHON = os.environ.get("POSTTRAIN_TRACK_PYTHON", str(ROOT / ".venv-track/bin/python"))

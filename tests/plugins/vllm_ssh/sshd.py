@@ -21,7 +21,7 @@ import pytest
 from posttrain.plugins.vllm_ssh.ssh import SSH
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON
-from tests.engines.support import SERVER
+from tests.pipeline.engines.support import SERVER
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 needs_sshd = pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="needs OpenSSH: ssh and sshd")

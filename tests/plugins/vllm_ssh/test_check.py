@@ -13,7 +13,7 @@ from posttrain.pipeline.checks.check_models import check_models
 from posttrain.plugins.vllm_ssh.ssh import SSH
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON
-from tests.checks.test_check_models import Check, checked
+from tests.pipeline.checks.test_check_models import Check, checked
 
 __all__ = ["checked"]
 """A fixture."""

@@ -22,12 +22,12 @@ from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.vllm.client import EngineSampler
 from posttrain.sampling.vllm.hosts import HOSTS
 from posttrain.sampling.vllm.process import PYTHON, EngineProcess
-from tests.engines.support import engine, models_of, use_server
-from tests.engines.test_adapters import adapted, update
-from tests.engines.test_engine import SAMPLING, local, requests, run
-from tests.engines.test_faults import running
-from tests.engines.test_servers import ids, opened_model
-from tests.models.tiny import tiny_folder
+from tests.library.models.tiny import tiny_folder
+from tests.pipeline.engines.support import engine, models_of, use_server
+from tests.pipeline.engines.test_adapters import adapted, update
+from tests.pipeline.engines.test_engine import SAMPLING, local, requests, run
+from tests.pipeline.engines.test_faults import running
+from tests.pipeline.engines.test_servers import ids, opened_model
 from tests.plugins.vllm_ssh.sshd import Sshd, needs_sshd, opened, use_hosts
 from tests.workspace import ROOT
 
@@ -216,7 +216,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from posttrain.plugins.vllm_ssh.ssh import RemoteProcess
-from tests.engines.support import engine, models_of
+from tests.pipeline.engines.support import engine, models_of
 folder = Path(sys.argv[1])
 models = models_of(folder)
 sampler = engine(models, folder, RemoteProcess("far", [], {}))

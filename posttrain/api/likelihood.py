@@ -1,0 +1,97 @@
+"""Measure a model by the likelihood of given texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import polars as pl
+
+from posttrain.api.evaluate import beside, frozen
+from posttrain.api.own_model import Messages
+from posttrain.api.typed_config import check_config
+from posttrain.data.columns import with_ids
+from posttrain.data.layouts import convert, table_of
+from posttrain.data.turns import RowError
+from posttrain.errors import DataError, ParamsError
+from posttrain.evaluate.by_likelihood import LikelihoodKind, measure_likelihood
+from posttrain.evaluate.config import EvaluateConfig
+from posttrain.evaluate.likelihood import measure_pairs, pair_answers
+from posttrain.evaluate.policy import Evaluation
+from posttrain.models.device import Runtime
+from posttrain.models.files.loading import is_scorer
+from posttrain.models.files.store import load_model
+from posttrain.models.files.text import load_text
+from posttrain.models.master_weights import frozen_on
+from posttrain.rewards.learned import RewardModel
+from posttrain.sampling.engines import SampledModel
+
+NAME = "evaluate_likelihood"
+
+
+def evaluate_likelihood(
+    model: Any,
+    tokenizer: Any,
+    rows: pl.DataFrame | Sequence[str | Messages | Mapping[str, Any]],
+    kind: LikelihoodKind,
+    *,
+    reference: Any | None = None,
+    config: EvaluateConfig | None = None,
+    where: str = NAME,
+) -> Evaluation:
+    """Measure a model without samples: which answer of a pair or option of a question is likelier, or bits per byte.
+
+    model, tokenizer: of transformers, or the policy of `load_frozen` and None; or the folder of a language model or,
+    for pairs, of a reward model, and None. rows: as in `train_model`, or a table of the kind. kind: `pairs` (prompt,
+    chosen, rejected), `corpus` (text), or `prompts` with their options in `info`: {"options": ["Paris", "Rome"]}.
+    reference: of pairs, a model whose log-probs are subtracted, or the folder of one. config: the device, the template
+    and the seed of the intervals. where: what messages call the place of the settings.
+
+    Example: `evaluate_likelihood(model, tokenizer, [{"text": "a text"}], "corpus").metrics["bits_per_byte"]`
+    """
+    if kind not in get_args(LikelihoodKind):
+        fix = f"Give one of {', '.join(get_args(LikelihoodKind))}"
+        raise ParamsError(what=f"unknown kind '{kind:.80}'", where="kind", fix=fix)
+    config = EvaluateConfig() if config is None else config
+    check_config(config, EvaluateConfig, NAME, {})
+    table = rows if isinstance(rows, pl.DataFrame) else _table(rows, kind)
+    if isinstance(model, str | Path):
+        model = _of_folder(Path(model), config)
+        if is_scorer(model.policy):
+            return _by_scorer(model, table, kind, config.seed, where)
+    with frozen(model, tokenizer, config) as policy, beside(reference, policy.runtime) as other:
+        found = measure_likelihood(policy, table, kind, reference=other, seed=config.seed, source=f"{where}: rows")
+    return Evaluation(found.metrics, found.rollouts, [], None)
+
+
+def _of_folder(folder: Path, config: EvaluateConfig) -> SampledModel:
+    """Load a language model or a reward model."""
+    runtime, text = Runtime(config.device), load_text(folder, config.date, config.template)
+    return SampledModel(frozen_on(runtime.suit(load_model(folder)), runtime), folder, text, runtime)
+
+
+def _by_scorer(model: SampledModel, rows: pl.DataFrame, kind: LikelihoodKind, seed: int, where: str) -> Evaluation:
+    """Return which answer of each pair a reward model scores higher."""
+    if kind != "pairs":
+        what = f"{model.folder} is a reward model, which gives no likelihood of a table of {kind}"
+        raise DataError(what=what, where=f"{where}.policy", fix="Give pairs, or a language model")
+    answers = pair_answers(model.text, rows)
+    scores = RewardModel(model.folder, model.runtime, model.text)(answers)
+    found = measure_pairs(rows, (answers, scores), odds=True, seed=seed)
+    return Evaluation(found.metrics, found.rollouts, [], None)
+
+
+def _table(rows: Sequence[Any], kind: LikelihoodKind) -> pl.DataFrame:
+    """Return rows in memory as a table of their kind."""
+    if isinstance(rows, str | Mapping) or not rows:
+        raise DataError(what="expected a list of rows", where="rows", fix="Give at least one row")
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(convert(row if isinstance(row, Mapping) else {"prompt": row}, kind))
+        except RowError as error:
+            fix = f"Give rows of {kind} (docs/data.md lists their columns)"
+            raise DataError(what=str(error), where=f"rows[{number}]", fix=fix) from error
+    table = table_of(found, kind).with_columns(split=pl.lit("heldout"))
+    return with_ids(table.with_columns(task=pl.lit("")) if kind == "prompts" else table, kind)

@@ -1,0 +1,49 @@
+"""Sample a model and score its samples, as rows for training are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.api.evaluate import frozen
+from posttrain.api.given import prompts_given, refuse_learned
+from posttrain.api.own_model import Messages
+from posttrain.api.typed_config import check_config
+from posttrain.rewards.scorable import scorable_prompts
+from posttrain.rollout import Prompt
+from posttrain.sampling.frozen import OpenSampler
+from posttrain.sampling.scored import SampleConfig, ScoredSamples, scored_samples
+
+NAME = "sample_and_score"
+
+
+def sample_and_score(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str | Messages | Mapping[str, Any] | Prompt],
+    config: SampleConfig,
+    *,
+    reward_model: str | Path | None = None,
+    sampler: OpenSampler | None = None,
+    name: str = NAME,
+    where: str = NAME,
+) -> ScoredSamples:
+    """Sample each prompt several times and score the completions, to choose the best, or to make pairs of them.
+
+    model, tokenizer: of transformers, or the policy of `load_frozen` and None. prompts: as in `train_online`.
+    reward_model: the folder of the model behind the reward `model`. sampler: opens what samples, by default the engine
+    of the settings. name, where: what messages call the work and the place of its settings.
+
+    Example: `best = max(zip(found.rewards, found.rollouts))` with
+    `found = sample_and_score(model, tokenizer, rows, SampleConfig(samples=8))`
+    """
+    check_config(config, SampleConfig, NAME, {})
+    if reward_model is None:
+        refuse_learned(config.terms, "Give reward_model: the folder of one")
+    with frozen(model, tokenizer, config) as policy:
+        asked = prompts_given(policy.text, prompts)
+        if not all(isinstance(prompt, Prompt) for prompt in prompts):
+            asked = scorable_prompts(config.reward, asked, "prompts")
+        scored_by = None if reward_model is None else Path(reward_model)
+        return scored_samples(config, policy, asked, reward_model=scored_by, name=name, where=where, opens=sampler)

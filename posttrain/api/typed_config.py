@@ -1,0 +1,18 @@
+"""A config as a call takes it: one of its own class, and no settings next to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posttrain.errors import ParamsError
+
+
+def check_config(config: Any, kind: type[Any], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuse a config of another call, and arguments next to it; `others`: name -> (given, default)."""
+    if not isinstance(config, kind):
+        what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
+        raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")
+    if twice := [name for name, (given, default) in others.items() if given != default]:
+        what = f"config has all settings, so {', '.join(twice)} would be ignored"
+        raise ParamsError(what=what, where="config", fix=f"Give config alone, or {', '.join(others)} without it")

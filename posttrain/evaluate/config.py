@@ -1,0 +1,55 @@
+"""The settings of an evaluation on samples, without names: what a call takes and a stage adds names to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from posttrain.evaluate.context import ContextTurn, check_turns
+from posttrain.evaluate.intervals import SEED
+from posttrain.rewards.catalog import MEASURED, SCORE, Metrics, Rewards, refuse_metrics, with_metrics
+from posttrain.rewards.reward import WeightedReward
+from posttrain.sampling.frozen import ScoredSampling
+
+
+class EvaluateConfig(ScoredSampling):
+    """How a policy is measured on prompts.
+
+    Example: `EvaluateConfig(reward={"correct": 1.0}, samples=4, sampling=SamplingParams(max_tokens=200))`
+    """
+
+    kl_samples: int | None = Field(
+        None,
+        ge=1,
+        description="samples of each prompt that KL is measured on; null: all. It takes about as long as sampling them",
+    )
+    seed: int = Field(SEED, ge=0, description="the samples' random numbers; a seed that no training uses")
+    context: Annotated[list[ContextTurn], AfterValidator(check_turns)] = Field(
+        default_factory=list,
+        description="turns before each prompt, e.g. [{role: system, content: ...}] and examples: user, assistant, ...",
+    )
+    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
+        SCORE, description="weight of each reward by name; the weighted sum is the score"
+    )
+    metrics: Metrics = Field(
+        MEASURED,
+        description="rewards that are measured next to the score: [NAME, ...] or {NAME: {its options}}; where `reward` "
+        "is set, the default is none",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_reward_own_metrics(cls, given: Any) -> Any:
+        return {"metrics": {}, **given} if isinstance(given, dict) and "reward" in given else given
+
+    @property
+    def terms(self) -> dict[str, WeightedReward]:
+        """The rewards and the metrics."""
+        return with_metrics(self.reward, self.metrics)
+
+    @model_validator(mode="after")
+    def _comparable(self) -> EvaluateConfig:
+        if odd := [name for name, term in self.reward.items() if term.normalise]:
+            raise ValueError(f"reward '{odd[0]}' has normalise: policies would not be comparable. Remove it")
+        return self

@@ -1,0 +1,106 @@
+"""A policy that is sampled and not trained: its settings, how it is loaded, and the engine that samples it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.store import load_policy
+from posttrain.models.files.text import load_text
+from posttrain.models.master_weights import frozen_on
+from posttrain.rewards.catalog import SCORE, Rewards
+from posttrain.rewards.failures import MAX_FAILED, MaxFailed, OnFailures, wait_above
+from posttrain.rewards.given import with_terms
+from posttrain.rewards.reward import Context, WeightedReward
+from posttrain.rewards.score import RewardSum
+from posttrain.rollout import Prompt, Rollout
+from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, SampledModel, Servers, refuse_sampling
+from posttrain.sampling.episodes import longest_row
+from posttrain.sampling.sampler import Sampler, SamplingParams
+from posttrain.settings.params import Params
+from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
+
+
+class ScoredSampling(Params):
+    """The settings of a policy that is sampled and scored, and not trained."""
+
+    samples: int = Field(8, ge=1, description="samples of each prompt")
+    seed: int = Field(0, ge=0, description="the samples' random numbers")
+    sampling: SamplingParams = Field(default_factory=SamplingParams)
+    engine: EngineName = ENGINE
+    engine_args: EngineArgs = Field(default_factory=dict)
+    engine_servers: Servers = 1
+    device: DeviceParams = Field(default_factory=DeviceParams)
+    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    template: TemplateVariables = Field(
+        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+    )
+    reward: Rewards = Field(SCORE, description="weight of each reward by name; the weighted sum is the score")
+    max_failed: MaxFailed = MAX_FAILED
+    on_failures: OnFailures = "end"
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _functions(cls, given: Any) -> Any:
+        """Take functions of a script, too."""
+        return with_terms({"reward": given})["reward"]
+
+    @model_validator(mode="after")
+    def _within_the_engine(self) -> ScoredSampling:
+        refuse_sampling(self.engine, self.sampling, self.engine_args, self.engine_servers)
+        return self
+
+    @property
+    def terms(self) -> Mapping[str, WeightedReward]:
+        """All that scores the samples."""
+        return self.reward
+
+    def scorer(self, policy: SampledModel, reward_model: Path | None, where: str) -> RewardSum:
+        """Return what scores the samples; `reward_model`: the folder of the model behind the reward `model`."""
+        context = Context(policy.runtime, where, reward_model, policy.text, self.sampling.max_tokens)
+        return RewardSum(dict(self.terms), context, wait_above(self.on_failures, self.max_failed))
+
+
+OpenSampler = Callable[[SampledModel, SamplingParams, Sequence[Prompt]], AbstractContextManager[Sampler]]
+"""Opens what samples a policy: `sampling` has the longest completion, `prompts` the longest prompt."""
+
+
+def load_frozen(folder: str | Path, config: ScoredSampling) -> SampledModel:
+    """Load the policy of a folder to sample it: on the device and in the precision of `config`.
+
+    Example: `evaluate_model(load_frozen("models/sft/main", config), None, rows, config=config)`
+    """
+    runtime, folder = Runtime(config.device), Path(folder)
+    text = load_text(folder, config.date, config.template)
+    return SampledModel(frozen_on(runtime.suit(load_policy(folder)), runtime), folder, text, runtime)
+
+
+def engine_of(config: ScoredSampling, where: str, version: str = "") -> OpenSampler:
+    """Return what opens the engine that the settings name; `version`: what rollouts call the weights."""
+
+    @contextmanager
+    def opened(policy: SampledModel, sampling: SamplingParams, prompts: Sequence[Prompt]) -> Iterator[Sampler]:
+        longest = longest_row(prompts, sampling, policy.text.context)
+        with ENGINES[config.engine].open(
+            policy, sampling, longest, where, config.engine_args, config.engine_servers
+        ) as sampler:
+            sampler.sync(policy.policy, version)
+            yield sampler
+
+    return opened
+
+
+def gap_of(
+    sampler: Sampler, policy: SampledModel, drawn: Sequence[Rollout], temperature: float, name: str
+) -> dict[str, float]:
+    """Return how far the sampler's log-probs are from the model's own; nothing where they are the same."""
+    if "exact" in sampler.can:
+        return {}
+    from posttrain.sampling.agreement import sampler_gap
+
+    return sampler_gap(policy.policy, drawn, temperature, policy.runtime, name)

@@ -1,1 +1,0 @@
-"""Tests of external engines: a client of ours, a server process of ours, and real vLLM where it is installed."""

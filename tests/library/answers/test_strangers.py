@@ -1,0 +1,33 @@
+"""Cases by people who had not read the parser: what it gets wrong must not become more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.library.answers.strangers import CASES, SECOND, shares, table, verdicts
+
+KNOWN: dict[Path, dict[tuple[bool, str], int]] = {
+    CASES: {(False, "unmarked"): 1},
+    SECOND: {
+        (False, "choice_unmarked_right"): 2,
+        (False, "choice_unmarked_wrong"): 1,
+        (False, "unmarked_hand_right"): 2,
+    },
+}
+"""Wrong verdicts: whether the answer is marked, the class, how many."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", KNOWN, ids=lambda path: path.stem)
+def test_no_class_has_more_wrong_verdicts_than_are_known(path: Path) -> None:
+    found = verdicts(path)
+    wrong = Counter((one.case["marked"], one.case["class"]) for one in found if one.is_wrong)
+    assert dict(wrong) == KNOWN[path], [one.case for one in found if one.is_wrong]
+    marked = [one for one in found if one.case["marked"]]
+    wrong_answers, accepted, right_answers, missed = shares(marked)
+    assert wrong_answers > 200 and right_answers > 200
+    assert accepted <= 0.005 * wrong_answers and missed <= 0.05 * right_answers
+    assert table(found)[-1].endswith("answers per second on one core.")

@@ -1,0 +1,190 @@
+"""What a user types first: one prompt as a string, an algorithm of another section, keys of other libraries."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import posttrain
+from posttrain.errors import DataError, ParamsError
+from posttrain.online.config import CONFIGS
+from posttrain.settings.params import check
+from posttrain.train.optimizer import OptimizerParams
+from tests.library.models.tiny import tiny_folder
+
+ROWS = [{"prompt": "a", "completion": "b"}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    return posttrain.load_model(tiny_folder(tmp_path_factory.mktemp("model")))
+
+
+def test_one_prompt_needs_no_list(model: tuple[Any, Any]) -> None:
+    alone = posttrain.sample(*model, "hello", n=2, max_tokens=4)
+    listed = posttrain.sample(*model, ["hello"], n=2, max_tokens=4)
+    turns = posttrain.sample(*model, [{"role": "user", "content": "hello"}], n=2, max_tokens=4)
+    assert len(alone.texts) == 2 and alone.texts == listed.texts == turns.texts
+    with pytest.raises(DataError, match="there are no prompts"):
+        posttrain.sample(*model, [])
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo", "raft"])
+def test_an_algorithm_that_samples_is_not_taken_for_a_typing_error(model: tuple[Any, Any], algorithm: str) -> None:
+    with pytest.raises(ParamsError, match=f"'{algorithm}' learns from its own samples.*train_online.*policy_loss"):
+        posttrain.train_model(*model, [{"prompt": "a", "completion": "b"}], algorithm)
+
+
+def said(over: dict[str, Any]) -> str:
+    run = CONFIGS["grpo"]
+    with pytest.raises(ParamsError) as caught:
+        check(run.model, run.row.merged({"algorithm": "grpo", **over}), where="online.runs.a")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("learning_rate", "'optimizer.lr'"),
+        ("num_generations", "'rollout.group_size'"),
+        ("beta", "'kl.beta'"),
+        ("max_completion_length", "'rollout.sampling.max_tokens'"),
+        ("epsilon", "'surrogate.low' or 'surrogate.high'"),
+    ],
+)
+def test_a_key_of_another_library_is_answered_with_ours(theirs: str, ours: str) -> None:
+    assert f"online.runs.a.{theirs}: unknown key. It is {ours} here" in said({theirs: 1})
+
+
+def test_a_key_of_another_library_inside_a_group_is_answered_with_its_neighbour() -> None:
+    assert "optimizer.learning_rate: unknown key. It is 'lr' here" in said({"optimizer": {"learning_rate": 1e-5}})
+
+
+def test_a_number_as_yaml_1_1_reads_it_is_a_number() -> None:
+    assert check(OptimizerParams, {"lr": "1e-5"}, where="optimizer").lr == 1e-5
+    with pytest.raises(ParamsError, match="valid number"):
+        check(OptimizerParams, {"lr": "fast"}, where="optimizer")
+
+
+def test_max_failed_of_1_is_refused() -> None:
+    assert "max_failed: nothing would have to be scored" in said({"max_failed": 1.0})
+
+
+def test_completions_do_not_depend_on_the_place_of_their_prompt(model: tuple[Any, Any]) -> None:
+    texts = posttrain.sample(*model, ["1+1", "2+2", "1+1"], n=2, max_tokens=6).texts
+    turned = posttrain.sample(*model, ["2+2", "1+1"], n=2, max_tokens=6).texts
+    assert turned == [*texts[2:4], *texts[:2]] and texts[:2] != texts[4:]
+
+
+def test_what_the_context_does_not_hold_is_refused(model: tuple[Any, Any]) -> None:
+    with pytest.raises(ParamsError, match=r"^sample: .*context of 256"):
+        posttrain.sample(*model, "hello", max_tokens=256)
+    with pytest.raises(ParamsError, match=r"sample\.n"):
+        posttrain.sample(*model, "hello", n=0)
+    rows = [
+        {"prompt": "1" * 200, "completion": "2", "label": True},
+        {"prompt": "1", "completion": "2" * 200, "label": False},
+    ]
+    with pytest.raises(DataError, match=r"rows: prompts are also answered with other rows' answers.*context of 256"):
+        posttrain.train_model(*model, rows, "kto")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"evaluate_every": 0}, r"train_model\.evaluate_every"),
+        ({"batch_size": 0}, r"train_model\.batch_size"),
+        ({"epochs": 0}, r"train_model\.epochs"),
+        ({"epochs": -1.0}, r"train_model\.epochs"),
+    ],
+)
+def test_numbers_without_a_meaning_are_refused(model: tuple[Any, Any], wrong: dict[str, Any], said: str) -> None:
+    row = {"prompt": "a", "completion": "b"}
+    with pytest.raises(ParamsError, match=said):
+        posttrain.train_model(*model, [row], heldout=[row], **wrong)
+
+
+@pytest.mark.parametrize("turns", [[{"role": "user", "content": "hi"}], []])
+def test_a_row_that_the_assistant_does_not_end_is_named(model: tuple[Any, Any], turns: list[dict[str, str]]) -> None:
+    rows = [{"prompt": "a", "completion": "b"}, {"messages": turns}]
+    with pytest.raises(DataError, match=r"rows\[1\]: it does not end with a turn of the assistant"):
+        posttrain.train_model(*model, rows)
+
+
+def test_a_row_that_the_template_refuses_is_named(model: tuple[Any, Any]) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    rows = [{"prompt": "a", "completion": "b"}, {"messages": turns}]
+    with pytest.raises(DataError, match=r"rows\[1\]: "):
+        posttrain.train_model(*model, rows)
+
+
+def test_demonstrations_that_are_learned_by_heart_end_no_run(tmp_path: Path) -> None:
+    learner = posttrain.load_model(tiny_folder(tmp_path))
+    row = {"prompt": "1", "completion": "2"}
+    history = posttrain.train_model(*learner, [row], epochs=80, optimizer={"lr": 3e-2})
+    assert len(history) == 80 and all(step["entropy"] < 0.001 for step in history[-5:])
+
+
+def test_the_seed_decides_dropout_and_leaves_the_random_numbers_of_the_caller(tmp_path: Path) -> None:
+    tokenizer = posttrain.load_model(tiny_folder(tmp_path))[1]
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=0, bos_token_id=0
+    )
+    start = GPT2LMHeadModel(config).eval()
+    state = torch.get_rng_state()
+    losses = [
+        [step["loss"] for step in posttrain.train_model(copy.deepcopy(start), tokenizer, ROWS, epochs=3, seed=seed)]
+        for seed in (0, 0, 1)
+    ]
+    assert losses[0] == losses[1] != losses[2]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_one_string_is_not_a_list_of_prompts(model: tuple[Any, Any]) -> None:
+    with pytest.raises(DataError, match=r"prompts: this is one string, not a list\. Write \['say 1'\]"):
+        posttrain.train_online(*model, "say 1", {"none": lambda rollouts: [0.0 for _ in rollouts]})
+
+
+def test_a_lambda_needs_a_name(model: tuple[Any, Any]) -> None:
+    with pytest.raises(ParamsError, match=r'a lambda has no name .*reward=\{"short": lambda'):
+        posttrain.train_online(*model, ["say 1"], lambda rollouts: [0.0 for _ in rollouts])
+
+
+def test_a_row_keeps_its_task_and_an_unknown_one_is_an_error(
+    model: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom/task_of_rows.py").write_text("from posttrain.tasks import Task\n\nplain = Task()\n")
+    monkeypatch.chdir(tmp_path)
+    tasks: set[str] = set()
+
+    def noted(rollouts: Any) -> list[float]:
+        tasks.update(rollout.prompt.task for rollout in rollouts)
+        return [float(len(rollout.text) % 2) for rollout in rollouts]
+
+    rollout = {"rounds": 1, "prompts": 2, "group_size": 2, "sampling": {"max_tokens": 4}}
+    settings = {"rollout": rollout, "canaries": 0}
+    rows = [{"prompt": f"What is {n} + 3?", "answer": str(n + 3), "task": "task_of_rows:plain"} for n in range(2)]
+    posttrain.train_online(copy.deepcopy(model[0]), model[1], rows, noted, settings=settings)
+    assert tasks == {"task_of_rows:plain"}
+    with pytest.raises(ParamsError, match="'no_task' is not a task"):
+        posttrain.train_online(*model, [{"prompt": "a", "task": "no_task"}], noted, settings=settings)
+
+
+def test_the_end_of_patience_is_a_warning_and_the_metrics_stay(
+    model: tuple[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def equal(rollouts: Any) -> list[float]:
+        return [0.5 for _ in rollouts]
+
+    rollout = {"rounds": 6, "prompts": 2, "group_size": 2, "sampling": {"max_tokens": 4}}
+    settings = {"rollout": rollout, "patience": 3}
+    history = posttrain.train_online(copy.deepcopy(model[0]), model[1], ["say 1", "say 2"], equal, settings=settings)
+    assert len(history) == 5, "two steps a round; the third round ends it"
+    assert "The run ends, as patience = 3" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""A few optimizer steps of every objective by this process and others; the first one writes weights and metrics.
+
+python -m tests.pipeline.processes.every_objective RANK SIZE RENDEZVOUS FOLDER DTYPE SHARDS [OBJECTIVE ...]
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from posttrain.algorithms.distill.reverse_kl import reverse_kl
+from posttrain.algorithms.objective import Objective, columns_before_prepare
+from posttrain.algorithms.policy_config import TrpoOptions
+from posttrain.distributed import world
+from posttrain.laws.cases import Shape, build
+from posttrain.models.device import DeviceParams, Runtime
+from posttrain.models.files.loading import with_scalar_head
+from posttrain.models.master_weights import frozen_on, placed
+from posttrain.models.sharding import full, mesh_of
+from posttrain.online.trpo import Trpo
+from posttrain.rollout import TokenRow
+from posttrain.train.model_set import ModelSet, Teacher
+from posttrain.train.optimizer import AdamW, OptimizerParams, Update
+from posttrain.train.routing import RouterParams, routers_of
+from posttrain.train.step import Batch, StepClosure
+from tests.library.laws.subjects import subjects
+from tests.library.models.tiny import tiny_model
+
+STEPS, MICRO_TOKENS, VOCABULARY = 3, 60, 97
+MIXTURES = ("mixture, grpo", "mixture, dpo")
+"""Objectives on a mixture of experts with a balance loss."""
+OPTIMIZER = OptimizerParams(lr=1e-3, weight_decay=0.1)
+
+
+def names() -> list[str]:
+    """Every objective."""
+    return [*subjects(), *MIXTURES]
+
+
+@cache
+def start_model(*, experts: bool) -> Any:
+    """The start model, in float32."""
+    if not experts:
+        return tiny_model(vocabulary=VOCABULARY)
+    from tests.pipeline.train.test_routers import mixture as tiny_mixture
+
+    model = tiny_mixture()
+    model.set_experts_implementation("eager")  # the others do not multiply float64
+    return model
+
+
+def batch_of(objective: Objective, models: ModelSet, seed: int, vocabulary: int) -> Batch:
+    """Rows of random tokens with the columns that the objective needs, as wide as the models' own."""
+    case, draw = build(objective, Shape(seed)), torch.Generator().manual_seed(seed)
+    lengths = case.step.lengths_B.tolist()
+    kind = next(iter(models.trained_parameters().values())).dtype
+    prompts = torch.randint(vocabulary, (len(lengths), 5), generator=draw).tolist()
+    rows = [
+        TokenRow(prompts[i - i % 3], torch.randint(vocabulary, (length,), generator=draw).tolist())
+        for i, length in enumerate(lengths)
+    ]
+    tokens = {name: part for name, part in case.step.tokens.items() if name == "token"}
+    step = case.cast(kind).step
+    batch = Batch(rows, type(step)(step.lengths_B, step.rows, tokens, step.item_B))
+    if "score" in objective.needs:
+        return batch
+    needs = columns_before_prepare(objective.needs)
+    scored = models.add_scored_columns(batch, needs | {"step_start_logp"})
+    now = scored.columns.tokens["step_start_logp"]
+    sampled = now + 0.1 * torch.randn(now.shape, generator=draw, dtype=torch.float64).to(now.dtype)
+    return scored.with_columns(scored.columns.with_tokens(old_logp=sampled))
+
+
+def run(
+    name: str, dtype: torch.dtype, shards: int | None, device: Literal["cpu", "cuda"] = "cpu", steps: int = STEPS
+) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
+    """The trained weights and the metrics of each step."""
+    mixture = name in MIXTURES
+    objective = subjects()[name.removeprefix("mixture, ")]()
+    bf16 = dtype == torch.bfloat16  # of the products; the masters are float32
+    runtime = Runtime(DeviceParams(device=device, precision="bf16" if bf16 else "fp32", threads=1))
+    dtype = torch.float32 if bf16 else dtype
+    first = start_model(experts=mixture)
+
+    def start(*, scores: bool = False) -> Any:
+        model = copy.deepcopy(first).to(dtype)
+        return with_scalar_head(model, "test").to(dtype) if scores else model
+
+    trpo = name == "trpo"
+    mesh = mesh_of(runtime.device, shards) if world.count() > 1 and not trpo else None
+    place = partial(placed, runtime=runtime)
+    models = ModelSet.of(start, runtime, objective.needs, None, reference_moves=False, mesh=mesh, place=place)
+    if "teacher_kl" in objective.needs:
+        teacher = tiny_model(seed=1, vocabulary=VOCABULARY).to(dtype)
+        object.__setattr__(models, "teachers", [Teacher(frozen_on(teacher, runtime), reverse_kl)])
+    object.__setattr__(models, "micro_tokens", MICRO_TOKENS)
+    routers = routers_of(models.policy, RouterParams(balance=0.1 if mixture else None), "test")
+    update: Update = AdamW({kind: (model, 1e-3) for kind, model in models.trained.items()}, OPTIMIZER, steps)
+    if trpo:
+        update = Trpo(models.policy, TrpoOptions(delta=0.02, iterations=4))
+    state, metrics = objective.initial_state(), []
+    vocabulary = first.config.get_text_config().vocab_size
+    for step in range(steps):
+        batch = batch_of(objective, models, step, vocabulary)
+        if models.old is not None:
+            models.copy_policy(models.old)
+        prepared = objective.prepare(batch.columns, state)
+        state = prepared.state
+        for model in models.trained.values():
+            model.train()
+        closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, state)
+        metrics.append(update.step(closure, step / steps) | dict(prepared.metrics))
+    weights = {f"{name}/{key}": full(part.detach()).contiguous() for key, part in models.trained_parameters().items()}
+    return weights, metrics
+
+
+def main() -> None:
+    rank, size, meeting, folder, kind, shards, *chosen = sys.argv[1:]
+    if int(size) > 1:
+        world.connect(int(rank), int(size), meeting)
+    weights: dict[str, torch.Tensor] = {}
+    metrics = {}
+    for name in chosen or names():
+        own, metrics[name] = run(name, getattr(torch, kind), int(shards) or None)
+        weights |= own
+    if world.is_rank_zero():
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        save_file({name: part.clone() for name, part in weights.items()}, str(place / "weights.safetensors"))
+        (place / "metrics.json").write_text(json.dumps(metrics))
+    world.wait_for_all()
+
+
+if __name__ == "__main__":
+    main()

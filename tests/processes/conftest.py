@@ -1,3 +1,0 @@
-"""The fixture that starts a run of several processes, for the tests of this folder."""
-
-from tests.processes.test_launch import start  # noqa: F401
