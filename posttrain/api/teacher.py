@@ -57,13 +57,12 @@ def distill(
 ) -> Trained:
     """Train the model in place on its teachers' distributions; returns each step's metrics, `teacher_kl` among them.
 
-    teacher: a model of transformers with the same tokenizer, or the folder of one; several by their names, which the
-    setting `weights` weighs; None where the setting `served` has an endpoint, or where the models of `load_models` have
-    their teachers. algorithm: reverse_kl (own samples), gkd (half of the steps on own samples), distill (demonstrations
-    alone), context_distill (the setting `context` is a system turn that only the teacher reads), or a policy algorithm,
-    which learns from its rewards and, by `teacher_coef`, from the teacher. demonstrations: rows of sft, for the
-    algorithms that learn given answers. reward: what is watched; a policy algorithm learns from it. Other arguments: as
-    in `train_online`.
+    teacher: a model of transformers with the same tokenizer, or the folder of one; a mapping of several by name, which
+    the setting `weights` weighs; or None, if the setting `served` has an endpoint or the models of `load_models` have
+    teachers. algorithm: reverse_kl (own samples), gkd (half own samples), distill (demonstrations alone),
+    context_distill (only the teacher reads the setting `context`), or a policy algorithm, which also learns from the
+    teacher by `teacher_coef`. demonstrations: rows of sft. reward: is watched; a policy algorithm learns from it. Other
+    arguments: as in `train_online`.
 
     Example: `distill(student, tokenizer, "models/large", prompts, settings={"rollout": {"rounds": 20}})`
     """
@@ -85,8 +84,7 @@ def distill(
     def examples(text: ChatText) -> Sequence[Example]:
         if not demonstrations or isinstance(demonstrations[0], Example):
             return demonstrations  # type: ignore[return-value]
-        objective = LikelihoodObjective(LikelihoodConfig())
-        return examples_of(text, demonstrations, objective, "demonstrations")
+        return examples_of(text, demonstrations, LikelihoodObjective(LikelihoodConfig()), "demonstrations")
 
     with _computing(named.values()):
         return trained_on_samples(
