@@ -68,8 +68,9 @@ def train_online(
     the policy on while it trains. sampler: by default the engine of the settings, which is the built-in decoder.
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
-    arguments resumes a killed one. checkpoints, recorder: your own places for these. on_step: is called with the number
-    of each step and its metrics. name: what messages and rollouts call the run.
+    arguments resumes a killed one. For a peft model, model/ has the whole model with the adapter merged, and adapter/
+    has peft's own files. checkpoints, recorder: your own places for these. on_step: is called with the number of each
+    step and its metrics. name: what messages and rollouts call the run.
     """
     if config is None:
         params = _params(algorithm, reward, settings, seed, heldout)

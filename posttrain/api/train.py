@@ -69,8 +69,9 @@ def train_model(
     heldout: rows that are measured (`heldout_loss` and others) before the first step, every `evaluate_every` steps, and
     at the end, as a last row of the metrics; of a config: by its `watch`. heldout_table: the same rows as a table, for
     a `watch` that samples their prompts. output: a folder for checkpoints, metrics.csv and model/, which `load_model`
-    reads; a call with the same arguments resumes a killed one. checkpoints, recorder: your own places for these.
-    on_step: called with each step's number and its metrics. name: what messages and checkpoints call the run.
+    reads; a call with the same arguments resumes a killed one. For a peft model, model/ has the whole model with the
+    adapter merged, and adapter/ has peft's own files. checkpoints, recorder: your own places for these. on_step: called
+    with each step's number and its metrics. name: what messages and checkpoints call the run.
     """
     given = {"algorithm": algorithm, "settings": settings, "optimizer": optimizer}
     numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
