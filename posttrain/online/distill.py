@@ -33,6 +33,8 @@ from posttrain.train.step import Batch
 class StudentConfig(OnlineConfig, TeacherConfig):
     """The settings of every training with a teacher."""
 
+    example: ClassVar[str] = "gkd"
+    """The algorithm that errors show."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
         None, description="of several: each teacher's share of the divergence, by its name; null: equal shares"

@@ -188,3 +188,49 @@ def test_the_end_of_patience_is_a_warning_and_the_metrics_stay(
     history = posttrain.train_online(copy.deepcopy(model[0]), model[1], ["say 1", "say 2"], equal, settings=settings)
     assert len(history) == 5, "two steps a round; the third round ends it"
     assert "The run ends, as patience = 3" in capsys.readouterr().err
+
+
+WITH_EPOCHS = [posttrain.SftConfig, posttrain.RewardTraining, posttrain.PreferenceTraining, posttrain.OfflineConfig]
+
+
+@pytest.mark.parametrize("kind", WITH_EPOCHS)
+def test_a_wrong_setting_of_a_config_has_the_text_of_a_wrong_key(kind: Any) -> None:
+    with pytest.raises(ParamsError, match=r"\.epoch: unknown key\. Did you mean 'epochs'\?"):
+        kind(epoch=1)
+    with pytest.raises(ParamsError, match=rf"{kind.__name__}: it takes settings by name"):
+        kind({"epochs": 1})
+
+
+@pytest.mark.parametrize("kind", [posttrain.OnlineConfig, posttrain.StudentConfig])
+def test_a_wrong_setting_of_an_online_config_has_it_too(kind: Any) -> None:
+    for given in ({}, {"algorithm": kind.example}):
+        with pytest.raises(ParamsError, match=r"rollouts_in_gb: unknown key\. Did you mean 'rollouts_gb'\?"):
+            kind(rollouts_in_gb=1, **given)
+
+
+def test_every_fault_of_a_config_is_in_one_error() -> None:
+    with pytest.raises(ParamsError, match=r"SftConfig\.epochs = -1: .*greater than 0") as caught:
+        posttrain.SftConfig(epochs=-1, optimizer={"learning_rate": 1e-5})  # type: ignore[arg-type]
+    assert "optimizer.learning_rate: unknown key. It is 'lr' here" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [
+        (posttrain.OnlineConfig, "rloo"),
+        (posttrain.StudentConfig, "gkd"),
+        (posttrain.PreferenceTraining, "simpo"),
+        (posttrain.OfflineConfig, "dapo"),
+    ],
+)
+def test_a_config_is_that_of_an_algorithm(kind: Any, algorithm: str) -> None:
+    """Built by a call it had the values of no algorithm, and failed when it was used."""
+    given = {"correction": "truncate", "overlong": None, "resample": 0} if kind is posttrain.OfflineConfig else {}
+    assert kind(algorithm=algorithm, seed=3, **given) == kind.preset(algorithm, seed=3, **given)
+    with pytest.raises(ParamsError, match=rf"{kind.__name__}\.algorithm is missing\. Write {kind.__name__}\.preset\("):
+        kind(seed=3)
+
+
+def test_a_setting_that_only_an_algorithm_has_is_not_called_unknown() -> None:
+    with pytest.raises(ParamsError, match=r"OnlineConfig\.algorithm is missing\. Write OnlineConfig\.preset\("):
+        posttrain.OnlineConfig(kl="none")  # type: ignore[call-arg]
