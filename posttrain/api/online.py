@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.given import prompts_given, refuse_learned
+from posttrain.api.argument_checks import model_folder
+from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
 from posttrain.api.models import check_config, check_watched, for_model, opened
 from posttrain.api.output import places, save
 from posttrain.api.own_model import Messages
@@ -78,9 +79,12 @@ def train_online(
         given = {"algorithm": (algorithm, "grpo"), "reward": (reward, None), "settings": (settings, None)}
         check_config(config, OnlineConfig, "train_online", {**given, "seed": (seed, 0)})
         params = config
+    terms = {**({} if params.watch is None else params.watch.terms), **params.terms}
     if reward_model is None:
-        watched = {} if params.watch is None else params.watch.terms
-        refuse_learned({**watched, **params.terms}, "Give reward_model: the folder of one")
+        refuse_learned(terms, "Give reward_model: the folder of one")
+    else:
+        refuse_unread(terms)
+        reward_model = model_folder(reward_model, "reward_model")
     named = [algorithm, settings]
     return trained_on_samples(
         model, tokenizer, prompts, params, named, reference=reference, reward_model=reward_model, heldout=heldout,

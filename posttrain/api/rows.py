@@ -11,9 +11,11 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig
+from posttrain.api.argument_checks import rename_hint
 from posttrain.api.own_model import Messages
+from posttrain.data.columns import Kind
 from posttrain.data.layouts import convert
-from posttrain.data.turns import RowError
+from posttrain.data.turns import RowError, type_name
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.table_watch import MeasuredObjective
 from posttrain.rollout import TokenRow
@@ -77,9 +79,12 @@ def examples_of(
         try:
             if isinstance(row, Example):
                 raise RowError("it is an example, and other rows are not")
+            if not isinstance(row, Mapping):
+                raise RowError(f"it is {type_name(row)}, not a row")
             examples.append(_example(text, row, objective))
         except RowError as error:
-            fix = "help(posttrain.train_model) lists the columns"
+            hint = rename_hint(row, _kind(objective)) if isinstance(row, Mapping) else ""
+            fix = f"{hint}help(posttrain.train_model) lists the columns"
             raise DataError(what=str(error), where=f"{argument}[{number}]", fix=fix) from error
         except DataError as error:
             raise DataError(what=error.what, where=f"{argument}[{number}]", fix=error.fix) from error
@@ -113,6 +118,13 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjectiv
         raise RowError("it does not end with a turn of the assistant, which is what is trained")
     whole = conversation({**read, "id": "", "messages": _messages(read["messages"])}, "rows")
     return Example(text.conversations([whole], "all" if row.get("messages") is not None else "last"))
+
+
+def _kind(objective: MeasuredObjective) -> Kind:
+    """Return the kind of table whose columns a row has."""
+    if _is_paired(objective):
+        return "pairs"
+    return "feedback" if isinstance(objective, PreferenceObjective | RewardObjective) else "chat"
 
 
 def _is_paired(objective: MeasuredObjective) -> bool:

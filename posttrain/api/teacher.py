@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.api.argument_checks import model_folder
 from posttrain.api.model import load_model
 from posttrain.api.models import check_config
 from posttrain.api.online import trained_on_samples
@@ -72,7 +73,7 @@ def distill(
     if (share := getattr(config, "own", 1.0)) < 1 and not demonstrations:
         what = f"own = {share} learns from given answers too, and there are none"
         raise ParamsError(what=what, where="demonstrations", fix="Give rows of sft, or set own: 1")
-    asked = own_model(teacher if hasattr(teacher, "config") else load_model(teacher)[0])
+    asked = own_model(teacher if hasattr(teacher, "config") else load_model(model_folder(teacher, "teacher"))[0])
     _check_teacher(own_model(getattr(model, "policy", model)), asked)
 
     def examples(text: ChatText) -> Sequence[Example]:

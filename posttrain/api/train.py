@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.api.argument_checks import refuse_no_rows
 from posttrain.api.models import check_config, check_watched, for_model, forget_scale, opened
 from posttrain.api.output import places, save
 from posttrain.errors import DataError, ParamsError
@@ -116,11 +117,7 @@ def _examples(
     text: ChatText, rows: Sequence[Mapping[str, Any] | Example], config: SupervisedConfig, argument: str
 ) -> Sequence[Example]:
     """Return rows as examples; examples stay as they are."""
-    given: Any = rows
-    if isinstance(given, str | Path):
-        raise DataError(what="this is one string, not rows", where=argument, fix="Give a list of mappings")
-    if not len(rows):
-        raise DataError(what="there are no rows", where=argument, fix="Give at least one")
+    refuse_no_rows(rows, argument)
     if isinstance(rows, Examples):
         return rows
     if all(isinstance(row, Example) for row in rows):
