@@ -8,6 +8,7 @@ import sys
 from posttrain.errors import PosttrainError
 from posttrain.pipeline.lock.check_inputs import check_input_names
 from posttrain.pipeline.lock.code_manifest import write_code
+from posttrain.pipeline.lock.plugin_check import lacks_plugins
 
 
 def main() -> int:
@@ -15,6 +16,10 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m posttrain run code", description=__doc__).parse_args()
     try:
         check_input_names()
+        if lacks_plugins():
+            from posttrain.pipeline.runs.missing_plugins import refuse_missing_plugins  # it imports every kind of run
+
+            refuse_missing_plugins()
         write_code()
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)
