@@ -119,10 +119,8 @@ class _Drawn(SamplingParams):
 
 def _turns(prompt: Any, number: int) -> Messages:
     """Return a prompt as turns; refuse what is neither a text nor messages, e.g. a row."""
-    turns = turns_of(prompt, "user")
-    if isinstance(turns, Sequence) and all(
-        isinstance(turn, Mapping) and {"role", "content"} <= {*turn} for turn in turns
-    ):
+    turns: Any = turns_of(prompt, "user")
+    if isinstance(turns, Sequence) and all(isinstance(one, Mapping) and {"role", "content"} <= {*one} for one in turns):
         return turns
     fix = 'Give a text or messages; of rows: [row["prompt"] for row in rows]'
     raise DataError(what=f"{short_repr(prompt)} is not a prompt", where=f"prompts[{number}]", fix=fix)

@@ -45,8 +45,9 @@ def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequenc
 
     Example: `train_online(load_models("models/sft/main", config), None, prompts, config=config)`
     """
-    if not isinstance(config, TrainingParams):
-        what = f"it is {'None' if config is None else f'of the type {type(config).__name__}'}, not a config"
+    given: Any = config
+    if not isinstance(given, TrainingParams):
+        what = f"it is {'None' if given is None else f'of the type {type(given).__name__}'}, not a config"
         fix = 'Give the settings of the training, e.g. posttrain.SftConfig() or posttrain.OnlineConfig.preset("grpo")'
         raise ParamsError(what=what, where="config", fix=fix)
     start = model_folder(folder, "folder")

@@ -69,7 +69,8 @@ def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list
     shift = float(getattr(model.config, SHIFT, 0.0))
     tokens = []
     refuse_no_rows(rows, "rows")
-    for number, row in enumerate(rows):
+    given: Sequence[Any] = rows
+    for number, row in enumerate(given):
         try:
             if not isinstance(row, Mapping):
                 raise RowError(f"it is {type_name(row)}, not a row")
