@@ -15,6 +15,7 @@ from typing import Any
 
 from posttrain.errors import PipelineError
 from posttrain.isolation.library import library_command, library_environment
+from posttrain.measure.terminal import escaped
 from posttrain.measure.text_table import text_table
 from posttrain.measure.timings import FOLDER, timings_table
 from posttrain.pipeline.params.yaml_files import read_yaml
@@ -68,26 +69,35 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     failed = any(outcome.state == "Failed" for outcome in outcomes.values())
     page = PAGE_SO_FAR if failed else "report/report.html"
     about = f"Stages with their states and seconds. Logs: {root / 'logs'}; the page: {root / page}"
-    create_table_artifact(rows, key="stages", description=about)
+    create_table_artifact(safe_rows(rows), key="stages", description=about)
     if all(outcome.state == "Cached" for outcome in outcomes.values()):
         return
     print("Publishing results, metrics and plots to Prefect", flush=True)  # takes seconds
     timings = ""
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
         timings = f"```\n{timings_table(root / FOLDER, [stage.name for stage in stages])}\n```"
-    create_markdown_artifact(timings or _NONE, key="timings", description="What each stage's time went into")
+    create_markdown_artifact(escaped(timings) or _NONE, key="timings", description="What each stage's time went into")
     if failed:  # the page under report/ is that of an earlier run
         print(_posttrain(root, "show", "report"), end="", flush=True)
     about = "Every setting and its figures, or why it has none"
-    create_table_artifact(results(root), key="results", description=about)
+    create_table_artifact(safe_rows(results(root)), key="results", description=about)
     # Figures of stages that this flow has run or found current: the others may have those of earlier params.
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
     changed = metrics_diff(root, [file for stage in current for file in stage.metrics])
-    create_table_artifact(changed, key="metrics", description="Metrics of this run that differ from the last commit's")
+    create_table_artifact(
+        safe_rows(changed), key="metrics", description="Metrics of this run that differ from the last commit's"
+    )
     # Not as image artifacts: Prefect's page would print the address of each, which contains the whole picture.
     drawn = plots(root, [file for stage in current for file in stage.plots])
     images = "\n\n".join(f"![{title}]({image})" for title, image in drawn.items())
-    create_markdown_artifact(images or _NONE, key="plots", description="The plots that dvc.yaml names")
+    create_markdown_artifact(escaped(images) or _NONE, key="plots", description="The plots that dvc.yaml names")
+
+
+def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows whose texts do not act on Prefect's page: settings and names may hold marks that reverse a line."""
+    return [
+        {escaped(key): escaped(cell) if isinstance(cell, str) else cell for key, cell in row.items()} for row in rows
+    ]
 
 
 def results(root: Path) -> list[dict[str, Any]]:

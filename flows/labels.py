@@ -11,6 +11,7 @@ from prefect.runtime import flow_run
 
 from posttrain.errors import PosttrainError
 from posttrain.measure.masking import masked
+from posttrain.measure.terminal import escaped
 from posttrain.pipeline.lock.git import git_or_none
 from posttrain.pipeline.report.heading import changes
 
@@ -23,7 +24,9 @@ def label(root: Path, does: str, tags: Sequence[str] = ()) -> None:
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
         given = [*run.tags, *tags, _started_by(run), *_branch(root)]
-        client.update_flow_run(run.id, name=masked(_name(root, does))[:LONGEST], tags=list(dict.fromkeys(given)))
+        client.update_flow_run(
+            run.id, name=escaped(masked(_name(root, does)))[:LONGEST], tags=list(dict.fromkeys(map(escaped, given)))
+        )
 
 
 def _name(root: Path, does: str) -> str:

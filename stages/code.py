@@ -6,16 +6,14 @@ import argparse
 import sys
 
 from posttrain.errors import PosttrainError
-from posttrain.pipeline.lock.check_inputs import check_input_names
-from posttrain.pipeline.lock.code_manifest import write_code
+from posttrain.pipeline.runs.code import write_code_of_runs
 
 
 def main() -> int:
     """Writes code/STAGE/RUN.json for every run, and code/report.json."""
     argparse.ArgumentParser(prog="python -m posttrain run code", description=__doc__).parse_args()
     try:
-        check_input_names()
-        write_code()
+        write_code_of_runs()
     except PosttrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

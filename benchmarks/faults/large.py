@@ -6,14 +6,9 @@ python -m benchmarks.faults.large    reads all of them and prints the table
 from __future__ import annotations
 
 import json
-import math
-import re
-import resource
 import struct
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import ROOT
-from posttrain.isolation.library import library_environment
+from benchmarks.faults.limited import in_limited_process, measured
 
 MEMORY: Final = 8_000_000 * 1024
 """`ulimit -v 8000000`."""
@@ -173,19 +167,7 @@ def made(name: str, folder: Path) -> Path:
 
 def tried(file: Path) -> dict[str, Any]:
     """Read a file in a process of its own; returns how that ended, its seconds and its largest memory."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-
-    command = [sys.executable, "-m", "benchmarks.faults.large", str(file)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=library_environment(), capture_output=True, text=True, check=False, timeout=300,
-        preexec_fn=limit,
-    )  # fmt: skip
-    if done.returncode:
-        return {"outcome": f"ENDED with {done.returncode}: {done.stderr[-300:]}", "seconds": 0.0, "mb": 0.0}
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return in_limited_process("benchmarks.faults.large", str(file), memory=MEMORY)
 
 
 def _read(file: Path) -> str:
@@ -211,25 +193,22 @@ def _read(file: Path) -> str:
     return f"{rows} rows"
 
 
-def largest_memory() -> float:
-    """Return the most megabytes that this process had; getrusage would count its parent's before the start."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
-    return int(found[1]) / 1e3 if found else math.nan
+def _outcome(file: Path) -> str:
+    """Read a file; returns how that ended."""
+    from posttrain.errors import PosttrainError
+
+    try:
+        return _read(file)
+    except (PosttrainError, ValueError) as error:
+        return f"refused: {error}"
 
 
 def main() -> None:
     """Read one file, or all."""
     if sys.argv[1:]:
         import posttrain.pipeline.tables.readers  # noqa: F401  its import is not part of the time
-        from posttrain.errors import PosttrainError
 
-        before = time.monotonic()
-        try:
-            outcome = _read(Path(sys.argv[1]))
-        except (PosttrainError, ValueError) as error:
-            outcome = f"refused: {error}"
-        used = largest_memory()
-        print(json.dumps({"outcome": outcome, "seconds": time.monotonic() - before, "mb": used}))
+        print(measured(lambda: _outcome(Path(sys.argv[1]))))
         return
     for line in table():
         print(line, flush=True)

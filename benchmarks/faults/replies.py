@@ -8,11 +8,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import resource
-import subprocess
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,10 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Any, Final
 
-from benchmarks import ROOT
 from benchmarks.faults.hostile import TEXTS
-from benchmarks.faults.large import largest_memory
-from posttrain.isolation.library import library_environment
+from benchmarks.faults.limited import in_limited_process, measured
 
 MEMORY: Final = 2 * 10**9
 """Bytes of address space of a client."""
@@ -128,16 +123,8 @@ def serving(found: Mapping[str, Hostile]) -> Iterator[str]:
 
 def asked(client: str, url: str) -> dict[str, Any]:
     """Ask with one client in a process of its own; returns how it ended, its seconds and its largest memory."""
-    command = [sys.executable, "-m", "benchmarks.faults.replies", client, url]
-    memory = None if client == TEACHER else lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    done = subprocess.run(
-        command, cwd=ROOT, env=library_environment(), capture_output=True, text=True, check=False, timeout=300,
-        preexec_fn=memory,
-    )  # fmt: skip
-    if done.returncode:
-        return {"outcome": f"ENDED with {done.returncode}: {done.stderr[-300:]}", "seconds": 0.0, "mb": 0.0}
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    memory = None if client == TEACHER else MEMORY
+    return in_limited_process("benchmarks.faults.replies", client, url, memory=memory)
 
 
 def _ask(client: str, url: str) -> str:
@@ -171,20 +158,22 @@ def _shown(score: Any) -> str:
     return f"{score.status}: {score.reason}" if score.status != "ok" else f"the score {score.value:g}"
 
 
+def _outcome(client: str, url: str) -> str:
+    """Ask with one client; returns what it makes of the reply."""
+    from posttrain.errors import PosttrainError
+
+    try:
+        return _ask(client, url)
+    except PosttrainError as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def main() -> None:
     """Be one client, or ask with all of them."""
     if sys.argv[1:]:
-        from posttrain.errors import PosttrainError
-
         client, url = sys.argv[1:]
         import_module(MODULES[client])
-        before = time.monotonic()
-        try:
-            outcome = _ask(client, url)
-        except PosttrainError as error:
-            outcome = f"{type(error).__name__}: {error}"
-        used = largest_memory()
-        print(json.dumps({"outcome": outcome, "seconds": time.monotonic() - before, "mb": used}))
+        print(measured(lambda: _outcome(client, url)))
         return
     os.environ["XDG_CACHE_HOME"] = "/dev/null"
     print("\n".join(table()))

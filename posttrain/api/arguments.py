@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import torch
 
+from posttrain.settings.user_code import PACKAGES
+
 ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
-PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def plain_arguments(value: Any, seen: set[int] | None = None) -> str:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.given import prompts_given, refuse_learned
+from posttrain.api.argument_checks import model_folder
+from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of
 from posttrain.api.typed_config import check_config
 from posttrain.errors import ParamsError
@@ -67,14 +68,21 @@ def evaluate_model(
         given: dict[str, Any] = {"reward": (reward, None), "samples": (samples, 8), "sampling": (sampling, None)}
         given |= {"max_tokens": (max_tokens, 64), "temperature": (temperature, 1.0), "seed": (seed, SEED)}
         check_config(config, EvaluateConfig, NAME, {**given, "max_failed": (max_failed, 0.0)})
-    if reward_model is None:
-        refuse_learned(config.terms, "Give reward_model: the folder of one")
+    scored_by = scorer_folder(config, reward_model)
     with frozen(model, tokenizer, config) as policy, beside(reference, policy.runtime) as other:
         asked = prompts_given(policy.text, prompts)
         if not all(isinstance(prompt, Prompt) for prompt in prompts):
             asked = scorable_prompts(config.reward, asked, "prompts")
-        scored_by = None if reward_model is None else Path(reward_model)
         return PolicyEvaluation(config, policy, asked, other, scored_by, name, where).run(sampler)
+
+
+def scorer_folder(config: ScoredSampling, reward_model: str | Path | None) -> Path | None:
+    """Return the folder of the reward model; refuse one that nothing reads, and a reward `model` without one."""
+    if reward_model is None:
+        refuse_learned(config.terms, "Give reward_model: the folder of one")
+        return None
+    refuse_unread(config.terms)
+    return model_folder(reward_model, "reward_model")
 
 
 def _scored_by(reward: Any) -> dict[str, Any]:
@@ -110,7 +118,7 @@ def frozen(model: Any, tokenizer: Any, config: ScoredSampling) -> Iterator[Sampl
 def beside(reference: Any, runtime: Runtime) -> Iterator[Any]:
     """A reference as an evaluation takes it: a folder, or a model, which is as it was afterwards."""
     if reference is None or isinstance(reference, str | Path):
-        yield reference if reference is None else Path(reference)
+        yield reference if reference is None else model_folder(reference, "reference")
         return
     other = own_model(reference)
     with our_attention(other), computing(other, runtime):

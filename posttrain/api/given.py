@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from posttrain.api.argument_checks import refuse_no_rows, rename_hint
 from posttrain.api.own_model import Messages
 from posttrain.data.columns import with_ids
 from posttrain.data.layouts import convert, table_of
@@ -19,6 +20,14 @@ from posttrain.rollout import Prompt
 from posttrain.sampling.sampler import encode_prompts, prompts_of
 from posttrain.tasks.task import load_task
 from posttrain.text.chat import ChatText
+
+
+def refuse_unread(terms: Mapping[str, WeightedReward]) -> None:
+    """Refuse a reward model that no reward reads."""
+    if not learned(terms):
+        what = f"no reward reads it: the rewards are {', '.join(terms)}"
+        fix = 'Add the reward `model`, e.g. reward={"model": 1.0}, or remove reward_model'
+        raise ParamsError(what=what, where="reward_model", fix=fix)
 
 
 def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
@@ -43,8 +52,7 @@ def prompts_given(
     """Return the prompts with their tokens; a row is read as a row of a file is."""
     if isinstance(given, str):
         raise DataError(what="this is one string, not a list", where=argument, fix=f"Write [{short_repr(given)}]")
-    if not given:
-        raise DataError(what="there are no prompts", where=argument, fix="Give at least one")
+    refuse_no_rows(given, argument, "prompts")
     if all(isinstance(prompt, Prompt) for prompt in given):
         return [prompt for prompt in given if isinstance(prompt, Prompt)]
     rows = []
@@ -53,7 +61,7 @@ def prompts_given(
         try:
             rows.append({**convert(row, "prompts"), "task": _task(row)})
         except RowError as error:
-            fix = "help(posttrain.train_online) lists the columns"
+            fix = f"{rename_hint(row, 'prompts')}help(posttrain.train_online) lists the columns"
             raise DataError(what=str(error), where=f"{argument}[{number}]", fix=fix) from error
     table = with_ids(table_of(rows, "prompts").with_columns(split=pl.lit("train")), "prompts")
     return encode_prompts(text, prompts_of(table.iter_rows(named=True)))

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import polars as pl
 
+from posttrain.api.argument_checks import model_folder, refuse_no_rows, rename_hint
 from posttrain.api.evaluate import beside, frozen
 from posttrain.api.own_model import Messages
 from posttrain.api.typed_config import check_config
@@ -57,7 +58,7 @@ def evaluate_likelihood(
     check_config(config, EvaluateConfig, NAME, {})
     table = rows if isinstance(rows, pl.DataFrame) else _table(rows, kind)
     if isinstance(model, str | Path):
-        model = _of_folder(Path(model), config)
+        model = _of_folder(model_folder(model, "model"), config)
         if is_scorer(model.policy):
             return _by_scorer(model, table, kind, config.seed, where)
     with frozen(model, tokenizer, config) as policy, beside(reference, policy.runtime) as other:
@@ -84,14 +85,15 @@ def _by_scorer(model: SampledModel, rows: pl.DataFrame, kind: LikelihoodKind, se
 
 def _table(rows: Sequence[Any], kind: LikelihoodKind) -> pl.DataFrame:
     """Return rows in memory as a table of their kind."""
-    if isinstance(rows, str | Mapping) or not rows:
-        raise DataError(what="expected a list of rows", where="rows", fix="Give at least one row")
+    refuse_no_rows(rows, "rows")
     found = []
     for number, row in enumerate(rows):
         try:
             found.append(convert(row if isinstance(row, Mapping) else {"prompt": row}, kind))
         except RowError as error:
-            fix = f"Give rows of {kind} (docs/data.md lists their columns)"
+            fix = (
+                f"{rename_hint(row, kind) if isinstance(row, Mapping) else ''}docs/data.md lists the columns of {kind}"
+            )
             raise DataError(what=str(error), where=f"rows[{number}]", fix=fix) from error
     table = table_of(found, kind).with_columns(split=pl.lit("heldout"))
     return with_ids(table.with_columns(task=pl.lit("")) if kind == "prompts" else table, kind)

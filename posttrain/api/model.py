@@ -13,7 +13,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from posttrain.api.argument_checks import model_folder, refuse_no_rows
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of, turns_of
+from posttrain.data.shown import short_repr
 from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import to_padded
 from posttrain.models.device import Runtime
@@ -32,6 +34,7 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
     The model has float32 weights. Every tensor is checked; only safetensors are read, and no code of the folder is run.
     A model of `AutoModelForCausalLM` can be used as well, if its weights are float32.
     """
+    path = model_folder(path, "path")
     model, tokenizer = load_policy(path), load_tokenizer(path)
     model.runs_in_rows = runs_in_rows(model)
     model.set_attn_implementation("eager")
@@ -80,7 +83,7 @@ def sample(
     params = check(_Drawn, {**values, "n": n}, where="sample", file="arguments")
     model = own_model(model)
     text = text_of(model, tokenizer)
-    asked = text.prompts([turns_of(prompt, "user") for prompt in _as_list(prompts)])
+    asked = text.prompts([_turns(prompt, number) for number, prompt in enumerate(_as_list(prompts))])
     check_room(text, asked, n * len(asked), params, "sample")
     requests = _requests(asked, n)
     runtime = Runtime(device_of(model))
@@ -114,6 +117,15 @@ class _Drawn(SamplingParams):
     n: int = Field(1, ge=1, description="completions of each prompt")
 
 
+def _turns(prompt: Any, number: int) -> Messages:
+    """Return a prompt as turns; refuse what is neither a text nor messages, e.g. a row."""
+    turns: Any = turns_of(prompt, "user")
+    if isinstance(turns, Sequence) and all(isinstance(one, Mapping) and {"role", "content"} <= {*one} for one in turns):
+        return turns
+    fix = 'Give a text or messages; of rows: [row["prompt"] for row in rows]'
+    raise DataError(what=f"{short_repr(prompt)} is not a prompt", where=f"prompts[{number}]", fix=fix)
+
+
 def _requests(prompts: Sequence[Sequence[int]], n: int) -> list[Request]:
     """Return n requests of each prompt; its tokens, not its place, and how often it was there before name them."""
     drawn: Counter[str] = Counter()
@@ -139,8 +151,7 @@ def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str
     """Return several prompts as they are, and one prompt, a string or messages, as a list of one."""
     if isinstance(prompts, str):
         return [prompts]
-    if not prompts:
-        raise DataError(what="there are no prompts", where="prompts", fix="Give at least one")
+    refuse_no_rows(prompts, "prompts", "prompts")
     if all(isinstance(prompt, Mapping) for prompt in prompts):
         return [cast("Messages", prompts)]
     return cast("Sequence[str | Messages]", prompts)

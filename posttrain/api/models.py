@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from posttrain.api.argument_checks import model_folder
 from posttrain.api.own_model import device_of, frozen_of, our_attention, own_model, text_of
 from posttrain.distributed import world
 from posttrain.errors import DataError, ParamsError
@@ -44,8 +45,14 @@ def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequenc
 
     Example: `train_online(load_models("models/sft/main", config), None, prompts, config=config)`
     """
+    given: Any = config
+    if not isinstance(given, TrainingParams):
+        what = f"it is {'None' if given is None else f'of the type {type(given).__name__}'}, not a config"
+        fix = 'Give the settings of the training, e.g. posttrain.SftConfig() or posttrain.OnlineConfig.preset("grpo")'
+        raise ParamsError(what=what, where="config", fix=fix)
+    start = model_folder(folder, "folder")
     _meet(config)
-    return models_from(Path(folder), config, teachers)
+    return models_from(start, config, teachers)
 
 
 def models_from(folder: Path, config: TrainingParams, teachers: Sequence[Teacher] = ()) -> ModelSet:

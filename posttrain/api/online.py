@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.api.given import prompts_given, refuse_learned
+from posttrain.api.argument_checks import model_folder
+from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
 from posttrain.api.models import check_watched, for_model, opened
 from posttrain.api.output import known_by, places, save
 from posttrain.api.own_model import Messages
@@ -76,8 +77,9 @@ def train_online(
     the policy on while it trains. sampler: by default the engine of the settings, which is the built-in decoder.
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
-    arguments resumes a killed one. checkpoints, recorder: your own places for these. on_step: is called with the number
-    of each step and its metrics. name: what messages and rollouts call the run.
+    arguments resumes a killed one. For a peft model, model/ has the whole model with the adapter merged, and adapter/
+    has peft's own files. checkpoints, recorder: your own places for these. on_step: is called with the number of each
+    step and its metrics. name: what messages and rollouts call the run.
     """
     if config is None:
         params = _params(algorithm, reward, settings, seed, heldout)
@@ -85,9 +87,6 @@ def train_online(
         given = {"algorithm": (algorithm, "grpo"), "reward": (reward, None), "settings": (settings, None)}
         check_config(config, OnlineConfig, "train_online", {**given, "seed": (seed, 0)})
         params = config
-    if reward_model is None:
-        watched = {} if params.watch is None else params.watch.terms
-        refuse_learned({**watched, **params.terms}, "Give reward_model: the folder of one")
     _check_corpus(params, corpus)
     named = [algorithm, settings]
     return trained_on_samples(
@@ -109,7 +108,7 @@ def trained_on_samples(
 
     `teach`: makes the teachers of a student; `examples`: makes what is learned next to the samples.
     """
-    params = for_model(params, model)
+    params, scorer = for_model(params, model), _scorer(params, reward_model)
     check_watched(params.watch, heldout)
     with opened(model, tokenizer, params, reference) as (models, text):
         asked = _scorable(text, prompts, params.learned_from, "prompts")
@@ -117,7 +116,6 @@ def trained_on_samples(
         seen: list[Prompt] = []
         if (watch := params.watch) is not None:
             seen = _scorable(text, heldout, watch.reward, "heldout")[: watch.prompts]
-        scorer = None if reward_model is None else Path(reward_model)
         shown = examples(text)
         run = OnlineRun(name, params, text, asked, models, seen, scorer, shown)
         arguments = [*given, *_read_and_scored(text, asked, params), reference, str(type(sampler)), known_by(scorer)]
@@ -126,6 +124,16 @@ def trained_on_samples(
         trained = train_on_samples(run, store, log, sampler=sampler, on_step=on_step, patient=patient)
     save(trained, model, tokenizer, output)
     return trained
+
+
+def _scorer(params: OnlineConfig, reward_model: str | Path | None) -> Path | None:
+    """Return the folder of the reward model; refuse one that nothing reads, and a reward `model` without one."""
+    terms = {**({} if params.watch is None else params.watch.terms), **params.terms}
+    if reward_model is None:
+        refuse_learned(terms, "Give reward_model: the folder of one")
+        return None
+    refuse_unread(terms)
+    return model_folder(reward_model, "reward_model")
 
 
 def _check_corpus(params: OnlineConfig, corpus: Sequence[str] | Sequence[Example]) -> None:

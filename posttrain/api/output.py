@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from posttrain.api.arguments import digest, plain_arguments
+from posttrain.api.own_model import own_model
 from posttrain.distributed import world
 from posttrain.errors import ParamsError
-from posttrain.files import file_digest
+from posttrain.files import atomic_path, file_digest
 from posttrain.measure.provenance import library_maker
+from posttrain.models.peft_layers import has_peft_layers, merged_copy
 from posttrain.models.sharding import own_part
 from posttrain.train.checkpoint import CheckpointStore, FolderCheckpoints, NoCheckpoints, plain_key
 from posttrain.train.loop import TrainingParams, checkpoint_settings
@@ -22,6 +24,8 @@ from posttrain.train.trained import Trained
 
 MODEL: Final = "model"
 """The folder of an output that `load_model` reads."""
+ADAPTER: Final = "adapter"
+"""The folder of an output with the adapter of a model that the caller wrapped with peft, in peft's own format."""
 
 
 def places(
@@ -37,6 +41,8 @@ def places(
     if checkpoints is not None or recorder is not None:
         fix = "Give `output` alone, or `checkpoints` and `recorder`"
         raise ParamsError(what="output has checkpoints and metrics of its own", where="output", fix=fix)
+    if has_peft_layers(models.policy):
+        merged_copy(models.policy)  # an adapter that cannot be merged fails now, not after the training
     folder = Path(output)
     weights = world.gathered(_weights(models))
     taught = [teacher.model for teacher in models.teachers]
@@ -57,7 +63,11 @@ def known_by(model: Any) -> Any:
 
 
 def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None) -> None:
-    """Save what was trained, where there is an output; a model of the caller's (of peft: its adapter) saves itself."""
+    """Save what was trained, where there is an output.
+
+    `load_model` reads the folder model/. If the caller wrapped the model with peft, model/ gets the whole model with
+    the adapter merged, and adapter/ gets the adapter.
+    """
     if output is None:
         return
     if isinstance(model, ModelSet):
@@ -67,8 +77,13 @@ def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None
     if isinstance(model, ModelSet):
         trained.save(Path(output, MODEL))
         return
-    model.save_pretrained(Path(output, MODEL))
-    tokenizer.save_pretrained(Path(output, MODEL))
+    wrapped = has_peft_layers(model)
+    with atomic_path(Path(output, MODEL)) as folder:  # files of an earlier model there would be read with the new ones
+        (merged_copy(own_model(model)) if wrapped else model).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    if wrapped and hasattr(model, "peft_config"):
+        with atomic_path(Path(output, ADAPTER)) as folder:
+            model.save_pretrained(folder)
 
 
 def _weights(models: ModelSet) -> dict[str, str]:

@@ -31,7 +31,13 @@ def check_rows(text: ChatText, lengths: Sequence[int], argument: str) -> None:
 
 def own_model(model: Any) -> Any:
     """Return the model itself, where it is given in peft's wrapper: its layers keep their adapters."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    if not hasattr(model, "get_base_model"):
+        return model
+    active = model.active_peft_config
+    if active.is_prompt_learning:
+        what = f"peft's {active.peft_type.value} adds virtual tokens, which posttrain neither trains nor samples with"
+        raise ModelError(what=what, where="model", fix="Use an adapter of layers, e.g. peft.LoraConfig")
+    return model.get_base_model()
 
 
 def turns_of(turns: str | Messages, role: str) -> Messages:

@@ -11,9 +11,11 @@ from posttrain.algorithms.preference_config import PREFERENCE_ROWS
 from posttrain.algorithms.preference_objective import PreferenceObjective
 from posttrain.algorithms.reward import RewardConfig, RewardObjective
 from posttrain.algorithms.supervised import LikelihoodConfig
+from posttrain.api.argument_checks import rename_hint
 from posttrain.api.own_model import Messages
+from posttrain.data.columns import Kind
 from posttrain.data.layouts import convert
-from posttrain.data.turns import RowError
+from posttrain.data.turns import RowError, type_name
 from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.table_watch import MeasuredObjective
 from posttrain.rollout import TokenRow
@@ -78,9 +80,12 @@ def examples_of(
         try:
             if isinstance(row, Example):
                 raise RowError("it is an example, and other rows are not")
+            if not isinstance(row, Mapping):
+                raise RowError(f"it is {type_name(row)}, not a row")
             examples.append(_example(text, row, objective))
         except RowError as error:
-            fix = "help(posttrain.train_model) lists the columns"
+            hint = rename_hint(row, _kind(objective)) if isinstance(row, Mapping) else ""
+            fix = f"{hint}help(posttrain.train_model) lists the columns"
             raise DataError(what=str(error), where=f"{argument}[{number}]", fix=fix) from error
         except DataError as error:
             raise DataError(what=error.what, where=f"{argument}[{number}]", fix=error.fix) from error
@@ -130,6 +135,13 @@ def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversati
             raise DataError(what=str(error), where=f"demonstrations[{number}]", fix=fix) from error
         talks.append(conversation({**read, "id": "", "messages": _messages(read["messages"][:-1])}, "rows"))
     return talks
+
+
+def _kind(objective: MeasuredObjective) -> Kind:
+    """Return the kind of table whose columns a row has."""
+    if _is_paired(objective):
+        return "pairs"
+    return "feedback" if isinstance(objective, PreferenceObjective | RewardObjective) else "chat"
 
 
 def _is_paired(objective: MeasuredObjective) -> bool:

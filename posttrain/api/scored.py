@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.evaluate import frozen
-from posttrain.api.given import prompts_given, refuse_learned
+from posttrain.api.evaluate import frozen, scorer_folder
+from posttrain.api.given import prompts_given
 from posttrain.api.own_model import Messages
 from posttrain.api.typed_config import check_config
 from posttrain.rewards.scorable import scorable_prompts
@@ -39,11 +39,9 @@ def sample_and_score(
     `found = sample_and_score(model, tokenizer, rows, SampleConfig(samples=8))`
     """
     check_config(config, SampleConfig, NAME, {})
-    if reward_model is None:
-        refuse_learned(config.terms, "Give reward_model: the folder of one")
+    scored_by = scorer_folder(config, reward_model)
     with frozen(model, tokenizer, config) as policy:
         asked = prompts_given(policy.text, prompts)
         if not all(isinstance(prompt, Prompt) for prompt in prompts):
             asked = scorable_prompts(config.reward, asked, "prompts")
-        scored_by = None if reward_model is None else Path(reward_model)
         return scored_samples(config, policy, asked, reward_model=scored_by, name=name, where=where, opens=sampler)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import torch
 
+from posttrain.api.argument_checks import model_folder, refuse_no_rows, rename_hint
 from posttrain.api.models import SHIFT
 from posttrain.api.own_model import check_rows, device_of, our_attention, own_model, text_of
 from posttrain.data.layouts import convert
-from posttrain.data.turns import RowError
+from posttrain.data.turns import RowError, type_name
 from posttrain.errors import DataError, ModelError
 from posttrain.models.device import Runtime
 from posttrain.models.files.loading import WHOLE_TEXT, is_scorer
@@ -44,6 +45,7 @@ def reward_model(model: Any) -> Any:
 
 def load_reward_model(path: str | Path) -> tuple[Any, Any]:
     """(reward model, tokenizer) of a folder in the format of transformers; of a language model with a new head."""
+    path = model_folder(path, "path")
     scorer, tokenizer = load_scorer(path), load_tokenizer(path)
     scorer.runs_in_rows = runs_in_rows(scorer)
     scorer.set_attn_implementation("eager")
@@ -66,12 +68,17 @@ def score(model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list
     text, runtime = text_of(model, tokenizer), Runtime(device_of(model))
     shift = float(getattr(model.config, SHIFT, 0.0))
     tokens = []
-    for number, row in enumerate(rows):
+    refuse_no_rows(rows, "rows")
+    given: Sequence[Any] = rows
+    for number, row in enumerate(given):
         try:
+            if not isinstance(row, Mapping):
+                raise RowError(f"it is {type_name(row)}, not a row")
             read = convert({"label": True, **row}, "feedback")
             turns = {name: [{"role": role, "content": said} for role, said in read[name]] for name in ASKED}
         except RowError as error:
-            fix = "Give each row a prompt and a completion"
+            hint = rename_hint({"label": True, **row}, "feedback") if isinstance(row, Mapping) else ""
+            fix = f"{hint}Give each row a prompt and a completion"
             raise DataError(what=str(error), where=f"rows[{number}]", fix=fix) from error
         tokens += exchanges(text, [{**read, **turns}], "completion")
     check_rows(text, [len(row) for row in tokens], "rows")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
+from posttrain.api.argument_checks import model_folder
 from posttrain.api.online import trained_on_samples
 from posttrain.api.output import known_by
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model
@@ -122,7 +123,7 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
     found = {}
     for name, one in several.items():
         if isinstance(one, str | Path):
-            found[str(name)] = Path(one)
+            found[str(name)] = model_folder(one, f"teacher.{name}" if isinstance(teacher, Mapping) else "teacher")
         elif hasattr(one, "config"):
             found[str(name)] = own_model(one)
         else:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from posttrain.api.argument_checks import refuse_no_rows
 from posttrain.api.models import check_watched, for_model, forget_scale, opened
 from posttrain.api.output import places, save
 from posttrain.api.typed_config import check_config
@@ -70,8 +71,9 @@ def train_model(
     heldout: rows that are measured (`heldout_loss` and others) before the first step, every `evaluate_every` steps, and
     at the end, as a last row of the metrics; of a config: by its `watch`. heldout_table: the same rows as a table, for
     a `watch` that samples their prompts. output: a folder for checkpoints, metrics.csv and model/, which `load_model`
-    reads; a call with the same arguments resumes a killed one. checkpoints, recorder: your own places for these.
-    on_step: called with each step's number and its metrics. name: what messages and checkpoints call the run.
+    reads; a call with the same arguments resumes a killed one. For a peft model, model/ has the whole model with the
+    adapter merged, and adapter/ has peft's own files. checkpoints, recorder: your own places for these. on_step: called
+    with each step's number and its metrics. name: what messages and checkpoints call the run.
     """
     given = {"algorithm": algorithm, "settings": settings, "optimizer": optimizer}
     numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
@@ -116,11 +118,7 @@ def _examples(
     text: ChatText, rows: Sequence[Mapping[str, Any] | Example], config: SupervisedConfig, argument: str
 ) -> Sequence[Example]:
     """Return rows as examples; examples stay as they are."""
-    given: Any = rows
-    if isinstance(given, str | Path):
-        raise DataError(what="this is one string, not rows", where=argument, fix="Give a list of mappings")
-    if not len(rows):
-        raise DataError(what="there are no rows", where=argument, fix="Give at least one")
+    refuse_no_rows(rows, argument)
     if isinstance(rows, Examples):
         return rows
     if all(isinstance(row, Example) for row in rows):

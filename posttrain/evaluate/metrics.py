@@ -21,7 +21,7 @@ from posttrain.rewards.scorable import NOT_JUDGED
 from posttrain.rewards.score import RewardSum
 from posttrain.rewards.usage import judge_metrics
 from posttrain.rollout import FAILED, Rollout, Score, TokenRow
-from posttrain.settings.user_code import place_in_workspace
+from posttrain.settings.user_code import place_in_own_code
 from posttrain.tasks.task import load_task
 from posttrain.text.packing import micro_batches, pack
 
@@ -145,7 +145,7 @@ def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) ->
     try:
         found = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, scores).items()}
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        what = f"its metrics raised {type(error).__name__}: {error}{place_in_workspace(error)}"
+        what = f"its metrics raised {type(error).__name__}: {error}{place_in_own_code(error)}"
         fix = "Fix the task: metrics returns a mapping of names to numbers"
         raise DataError(what=what, where=f"task '{name}'", fix=fix) from error
     if odd := [key for key, value in found.items() if not math.isfinite(value)]:

@@ -22,7 +22,7 @@ from posttrain.laws.laws import LAWS, Law
 from posttrain.laws.padded import PADDED_LAWS
 from posttrain.laws.padded_moved import forgets_old_policy
 from posttrain.settings.params import check
-from posttrain.settings.user_code import load_module
+from posttrain.settings.user_code import load_module, place_in_own_code
 
 Subject = Objective | PaddedLoss
 SHAPES = [Shape(seed, 1 + seed % 4, 2 + seed % 3, 1 + seed % 7, bool(seed % 2)) for seed in range(6)]
@@ -102,7 +102,7 @@ def worst(law: Law, make: Callable[[], Subject], path: str) -> float | None:
     try:
         errors = [law.check(make(), shape) for shape in SHAPES]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        what = f"it cannot be computed ({type(error).__name__}: {shortened(str(error), 300)})"
+        what = f"it cannot be computed ({type(error).__name__}: {shortened(str(error), 300)}){place_in_own_code(error)}"
         raise ParamsError(what=what, where=path, fix="Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
     return max((error for error in errors if error is not None), default=None)
 

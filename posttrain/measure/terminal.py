@@ -35,6 +35,11 @@ def escaped_json(text: str) -> str:
     return ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
 
 
+def visible(text: str) -> str:
+    """Return the text with its active characters by their numbers, as a page shows them: `⟨U+202E⟩`."""
+    return ACTIVE.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text.replace("\r\n", "\n"))
+
+
 class Coded(str):
     """A text with terminal codes of our own; what is not ours in it is escaped already."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posttrain.models.adapters import ADAPTER, adapted_layers, adapter_of, linear_of
+from posttrain.models.adapters import adapted_layers, adapter_of, linear_of
 from posttrain.models.decoder.kv_size import kv_bytes, kv_sizes
 from posttrain.models.decoder.step import PREFILL_TOKENS, supports_decoder_step
 from posttrain.models.forward.activations import Activations
@@ -113,7 +113,8 @@ def layer_bytes(model: Any, *, bf16: bool) -> int:
 
 def _adapter_bytes(model: Any, *, bf16: bool) -> int:
     """Bytes per token that the adapters of a layer save: what their first matrix gives."""
-    ranks = sum(int(layer.lora_A[ADAPTER].out_features) for _, layer in adapted_layers(model))
+    matrices = [part for _, layer in adapted_layers(model) for part in layer.lora_A.values()]
+    ranks = sum(len(getattr(part, "weight", part)) for part in matrices)
     return (2 if bf16 else 4) * ranks // int(model.config.get_text_config().num_hidden_layers)
 
 

@@ -82,6 +82,8 @@ class OnlineConfig(TrainingParams):
     """Settings of every training on own samples."""
 
     rate_kind = "online"
+    example: ClassVar[str] = "grpo"
+    """The algorithm that errors show."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
     """Metrics shown in the progress line."""
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")

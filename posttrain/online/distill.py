@@ -51,6 +51,8 @@ Served = Annotated[
 class StudentConfig(OnlineConfig, TeacherConfig):
     """The settings of every training with a teacher."""
 
+    example: ClassVar[str] = "gkd"
+    """The algorithm that errors show."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
     served: Served | None = Field(
         None, description="an endpoint that has a teacher, or several by their names; without other ones teacher: none"

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import polars as pl
 import torch
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.objective import REWARD_PARTS
-from posttrain.algorithms.policy_config import PolicyConfig
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.data.columns import KEPT
 from posttrain.formulas.ragged import row_keys
 from posttrain.rollout import Kept, TokenRow
+from posttrain.settings.params import check
 from posttrain.train.batch_sources import BatchSource, epoch_places
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.loop import TrainingParams, TrainingRun, adamw, refuse_dropout
 from posttrain.train.metrics import Recorder
 from posttrain.train.model_set import ModelSet
+from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Batch, make_batch
 from posttrain.train.trained import Trained, run_training
 
@@ -40,12 +42,24 @@ class OfflineConfig(TrainingParams, PolicyConfig):
     """The settings of a policy objective on stored rollouts."""
 
     rate_kind = "online"
+    example: ClassVar[str] = "grpo"
+    """The algorithm that errors show."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "loss")
     """Metrics shown in the progress line."""
 
     algorithm: str = Field(description="a policy row of docs/reference/algorithms.md; all but dppo_* need a correction")
     groups: int = Field(16, ge=1, description="groups of rollouts (draws of a prompt) in each optimizer step")
     epochs: float = Field(1.0, gt=0, description="times through the rollouts")
+
+    @classmethod
+    def preset(cls, algorithm: str, **settings: Any) -> OfflineConfig:
+        """Return the settings of an algorithm (grpo, dapo, ...), with some replaced.
+
+        Example: `OfflineConfig.preset("grpo", correction="truncate", epochs=2)`
+        """
+        found = STORED.entry(algorithm)
+        merged = found.row.merged({**settings, "algorithm": algorithm})
+        return cast("OfflineConfig", check(found.model, merged, where="settings", file="arguments"))
 
     @model_validator(mode="after")
     def _learns_from_rollouts(self) -> OfflineConfig:
@@ -74,6 +88,10 @@ class OfflineConfig(TrainingParams, PolicyConfig):
     def objective(self, max_length: int) -> PolicyObjective:
         """Return the objective; `max_length`: the longest completion, for the fixed-length aggregation."""
         return PolicyObjective(self, max_length)
+
+
+STORED: Final = Algorithms((POLICY_ROWS, lambda _: OfflineConfig))
+"""Algorithm -> its settings on stored rollouts."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def names_in_params() -> Iterator[str]:
 EXPLAINED: Final = "`posttrain params` explains every key"
 FIXES: Final = {
     "settings": EXPLAINED,
+    "model missing": "Run the stage that makes it",
     "base missing": "Run `dvc repro`, or `dvc pull {base}`",
     "base changed": "Run `dvc repro`, which trains it again on this one",
     "reward": "Fix the reward; `posttrain reward test` shows the traceback",

@@ -16,6 +16,7 @@ from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, Reward, WeightedRew
 from posttrain.settings.listing import Listing
 from posttrain.settings.params import check, did_you_mean
 from posttrain.settings.plain import NONE
+from posttrain.settings.plugins import or_package
 from posttrain.settings.user_code import is_import_path, load_object
 
 LEARNED: Final = "model"
@@ -27,7 +28,7 @@ def reward_named(name: str, where: str) -> Reward[Any]:
     if name in REWARDS:
         return REWARDS[name]
     if not is_import_path(name):
-        near = did_you_mean(name, list(REWARDS))
+        near = or_package(did_you_mean(name, list(REWARDS)))
         raise ValueError(f"unknown reward '{name:.80}' (your own: MODULE:NAME, docs/rewards.md). {near}")
     return _adopted(name, load_object(name, where))
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from posttrain.errors import ParamsError
-from posttrain.rewards.catalog import term
+from posttrain.errors import ParamsError, excerpt
+from posttrain.rewards.catalog import REWARDS, term
 from posttrain.rewards.reward import Context, Reward, ScoreFn, WeightedReward
 from posttrain.rewards.worker import concurrently, finished
 from posttrain.settings.params import check
@@ -18,6 +18,7 @@ def terms_given(reward: Any) -> dict[str, WeightedReward]:
     """Return one reward, or a mapping of several, with their weights."""
     if isinstance(reward, Mapping):
         return {str(name): _term(str(name), value) for name, value in reward.items()}
+    _refuse_no_reward(reward)
     name = getattr(reward, "__name__", "reward")
     if name == "<lambda>":
         fix = 'Give it one: reward={"short": lambda rollouts: ...}'
@@ -25,8 +26,34 @@ def terms_given(reward: Any) -> dict[str, WeightedReward]:
     return {name: _term("reward", reward)}
 
 
+ASKED = "Give a function of rollouts, a reward made with posttrain.rewards.rule, or a mapping of several"
+
+
+def _refuse_no_reward(reward: Any) -> None:
+    """Refuse what is neither a reward nor a reward with its weight, with what to write instead."""
+    value = reward[0] if isinstance(reward, tuple) and len(reward) == 2 else reward
+    if callable(value) or isinstance(value, Reward):
+        return
+    what, fix = f"it is {excerpt(value, 40)}, not a reward", f'{ASKED}, e.g. {{"correct": 1.0}}'
+    if reward is None:
+        what = "there is no reward"
+    elif isinstance(value, str):
+        fix = f'Write {{"{value}": 1.0}}' if value in REWARDS else fix
+    elif isinstance(value, list | tuple):
+        names = [getattr(one, "__name__", "NAME") for one in value if callable(one)] or ["NAME"]
+        several = ", ".join(f'"{name}": {name}' for name in names)
+        what, fix = "it is a list", f"Give a mapping of several: {{{several}}}"
+    raise ParamsError(what=what, where="reward", fix=fix)
+
+
 def _term(name: str, value: Any) -> WeightedReward:
     function, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        fix = f'Give a number: {{"{name}": (function, 1.0)}}'
+        raise ParamsError(what=f"its weight is {excerpt(weight, 40)}", where=f"reward.{name}", fix=fix)
+    if not (callable(function) or isinstance(value, Reward | WeightedReward | int | float | Mapping)):
+        what = f"it is {excerpt(value, 40)}"
+        raise ParamsError(what=what, where=f"reward.{name}", fix="Give a function, (function, weight), or a weight")
     if isinstance(function, Reward):
         options = check(function.options, {}, where=f"reward.{name}", file="arguments")
         return WeightedReward(reward=_in_this_process(function), weight=weight, options=options)

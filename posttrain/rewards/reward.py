@@ -15,7 +15,7 @@ from posttrain.errors import PosttrainError, excerpt, shortened
 from posttrain.measure.masking import masked
 from posttrain.rollout import Prompt, Rollout, Score
 from posttrain.settings.params import Params
-from posttrain.settings.user_code import place_in_workspace
+from posttrain.settings.user_code import place_in_own_code
 
 if TYPE_CHECKING:
     from posttrain.models.device import Runtime
@@ -149,7 +149,7 @@ def as_score(returned: Any) -> Score:
 def raised(error: Exception) -> Score:
     """Return the score of a reward that raised."""
     text = shortened(masked(str(error)), 300)
-    return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_workspace(error)}")
+    return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_own_code(error)}")
 
 
 class WeightedReward(Params):

@@ -12,7 +12,7 @@ from posttrain.data.parquet import read_note
 from posttrain.errors import DataError, PosttrainError, RewardError, excerpt, shortened
 from posttrain.rewards.reward import Examples, WeightedReward, score_one, weights
 from posttrain.rollout import FAILED, Prompt, Rollout
-from posttrain.settings.user_code import place_in_workspace
+from posttrain.settings.user_code import place_in_own_code
 from posttrain.tasks.task import load_task
 
 MOST_UNREAD = 0.3
@@ -97,7 +97,7 @@ def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedRe
     except Exception as error:  # whatever a user's function raises
         raised = f"its `{what}` raised {type(error).__name__}: {shortened(str(error), 300)}"
         where, fix = f"reward '{name}', prompt {prompt.id}", "Fix it; POSTTRAIN_TRACEBACK=1 shows where"
-        raise RewardError(what=f"{raised}{place_in_workspace(error)}", where=where, fix=fix) from error
+        raise RewardError(what=f"{raised}{place_in_own_code(error)}", where=where, fix=fix) from error
 
 
 def check_scorable(

@@ -13,6 +13,7 @@ from posttrain.errors import ParamsError, PluginError, excerpt
 from posttrain.settings.listing import usable
 from posttrain.settings.params import SHORT, Params, did_you_mean
 from posttrain.settings.plain import merge
+from posttrain.settings.plugins import or_package
 from posttrain.settings.user_code import is_import_path, load_object
 
 
@@ -107,7 +108,9 @@ class OneOf(Generic[E]):
                 raise ValueError(str(error)) from error
         if not self.own or not is_import_path(name):
             own = ", or MODULE:NAME for one of your own" if self.own else ""
-            raise ValueError(f"unknown type {excerpt(name, 80)}. {did_you_mean(str(name), list(self.table))}{own}")
+            fix = f"{did_you_mean(str(name), list(self.table))}{own}"
+            fix = or_package(fix) if getattr(self.table, "group", None) else fix
+            raise ValueError(f"unknown type {excerpt(name, 80)}. {fix}")
         try:
             found = load_object(name, setting)
         except ParamsError as error:

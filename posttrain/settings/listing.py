@@ -99,7 +99,8 @@ def why_unknown(table: Listing[Any], name: str) -> tuple[str, str]:
 
     if gone := plugins.registered(table.group or "").get(name):
         return f"the {gone[0].where} is gone", gone[0].gone_fix
-    return f"'{name:.80}' is unknown", did_you_mean(name, list(table)) or f"Give one of: {', '.join(table)}"
+    fix = did_you_mean(name, list(table)) or f"Give one of: {', '.join(table)}"
+    return f"'{name:.80}' is unknown", plugins.or_package(fix) if table.group else fix
 
 
 def looked_up(table: Listing[E], name: str, where: str) -> E:

@@ -74,10 +74,14 @@ def check(model: type[M], value: Any, *, where: str, file: str | None = None) ->
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        lines = [_line(model, failure, where, value) for failure in error.errors(include_url=False)]
-        raise ParamsError(
-            what="; ".join(dict.fromkeys(lines)), where=file or HOST.settings_file, fix=HOST.fix("settings", EXPLAINED)
-        ) from error
+        fix = HOST.fix("settings", EXPLAINED)
+        raise ParamsError(what=faults(error, model, value, where), where=file or HOST.settings_file, fix=fix) from error
+
+
+def faults(error: ValidationError, model: type[BaseModel], value: Any, where: str) -> str:
+    """Return every failure of a validation in the words of the settings, each with its fix."""
+    lines = [_line(model, failure, where, value) for failure in error.errors(include_url=False)]
+    return "; ".join(dict.fromkeys(lines))
 
 
 PLAIN: Final = {

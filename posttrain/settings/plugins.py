@@ -146,6 +146,12 @@ def find(group: str, name: str) -> Plugin:
     return plugins[0]
 
 
+def or_package(fix: str) -> str:
+    """Return how to fix an unknown name, with the package that may register it."""
+    end = "" if not fix or fix.endswith(("?", ".")) else "."
+    return f"{fix}{end} If a package registers the name, install it (docs/plugins.md)".strip()
+
+
 def every() -> Iterator[Plugin]:
     """Yield all registered plugins of all groups, also those that are gone."""
     for group in GROUPS:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 from posttrain.errors import ParamsError, shortened
+from posttrain.isolation.library import LIBRARY
 from posttrain.settings.host import HOST
 from posttrain.settings.params import did_you_mean
 
@@ -23,9 +25,10 @@ CUSTOM = Path("custom")
 """The folder of the user's own modules."""
 
 PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_LOADED: set[str] = set()
 _UNFINISHED: dict[str, str] = {}
 """Files whose import did not end, and why: it is not tried again."""
+PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages."""
 IMPORT_SECONDS = 60.0
 """How long the import of a module may take, with those that it imports."""
 
@@ -47,7 +50,6 @@ def load_object(path: str, where: str) -> Any:
     if not hasattr(module, name):
         own = [var for var in vars(module) if not var.startswith("_")]
         raise ParamsError(what=f"{file} has no '{name}'", where=where, fix=did_you_mean(name, own))
-    _LOADED.add(module_name)
     return getattr(module, name)
 
 
@@ -55,9 +57,7 @@ def load_module(name: str, where: str) -> Any:
     """Return a module of the user's; `where` is what asks for it."""
     if not is_import_path(f"{name}:x"):
         raise ParamsError(what=f"'{name}' is not a module", where=where, fix=f"Name a MODULE for {CUSTOM}/MODULE.py")
-    module = _imported(name, _found(name, where), where)
-    _LOADED.add(name)
-    return module
+    return _imported(name, _found(name, where), where)
 
 
 def own_file(module: str) -> Path:
@@ -199,9 +199,17 @@ def _imported(name: str, file: Path, where: str) -> Any:
     return module
 
 
-def place_in_workspace(error: BaseException) -> str:
-    """Where in the user's own files an error was raised, for the end of a message; empty where it was elsewhere."""
-    own = {own_file(name).resolve() for name in _LOADED}
-    frames = traceback.extract_tb(error.__traceback__)
-    found = next((frame for frame in reversed(frames) if Path(frame.filename).resolve() in own), None)
-    return f" ({Path(found.filename).name} line {found.lineno})" if found else ""
+def place_in_own_code(error: BaseException) -> str:
+    """Return the file and line of the user's code that raised, for the end of a message; empty for other code."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_own(frame)]
+    return f" ({Path(frames[-1][0].f_code.co_filename).name} line {frames[-1][1]})" if frames else ""
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether code is the user's: a script, a notebook or a module outside posttrain, packages and Python."""
+    name = frame.f_code.co_filename
+    if name.startswith("<"):  # typed or generated: what is typed runs as the main module
+        return frame.f_globals.get("__name__") == "__main__"
+    file = Path(name).resolve()
+    elsewhere = (LIBRARY / "posttrain", Path(sysconfig.get_path("stdlib")).resolve())
+    return not PACKAGES & {*file.parts} and not any(file.is_relative_to(folder) for folder in elsewhere)

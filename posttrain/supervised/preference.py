@@ -22,6 +22,8 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
     """The settings of preference optimisation: an algorithm, any of its settings, and how it is trained."""
 
     rate_kind = "preference"
+    example: ClassVar[str] = "dpo"
+    """The algorithm that errors show."""
     progress: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
     algorithm: str = Field(description="a row of docs/reference/algorithms.md")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from posttrain.errors import excerpt, shortened
 from posttrain.measure.masking import masked
 from posttrain.rollout import Message, Rollout
-from posttrain.settings.user_code import place_in_workspace
+from posttrain.settings.user_code import place_in_own_code
 
 ROLES = ("user", "tool")
 """The roles of a task's turns."""
@@ -55,7 +55,7 @@ def take_step(reply: Reply, rollout: Rollout) -> Step | StepFailure:
         return StepFailure("error", f"{where} returned {error}")
     except Exception as error:  # noqa: BLE001  whatever a task raises: this episode has no next step
         text = shortened(masked(str(error)), 300)
-        return StepFailure("error", f"{where} raised {type(error).__name__}: {text}{place_in_workspace(error)}")
+        return StepFailure("error", f"{where} raised {type(error).__name__}: {text}{place_in_own_code(error)}")
 
 
 class _WrongStepError(Exception):

@@ -14,6 +14,7 @@ from posttrain.errors import ParamsError
 from posttrain.rollout import Rollout
 from posttrain.settings.listing import Listing, instance
 from posttrain.settings.params import Params, did_you_mean
+from posttrain.settings.plugins import or_package
 from posttrain.settings.user_code import is_import_path, load_object
 from posttrain.tasks.step import Reply
 
@@ -78,6 +79,7 @@ def load_task(name: str) -> Task:
         return TASKS[name]
     found = load_object(name, "task") if is_import_path(name) else None
     if not isinstance(found, Task):
-        fix = "Give the name of a Task" if is_import_path(name) else did_you_mean(name, list(TASKS))
-        raise ParamsError(what=f"'{name[:80]}' is not a task", where="task", fix=f"{fix} (docs/tasks.md)")
+        fix = f"{did_you_mean(name, list(TASKS))} (docs/tasks.md)"
+        fix = "Give the name of a Task (docs/tasks.md)" if is_import_path(name) else or_package(fix)
+        raise ParamsError(what=f"'{name[:80]}' is not a task", where="task", fix=fix)
     return found

@@ -26,6 +26,7 @@ from posttrain.models.forward.activations import Activations, set_activations
 from posttrain.models.forward.compiled import compiled
 from posttrain.models.master_weights import round_masters
 from posttrain.models.sharding import fill
+from posttrain.settings.called import Called
 from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 from posttrain.train import randomness
@@ -41,7 +42,7 @@ from posttrain.train.routing import RouterParams, routers_of
 from posttrain.train.step import StepClosure
 
 
-class TrainingParams(Params):
+class TrainingParams(Params, metaclass=Called):
     """Shared by all stages that train."""
 
     rate_kind: ClassVar[RateKind] = "sft"

@@ -22,6 +22,12 @@ from posttrain.train.model_set import ModelSet
 class Trained(list[dict[str, float]]):
     """The metrics of each optimizer step, with the trained models; a list that also has what the run leaves.
 
+    A round of samples is trained in several optimizer steps (`rollout.minibatches` times `rollout.epochs`). `reward`,
+    `reward_std`, `length` and `truncated` are those of the step's own rows: its minibatch, and replayed groups.
+    `reward` is the weighted sum. `reward_NAME`, `reward_NAME_std` and `reward_NAME_ok` are those of one reward, without
+    its weight, over all samples of the round; each step of the round repeats them. `tail("reward", steps)` averages
+    over several steps. With `heldout` the last row has the final measurement, and no `reward`.
+
     Example: `posttrain.train_online(model, tokenizer, prompts, reward)[-1]["reward"]`
     """
 

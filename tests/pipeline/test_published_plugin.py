@@ -99,8 +99,14 @@ def test_a_published_reward_is_installed_trained_with_and_missed(tmp_path: Path)
         assert "Run `dvc repro -s -f code`" in said, (words, said)
 
     shutil.rmtree(site)
-    for more in (("repro", "-s", "-f", "code"), ()):  # code/ names the package, and then the record alone
+    line = "python -m pip install posttrain-numbers-used==0.1.0"
+    for in_code in (True, False):  # code/ names the package, and then the record alone
         ran(made, site, "dvc", "checkout", "records/online/grpo.json")  # the stage that stopped has removed it
         missed = ran(made, site, "posttrain", "check")
-        assert missed.returncode == 1 and "python -m pip install posttrain-numbers-used==0.1.0" in missed.stderr
-        assert not more or ran(made, site, "dvc", *more).returncode == 0
+        assert missed.returncode == 1 and line in missed.stderr
+        assert line in ran(made, site, "posttrain", "status").stdout
+        if in_code:
+            kept = ran(made, site, "dvc", "repro", "-s", "-f", "code")
+            assert kept.returncode != 0 and line in kept.stdout + kept.stderr
+            (made / "code/online/grpo.json").unlink()
+            assert ran(made, site, "dvc", "repro", "-s", "-f", "code").returncode == 0

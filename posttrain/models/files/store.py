@@ -45,6 +45,7 @@ from posttrain.models.files.save_dtype import SaveDtype, round_weights, saved_la
 from posttrain.models.files.weights import SHARD_BYTES, WeightFiles, describe, digest, kind, open_weights, write_shards
 from posttrain.models.forward.forward import run_in_rows, runs_in_rows
 from posttrain.models.nf4 import round_model
+from posttrain.settings.host import HOST
 from posttrain.settings.plain import MODELS, check_format
 
 MANIFEST = "manifest.json"
@@ -200,6 +201,9 @@ def load_config(folder: Path) -> Any:
         numbers = {name: getattr(sizes, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers")}
     except ModelError:
         raise
+    except FileNotFoundError as error:
+        fix = "Give the folder of a model in the format of transformers"
+        raise ModelError(what="there is no config.json", where=str(file.parent), fix=fix) from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StrictDataclassError) as error:
         fix = "It must be a transformers config with a model_type that this version of transformers knows"
         raise ModelError(what=f"cannot be read ({error!r:.300})", where=str(file), fix=fix) from error
@@ -285,7 +289,8 @@ def _folder(path: str | Path) -> Path:
     """The folder, its small files checked against the manifest if there is one; tensors are checked when read."""
     folder = Path(path)
     if not folder.is_dir():
-        raise ModelError(what="the model folder is missing", where=str(folder), fix="Run the stage that makes it")
+        fix = HOST.fix("model missing", "Give the folder with its config.json, weights and tokenizer")
+        raise ModelError(what="the model folder is missing", where=str(folder), fix=fix)
     listed = {name: entry for name, entry in _manifest(folder).items() if isinstance(entry, str)}
     changed = [
         name for name, entry in listed.items() if not (folder / name).is_file() or digest(folder / name) != entry

@@ -23,13 +23,13 @@ from posttrain.models.files.config_limits import config_faults
 from posttrain.models.forward.compiled import compiled_layers
 from posttrain.models.forward.routers import find_routers
 from posttrain.pipeline.checks.meta_models import config_of, context_length, shape_of, size_of_run, template_of
-from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS, load_settings
 from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
 from posttrain.pipeline.params.params_file import at, load, read
 from posttrain.pipeline.params.stage_table import STAGES, Settings, group_of, model_runs, section_of
 from posttrain.pipeline.runs.evaluation import EvaluateParams, load_policies
 from posttrain.pipeline.runs.online import OnlineParams
 from posttrain.pipeline.runs.samples import SamplesRun
+from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS, load_settings
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.rewards.judge.connection import ConnectionParams
 from posttrain.sampling.engines import ENGINES, EngineName

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from posttrain.data.columns import Kind, Tables
 from posttrain.errors import ParamsError, PosttrainError, excerpt
 from posttrain.pipeline.checks.meta_models import template_of
-from posttrain.pipeline.checks.params_schema import load_settings
 from posttrain.pipeline.params.params_file import load, read
 from posttrain.pipeline.params.stage_table import STAGES, Settings, group_of, model_runs
 from posttrain.pipeline.runs.evaluation import EvaluateParams
+from posttrain.pipeline.runs.typed import load_settings
 from posttrain.pipeline.tables.first_rows import FIRST, FirstRows, drawn_rows, first_rows
 from posttrain.pipeline.tables.leaks import leaks
 from posttrain.pipeline.tables.readers import place_of

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS
 from posttrain.pipeline.outside.evaluators import EVALUATORS
 from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
 from posttrain.pipeline.params.params_file import FORMAT, GROUPS
@@ -18,6 +17,7 @@ from posttrain.pipeline.params.seeds import SEED, SEED_MEANING
 from posttrain.pipeline.params.slots import MODEL, slots
 from posttrain.pipeline.params.stage_table import STAGES
 from posttrain.pipeline.runs.evaluation import EvaluateParams
+from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS
 from posttrain.pipeline.tables.sources import UserTables
 from posttrain.rewards.catalog import REWARDS, Metrics, Rewards
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward

@@ -19,10 +19,10 @@ from posttrain.models.files.store import load_config
 from posttrain.models.files.text import context_of
 from posttrain.models.files.tokenizer import written_template
 from posttrain.models.scratch import scratch_config
-from posttrain.pipeline.checks.params_schema import load_settings, settings_of
 from posttrain.pipeline.lock.digests import read_lock
 from posttrain.pipeline.params.params_file import at, read
 from posttrain.pipeline.params.stage_table import STAGES, Settings, model_runs, section_of, stage_of
+from posttrain.pipeline.runs.typed import load_settings, settings_of
 from posttrain.pipeline.workspace import PARAMS_FILE, model_path
 from posttrain.settings.plain import NONE
 from posttrain.text.bpe import CHAT_TEMPLATE

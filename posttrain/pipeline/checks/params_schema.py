@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,10 +23,9 @@ from posttrain.pipeline.lock.check_inputs import REMOVE, unreadable
 from posttrain.pipeline.lock.code_manifest import Library
 from posttrain.pipeline.lock.orphaned_outputs import Leftovers, leftovers
 from posttrain.pipeline.lock.repair_dvc import LOCK, in_conflict
-from posttrain.pipeline.outside.evaluators import EVALUATORS, evaluator_of
+from posttrain.pipeline.outside.evaluators import EVALUATORS
 from posttrain.pipeline.outside.evaluators import GROUP as EVALUATED
-from posttrain.pipeline.params.named_runs import typed_run
-from posttrain.pipeline.params.params_file import GROUPS, at, load, read
+from posttrain.pipeline.params.params_file import GROUPS, load, read
 from posttrain.pipeline.params.seeds import SEED, SEED_MEANING
 from posttrain.pipeline.params.slots import PART
 from posttrain.pipeline.params.stage_table import STAGES, Settings, group_of, policies
@@ -38,7 +37,7 @@ from posttrain.pipeline.runs.evaluation import EvaluateParams, load_policies
 from posttrain.pipeline.runs.offline import OfflineRun, need_tokens
 from posttrain.pipeline.runs.preference import PreferenceRun, needed_kind
 from posttrain.pipeline.runs.ratings import RatingRun, pairs_of
-from posttrain.pipeline.runs.task_tables import task_run
+from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS, load_settings
 from posttrain.pipeline.tables.find_files import matches
 from posttrain.pipeline.tables.options import FileTable
 from posttrain.pipeline.tables.sources import FilesRun, sources_by_key
@@ -47,21 +46,13 @@ from posttrain.rewards.catalog import REWARDS
 from posttrain.rewards.reward import TERM_KEYS, WORKER_KEYS, WeightedReward
 from posttrain.settings.choices import OneOf, choices_of
 from posttrain.settings.listing import usable
-from posttrain.settings.params import check, did_you_mean
+from posttrain.settings.params import did_you_mean
 from posttrain.settings.plain import NONE
 from posttrain.settings.user_code import CUSTOM
 from posttrain.settings.user_code import PATH as IMPORT_PATH
 from posttrain.tasks.task import TASKS
 from posttrain.text.templates import reads
-from posttrain.train.run_config import Algorithm
 
-_TYPES = {stage.group: stage.settings() for stage in STAGES if stage.runs}
-MODELS: Mapping[str, type[BaseModel]] = {group: model for group, model in _TYPES.items() if isinstance(model, type)}
-"""Groups whose runs have one type."""
-ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
-    group: table for group, table in _TYPES.items() if group not in MODELS and group != EVALUATED
-}
-"""Groups whose runs name an algorithm, which decides their type."""
 REWARD_OPTIONS = "options of the reward"
 BARE = re.compile(rf"(?<![\w.\"':]){IMPORT_PATH.pattern}(?![\w\"'])")
 """An import path without quotes."""
@@ -177,20 +168,6 @@ def _check_name(name: object, group: str) -> None:
     if not isinstance(name, str) or not re.fullmatch(PART, name) or name == NONE:
         fix = "Use up to 100 letters, digits, '-' and '_', beginning with a letter or digit"
         raise ParamsError(what=f"{group}: {excerpt(name, 100)} cannot name a run", where=PARAMS_FILE, fix=fix)
-
-
-def load_settings(group: str, name: str) -> Any:
-    """Return the typed settings of a run."""
-    where = f"{group}.{name}"
-    return task_run(name)[2] if group == "data.tasks" else settings_of(group, at(read(), where), where)
-
-
-def settings_of(group: str, own: Any, where: str) -> Any:
-    """Return the typed settings of what params.yaml has of a run."""
-    if group in ALGORITHMS:
-        return typed_run(own, where, ALGORITHMS[group])
-    model = evaluator_of(own, where).runs if group == EVALUATED else MODELS[group]
-    return check(model, {} if own is None else own, where=where)
 
 
 def _missing_inputs(where: str, params: Any, root: Path) -> Iterator[str]:

@@ -26,9 +26,11 @@ def parse(words: Sequence[str]) -> Namespace:
         raise ParamsError(what=f"'{words[0]}' was renamed", where="posttrain", fix=fix)
     named = words[0] if words and (words[0] in DOES or words[0] in _plugins()) else None
     if words and named is None and not words[0].startswith("-"):
+        from posttrain.settings.plugins import or_package
+
         near = get_close_matches(words[0], [*DOES, *_plugins()], n=1)
         fix = f"Did you mean '{near[0]}'?" if near else "`posttrain --help` lists the commands"
-        raise ParamsError(what=f"unknown command '{words[0]:.80}'", where="posttrain", fix=fix)
+        raise ParamsError(what=f"unknown command '{words[0]:.80}'", where="posttrain", fix=or_package(fix))
     arguments = parser(named).parse_args(words)
     if arguments.command is None:
         print(overview())

@@ -29,8 +29,8 @@ def check_plugins(*stages: str) -> None:
     for path, plugins in named.items():
         for name, made in plugins.items():
             if not _installed(name):
-                what = f"it names the package {_shown(name, made)} with a plugin, which is not installed"
-                fix = f"{_install(name, made)}, or remove its names from {PARAMS_FILE} and run `dvc repro -s -f code`"
+                what = f"it names the package {shown(name, made)} with a plugin, which is not installed"
+                fix = f"{install(name, made)}, or remove its names from {PARAMS_FILE} and run `dvc repro -s -f code`"
                 raise PipelineError(what=what, where=str(path), fix=fix)
     if not named:
         return
@@ -53,9 +53,19 @@ def missing_in_records() -> str:
             if not _installed(name):
                 missing.setdefault((name, made), str(file))
     return ". ".join(
-        f"{file} names the package {_shown(name, made)} with a plugin, which is not installed. {_install(name, made)}"
+        f"{file} names the package {shown(name, made)} with a plugin, which is not installed. {install(name, made)}"
         for (name, made), file in missing.items()
     )
+
+
+def lacks_plugins() -> bool:
+    """Return whether code/ names a plugin whose package is not installed."""
+    return any(missing_in(file) for file in FOLDER.rglob("*.json"))
+
+
+def missing_in(file: Path) -> dict[str, str]:
+    """Return distribution -> version and digest, of the plugins that a file names and that are not installed."""
+    return {name: made for name, made in _named(file).items() if not _installed(name)}
 
 
 def plugin_lines() -> list[str]:
@@ -107,7 +117,17 @@ def _code_of_record(file: Path) -> dict[str, dict[str, str]] | None:
     return found if isinstance(found, dict) else None
 
 
+def is_missing(name: str, made: str) -> bool:
+    """Return whether an entry of a run's packages is of a plugin that is not installed."""
+    return is_plugin_version(made) and not _installed(name)
+
+
 def _installed(name: str) -> bool:
+    return _has_files(name) and not any(plugin.is_gone for plugin in every() if plugin.distribution == name)
+
+
+def _has_files(name: str) -> bool:
+    """Return whether a distribution's own description is there; its modules may be gone all the same."""
     try:
         version(name)
     except PackageNotFoundError:
@@ -115,9 +135,13 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _shown(name: str, made: str) -> str:
+def shown(name: str, made: str) -> str:
+    """Return a distribution with its version."""
     return f"{name} {made.partition(' ')[0]}"
 
 
-def _install(name: str, made: str) -> str:
-    return f"Install it: python -m pip install {name}=={made.partition(' ')[0]}"
+def install(name: str, made: str) -> str:
+    """Return how to install the version of a distribution that a run has used."""
+    package = f"{name}=={made.partition(' ')[0]}"
+    again = "Install it again: python -m pip install --force-reinstall"
+    return f"{again if _has_files(name) else 'Install it: python -m pip install'} {package}"

@@ -14,6 +14,7 @@ from posttrain.measure.record import read_record, record_path
 from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, code_path, read_code
 from posttrain.pipeline.lock.digests import Digests, read_settled
 from posttrain.pipeline.lock.graph import NOT_SET, Pipeline, changed, value_at
+from posttrain.pipeline.lock.plugin_check import install, is_missing, shown
 from posttrain.pipeline.lock.run_records import RunRecords, is_record
 from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE
@@ -215,7 +216,13 @@ def accepted_code(record: Mapping[str, Any]) -> Code | None:
 def code_changes(name: str, new: Code | None) -> list[str]:
     """Return the changes of a stage's code since its result was made or accepted, as text."""
     old = accepted_code(read_record(record_path(name)))
-    return (code_differences(old, new) if old and new else []) or ["its code changed"]
+    if not old or not new:
+        return ["its code changed"]
+    gone = {distribution: made for distribution, made in old["packages"].items() if is_missing(distribution, made)}
+    gone = {distribution: made for distribution, made in gone.items() if distribution not in new["packages"]}
+    rest: Code = {**old, "packages": {key: value for key, value in old["packages"].items() if key not in gone}}
+    words = [f"{shown(*entry)}, a package with a plugin, is not installed. {install(*entry)}" for entry in gone.items()]
+    return [*words, *code_differences(rest, new)] or ["its code changed"]
 
 
 def _listed(words: list[str]) -> str:

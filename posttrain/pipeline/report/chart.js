@@ -30,7 +30,7 @@ class Chart {
     this.cursor = null;
     for (const series of this.options.series) if (series.away && !this.seen?.has(series.name)) this.off.add(series.name);
     this.seen = new Set(this.options.series.map((series) => series.name));
-    this.heading.textContent = this.options.title;
+    this.heading.textContent = visible(this.options.title);
     this.drawLegend();
     this.draw();
   }
@@ -103,7 +103,7 @@ class Chart {
     this.svg.replaceChildren(shape("clipPath", { id: clip }, shape("rect", area)),
       ...drawAxes(scale, width, height, this.options.xLabel, this.options.yLabel),
       shape("g", { "clip-path": this.zoom || this.options.kind !== "points" ? `url(#${clip})` : null }, marks), this.brush, this.line);
-    this.plot.setAttribute("aria-label", `${this.options.title}. Arrow keys read values, plus and minus zoom, escape shows everything.`);
+    this.plot.setAttribute("aria-label", `${visible(this.options.title)}. Arrow keys read values, plus and minus zoom, escape shows everything.`);
     this.plot.dataset.zoom = this.zoom ? this.zoom.map((v) => v.toPrecision(6)).join(" ") : "";
     this.resetButton.hidden = !this.zoom;
     this.point(null, undefined, false, true);
@@ -167,7 +167,7 @@ class Chart {
     const room = this.plot.clientWidth - this.tip.offsetWidth - 4;
     this.tip.style.left = `${Math.max(4, Math.min(room, left > room - 14 ? left - this.tip.offsetWidth - 12 : left + 12))}px`;
     this.tip.style.top = "8px";
-    if (say) this.spoken.textContent = `${short(at)}: ${found.map((one) => `${one.series.name} ${value(one.p)}`).join(", ")}`;
+    if (say) this.spoken.textContent = visible(`${short(at)}: ${found.map((one) => `${one.series.name} ${value(one.p)}`).join(", ")}`);
   }
 
   step(direction) {

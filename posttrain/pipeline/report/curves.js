@@ -40,7 +40,7 @@ function startCurves() {
     byId("smoothing-value").textContent = reach ? `± ${reach} points` : "off";
     const xLabel = across === "share" ? "share of the run" : "step";
     const each = Math.max(...DATA.curves.filter((one) => one.columns[metric]).map((one) => one.each));
-    byId("metric-about").textContent = DATA.about[metric] ? `${metric}: ${DATA.about[metric]}` : "";
+    byId("metric-about").textContent = DATA.about[metric] ? visible(`${metric}: ${DATA.about[metric]}`) : "";
     byId("curves-note").textContent = "Drag across a chart to zoom; the names switch runs off and on. A cursor is in all charts of steps."
       + (each > 1 ? ` Of long runs a point is the mean of up to ${each} steps.` : "");
     for (const [name, one] of event?.target === chosen ? [[metric, chart]] : [[metric, chart], ...small])

@@ -6,6 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from posttrain.measure.terminal import visible
+
 NOT_MEASURED = "not measured"
 """What a cell shows in place of a figure."""
 UNREAD = "no readable answer"
@@ -25,14 +27,14 @@ class Column:
 
 
 def escaped(text: object) -> Markup:
-    """Return a text as HTML: it is never read as markup."""
-    return text if isinstance(text, Markup) else Markup(html.escape(str(text)))
+    """Return a text as HTML: it is never read as markup, and marks that reverse a line are shown, not obeyed."""
+    return text if isinstance(text, Markup) else Markup(html.escape(visible(str(text))))
 
 
 def element(name: str, *inside: object, **attributes: str | None) -> Markup:
     """Return an element; `_` in the name of an attribute stands for `-`, and one that is None is left out."""
     given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items() if value
+        f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"' for key, value in attributes.items() if value
     )
     return Markup(f"<{name}{given}>{''.join(map(escaped, inside))}</{name}>")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.pipeline.report.markup import Markup
+from posttrain.pipeline.report.markup import Markup, escaped
 
 ASSETS = Path(__file__).parent
 SCRIPTS = (
@@ -36,7 +35,7 @@ def page(data: Mapping[str, Any], title: str, written: Mapping[str, Markup], *, 
     sources = f"style-src '{_hash(style)}'; script-src '{_hash(script)}'{asks}"
     parts = {
         "policy": f"default-src 'none'; base-uri 'none'; form-action 'none'; {sources}",
-        "title": html.escape(title),
+        "title": escaped(title),
         "style": style,
         "data": embedded(data),
         "script": script,
@@ -61,7 +60,7 @@ def plain_page(title: str, body: Markup) -> str:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title>
+<title>{escaped(title)}</title>
 <style>{style}</style>
 </head>
 <body>

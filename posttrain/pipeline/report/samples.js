@@ -97,7 +97,7 @@ function answers(label, mine, kind, query) {
       el("pre", { class: sample.text ? null : "empty" }, sample.text === "" ? "(nothing)" : marked(sample.text, query)));
     if (!moved) return;
     host.querySelectorAll(".steps button")[moved > 0 ? 1 : 0].focus();
-    byId("spoken").textContent = `${label} ${name}: ${verdict} ${why}`;
+    byId("spoken").textContent = visible(`${label} ${name}: ${verdict} ${why}`);
   };
   show(preferred);
   return host;

@@ -16,7 +16,8 @@ from posttrain.pipeline.runs.own_tables import OwnTables, as_files, own_options,
 from posttrain.pipeline.tables.failures import failure_lines, row_failures, structure_failures
 from posttrain.pipeline.workspace import PARAMS_FILE
 from posttrain.settings.params import Params, check, did_you_mean, placed
-from posttrain.settings.user_code import is_import_path
+from posttrain.settings.plugins import or_package
+from posttrain.settings.user_code import is_import_path, place_in_own_code
 from posttrain.tasks.task import TASKS, Generator, load_task
 
 OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
@@ -87,7 +88,7 @@ def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kin
     except Exception as error:
         if not TASKS.is_foreign(name):
             raise
-        what = f"it raised {type(error).__name__}: {shortened(str(error), 300)}"
+        what = f"it raised {type(error).__name__}: {shortened(str(error), 300)}{place_in_own_code(error)}"
         raise _generator_error(name, generator, what, "Fix it; POSTTRAIN_TRACEBACK=1 shows where") from error
     kinds = ", ".join(generator.kinds)
     if not isinstance(found, Mapping):
@@ -163,7 +164,7 @@ def generator_of(name: str, own: Mapping[str, Any], where: str) -> tuple[Generat
     """Return the generator of a task, with its parameters."""
     if name not in TASKS and not is_import_path(name):
         what = f"{where}.task = '{name[:80]}' is unknown"
-        raise ParamsError(what=what, where=PARAMS_FILE, fix=did_you_mean(name, list(TASKS)))
+        raise ParamsError(what=what, where=PARAMS_FILE, fix=or_package(did_you_mean(name, list(TASKS))))
     generator = load_task(name).generator
     if generator is None:
         what = f"{where}.task = '{name}' generates no tables"

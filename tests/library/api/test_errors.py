@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,41 @@ def test_a_text_that_is_cut_keeps_both_quotes() -> None:
     assert excerpt("short") == "'short'"
     assert excerpt("Ticket 0: it's broken", 16) == "'Ticket 0: i...'"
     assert excerpt(["a", "b", "c", "d"], 10) == "['a', '..."
+
+
+RAISING = """
+import re
+from posttrain.rewards.reward import raised
+
+
+def brief(rollouts):
+    return [1 / len(rollouts)]
+
+
+def pattern(rollouts):
+    return re.compile("(")
+
+
+for reward in (brief, pattern):
+    try:
+        reward([])
+    except Exception as error:
+        print(raised(error).reason)
+"""
+
+
+def test_a_reward_that_raises_names_its_file_and_line(tmp_path: Path) -> None:
+    """As a script, a module that the script imports, and code that was typed; re is Python's own."""
+    (tmp_path / "script.py").write_text(RAISING)
+    (tmp_path / "importing.py").write_text("import script\n")
+    commands = {("script.py",): "script.py", ("importing.py",): "script.py", ("-c", RAISING): "<string>"}
+    for words, file in commands.items():
+        variables = {**environment(), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines() == [
+            f"it raised ZeroDivisionError: division by zero ({file} line 7)",
+            f"it raised PatternError: missing ), unterminated subpattern at position 0 ({file} line 11)"
+            if sys.version_info >= (3, 13)
+            else f"it raised error: missing ), unterminated subpattern at position 0 ({file} line 11)",
+        ]

@@ -244,3 +244,74 @@ def test_models_that_were_trained_before_resume_no_checkpoint_of_others(folder: 
             models, None, ROWS, config=config, output=tmp_path, on_step=lambda step, _: steps[-1].append(step)
         )
     assert steps == [[0, 1, 2], [0, 1, 2]]
+
+
+def _wrapped(model: Any, how: str) -> Any:
+    """Return a model with an adapter, as a user of peft or transformers adds it."""
+    from peft import LoraConfig, get_peft_model, inject_adapter_in_model
+
+    targets = ["q_proj", "embed_tokens"] if how == "tied" else ["q_proj", "up_proj"]
+    options = LoraConfig(r=4, target_modules=targets, use_dora=how == "dora")
+    if how == "add_adapter":
+        model.add_adapter(options)
+        return model
+    if how == "inject":
+        return inject_adapter_in_model(options, model)
+    return get_peft_model(model, options, adapter_name="mine" if how == "named" else "default")
+
+
+@pytest.mark.parametrize("how", ["peft", "named", "dora", "tied", "add_adapter", "inject"])
+def test_the_output_of_a_model_in_peft_s_wrapper_is_read(folder: Path, tmp_path: Path, how: str) -> None:
+    model, tokenizer = posttrain.load_model(folder)
+    start = {name: part.clone() for name, part in model.named_parameters()}
+    model = _wrapped(model, how)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/adapter_config.json").write_text("{}")  # of an earlier output
+    posttrain.train_model(model, tokenizer, ROWS, epochs=3, optimizer={"lr": 3e-2}, output=tmp_path)
+    read, _ = posttrain.load_model(tmp_path / "model")
+    ids = tokenizer("1+1", return_tensors="pt").input_ids
+    assert (read(ids).logits - model(ids).logits).abs().max() < 1e-4
+    assert (read(ids).logits - posttrain.load_model(folder)[0](ids).logits).abs().max() > 1e-2
+    kept = {name.replace(".base_layer", "").removeprefix("base_model.model."): part for name, part in
+            model.named_parameters()}  # fmt: skip
+    assert all((kept[name] == part).all() for name, part in start.items() if name in kept), "the base stays as it is"
+    assert bool([*tmp_path.glob("adapter/**/adapter_config.json")]) == (how != "inject")
+
+
+def test_the_output_of_train_online_with_peft_is_read(folder: Path, tmp_path: Path) -> None:
+    model, tokenizer = posttrain.load_model(folder)
+    model = _wrapped(model, "peft")
+    settings = {"rollout": ROLLOUT, "canaries": 0, "optimizer": {"lr": 1e-2}}
+    posttrain.train_online(model, tokenizer, PROMPTS, short, settings=settings, output=tmp_path)
+    ids = tokenizer("1+1", return_tensors="pt").input_ids
+    assert (posttrain.load_model(tmp_path / "model")[0](ids).logits - model(ids).logits).abs().max() < 1e-4
+
+
+def test_a_reward_model_in_peft_s_wrapper_is_read(folder: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model, tokenizer = posttrain.load_model(folder)
+    wanted = LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["score"])
+    scorer = get_peft_model(posttrain.reward_model(model), wanted)
+    pairs = [{"prompt": f"{n}+1", "chosen": str(n), "rejected": "no"} for n in range(8)]
+    posttrain.train_model(scorer, tokenizer, pairs, "reward", optimizer={"lr": 1e-2}, output=tmp_path)
+    row = [{"prompt": "1+1", "completion": "2"}]
+    read, _ = posttrain.load_reward_model(tmp_path / "model")
+    scores = [posttrain.score(one, tokenizer, row)[0] for one in (read, scorer)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5) and scores[0] != 0
+
+
+def test_an_adapter_that_cannot_be_merged_fails_before_the_training(folder: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig, PromptTuningConfig, get_peft_model
+
+    model, tokenizer = posttrain.load_model(folder)
+    options = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM", alora_invocation_tokens=[1, 2])
+    wrapped = get_peft_model(model, options)
+    steps = list[int]()
+    with pytest.raises(posttrain.PosttrainError, match="peft cannot merge its adapter into it"):
+        posttrain.train_model(wrapped, tokenizer, ROWS, output=tmp_path, on_step=lambda step, _: steps.append(step))
+    assert not steps
+    model = posttrain.load_model(folder)[0]
+    prompted = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    with pytest.raises(posttrain.PosttrainError, match="PROMPT_TUNING adds virtual tokens"):
+        posttrain.train_model(prompted, tokenizer, ROWS)

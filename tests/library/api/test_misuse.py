@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -16,6 +17,7 @@ from posttrain.online.config import CONFIGS
 from posttrain.settings.params import check
 from posttrain.train.optimizer import OptimizerParams
 from tests.library.models.tiny import tiny_folder
+from tests.workspace import ROOT
 
 ROWS = [{"prompt": "a", "completion": "b"}]
 
@@ -188,3 +190,166 @@ def test_the_end_of_patience_is_a_warning_and_the_metrics_stay(
     history = posttrain.train_online(copy.deepcopy(model[0]), model[1], ["say 1", "say 2"], equal, settings=settings)
     assert len(history) == 5, "two steps a round; the third round ends it"
     assert "The run ends, as patience = 3" in capsys.readouterr().err
+
+
+WITH_EPOCHS = [posttrain.SftConfig, posttrain.RewardTraining, posttrain.PreferenceTraining, posttrain.OfflineConfig]
+
+
+@pytest.mark.parametrize("kind", WITH_EPOCHS)
+def test_a_wrong_setting_of_a_config_has_the_text_of_a_wrong_key(kind: Any) -> None:
+    with pytest.raises(ParamsError, match=r"\.epoch: unknown key\. Did you mean 'epochs'\?"):
+        kind(epoch=1)
+    with pytest.raises(ParamsError, match=rf"{kind.__name__}: it takes settings by name"):
+        kind({"epochs": 1})
+
+
+@pytest.mark.parametrize("kind", [posttrain.OnlineConfig, posttrain.StudentConfig])
+def test_a_wrong_setting_of_an_online_config_has_it_too(kind: Any) -> None:
+    for given in ({}, {"algorithm": kind.example}):
+        with pytest.raises(ParamsError, match=r"rollouts_in_gb: unknown key\. Did you mean 'rollouts_gb'\?"):
+            kind(rollouts_in_gb=1, **given)
+
+
+def test_every_fault_of_a_config_is_in_one_error() -> None:
+    with pytest.raises(ParamsError, match=r"SftConfig\.epochs = -1: .*greater than 0") as caught:
+        posttrain.SftConfig(epochs=-1, optimizer={"learning_rate": 1e-5})  # type: ignore[arg-type]
+    assert "optimizer.learning_rate: unknown key. It is 'lr' here" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [
+        (posttrain.OnlineConfig, "rloo"),
+        (posttrain.StudentConfig, "gkd"),
+        (posttrain.PreferenceTraining, "simpo"),
+        (posttrain.OfflineConfig, "dapo"),
+    ],
+)
+def test_a_config_is_that_of_an_algorithm(kind: Any, algorithm: str) -> None:
+    """Built by a call it had the values of no algorithm, and failed when it was used."""
+    given = {"correction": "truncate", "overlong": None, "resample": 0} if kind is posttrain.OfflineConfig else {}
+    assert kind(algorithm=algorithm, seed=3, **given) == kind.preset(algorithm, seed=3, **given)
+    with pytest.raises(ParamsError, match=rf"{kind.__name__}\.algorithm is missing\. Write {kind.__name__}\.preset\("):
+        kind(seed=3)
+
+
+def test_a_setting_that_only_an_algorithm_has_is_not_called_unknown() -> None:
+    with pytest.raises(ParamsError, match=r"OnlineConfig\.algorithm is missing\. Write OnlineConfig\.preset\("):
+        posttrain.OnlineConfig(kl="none")  # type: ignore[call-arg]
+
+
+def short(rollouts: Any) -> list[float]:
+    return [0.0 for _ in rollouts]
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (5, r"reward: it is 5, not a reward\. Give a function of rollouts"),
+        (None, r"reward: there is no reward\. Give"),
+        ("correct", r"reward: it is 'correct', not a reward\. Write \{\"correct\": 1\.0\}"),
+        ([short, None], r"reward: it is a list\. Give a mapping of several: \{\"short\": short\}"),
+        ([None], r"reward: it is a list\. Give a mapping of several: \{\"NAME\": NAME\}"),
+        ({"short": None}, r"reward\.short: it is None\. Give a function"),
+        ({"short": (short, None)}, r"reward\.short: its weight is None\. Give a number"),
+        ({"short": (short, "1")}, r"reward\.short: its weight is '1'\. Give a number"),
+        ({"short": (None, 1.0)}, r"reward\.short: it is \(None, 1\.0\)"),
+    ],
+)
+def test_what_is_no_reward_is_named(model: tuple[Any, Any], reward: Any, said: str) -> None:
+    for call in (posttrain.train_online, posttrain.evaluate_model):
+        with pytest.raises(ParamsError, match=said):
+            call(*model, ["1"], reward)
+
+
+@pytest.mark.parametrize("name", ["question", "query", "problem", "messages", "promt"])
+def test_a_renamed_column_of_prompts_is_named(model: tuple[Any, Any], name: str) -> None:
+    with pytest.raises(DataError, match=rf"prompts\[1\]: 'prompt' is missing.* Rename '{name}' to 'prompt'\."):
+        posttrain.train_online(*model, ["1", {name: "1", "answer": "2"}], short)
+
+
+@pytest.mark.parametrize(
+    ("row", "algorithm", "said"),
+    [
+        ({"question": "a", "answer": "b"}, "sft", "Rename 'question' to 'prompt'. Rename 'answer' to 'completion'."),
+        ({"prompt": "a", "response": "b"}, "sft", "Rename 'response' to 'completion'."),
+        ({"conversation": []}, "sft", "Rename 'conversation' to 'messages'."),
+        ({"prompt": "a", "good": "b", "bad": "c"}, "dpo", "Rename 'good' to 'chosen'. Rename 'bad' to 'rejected'."),
+        ({"prompt": "a", "response": "b", "label": True}, "kto", "Rename 'response' to 'completion'."),
+        (5, "sft", "rows[0]: it is a number, not a row."),
+        (None, "dpo", "rows[0]: it is missing or null, not a row."),
+    ],
+)
+def test_a_renamed_column_of_rows_is_named(model: tuple[Any, Any], row: Any, algorithm: str, said: str) -> None:
+    with pytest.raises(DataError) as caught:
+        posttrain.train_model(*model, [row], algorithm)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "this is None"),
+        (5, "this is of the type int"),
+        ({"prompt": "a"}, r"this is one row.* Write \[\{'prompt': 'a'\}\]"),
+        ((row for row in ROWS), "this is of the type generator"),
+        (pl.DataFrame(ROWS), r"this is a table of polars\. Give (rows|prompts)\.to_dicts\(\)"),
+    ],
+)
+def test_what_is_no_list_is_named(model: tuple[Any, Any], given: Any, said: str) -> None:
+    scorer = posttrain.reward_model(model[0])
+    for call in (
+        lambda: posttrain.train_model(*model, given),
+        lambda: posttrain.train_online(*model, given, short),
+        lambda: posttrain.score(scorer, model[1], given),
+    ):
+        with pytest.raises(DataError, match=said):
+            call()
+
+
+@pytest.mark.parametrize("given", [5, [5], [{"prompt": "a"}]])
+def test_what_is_no_prompt_of_sample_is_named(model: tuple[Any, Any], given: Any) -> None:
+    with pytest.raises(DataError, match=r"prompts(\[0\])?: "):
+        posttrain.sample(*model, given)
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("nope", r" = 'nope': there is no such folder in /.*Give the folder with its config\.json"),
+        ("Qwen/Qwen3-0.6B", r"of the Hub, give huggingface_hub\.snapshot_download\(\"Qwen/Qwen3-0\.6B\"\)"),
+        (None, r"it is None, not a folder"),
+        (5, r"it is of the type int, not a folder"),
+        ("pyproject.toml", r"this is a file, not the folder of a model"),
+        ("tests", r"tests: there is no config\.json\. Give the folder of a model"),
+    ],
+)
+def test_a_missing_folder_is_named_with_its_argument(
+    model: tuple[Any, Any], folder: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    learned = {"reward": {"model": 1.0}, "settings": {"canaries": 0}}
+    calls = {
+        "path": lambda: posttrain.load_model(folder),
+        "folder": lambda: posttrain.load_models(folder, posttrain.SftConfig()),
+        "path, of a scorer": lambda: posttrain.load_reward_model(folder),
+        "teacher": lambda: posttrain.distill(*model, folder, ["1"]),
+    }
+    if folder is not None and folder != "tests":
+        calls["reward_model"] = lambda: posttrain.train_online(*model, ["1"], reward_model=folder, **learned)
+    for argument, call in calls.items():
+        with pytest.raises(posttrain.PosttrainError, match=said) as caught:
+            call()
+        assert "stage" not in str(caught.value)
+        assert folder == "tests" or str(caught.value).startswith(argument.partition(",")[0])
+
+
+def test_a_reward_model_that_no_reward_reads_is_refused(model: tuple[Any, Any], tmp_path: Path) -> None:
+    for folder in (tmp_path, "nope"):
+        with pytest.raises(ParamsError, match=r"reward_model: no reward reads it: the rewards are short\. Add"):
+            posttrain.train_online(*model, ["1"], short, reward_model=folder)
+
+
+def test_models_need_a_config() -> None:
+    with pytest.raises(ParamsError, match=r"config: it is of the type dict, not a config"):
+        posttrain.load_models("nope", {"epochs": 1})  # type: ignore[arg-type]

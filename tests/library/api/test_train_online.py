@@ -334,3 +334,15 @@ def test_other_prompts_do_not_resume(folder: Path, tmp_path: Path) -> None:
     model, tokenizer = posttrain.load_model(folder)
     other = posttrain.train_online(model, tokenizer, PROMPTS[:5], low_tokens, settings=SETTINGS, output=tmp_path)
     assert other != history and len(other) == 6
+
+
+def test_reward_is_of_the_step_and_the_reward_by_name_of_the_round(folder: Path) -> None:
+    """As the docstring of Trained says."""
+    _, history = trained(folder, settings={**SETTINGS, "canaries": 0}, reward={"low": (low_tokens, 2.0)})
+    assert len(history) == 6
+    differ = 0
+    for first, second in zip(history[::2], history[1::2], strict=True):
+        assert first["reward_low"] == second["reward_low"]
+        assert (first["reward"] + second["reward"]) / 2 == pytest.approx(2 * first["reward_low"])
+        differ += first["reward"] != second["reward"]
+    assert differ

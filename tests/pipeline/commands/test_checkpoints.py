@@ -17,7 +17,7 @@ from tests.workspace import ROOT, environment
 STOPPED = """
 import torch
 from pathlib import Path
-from posttrain.pipeline.checks.params_schema import load_settings
+from posttrain.pipeline.runs.typed import load_settings
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
 from posttrain.train.checkpoint import CheckpointData
 from posttrain.train.loop import checkpoint_settings, RUNS_ON

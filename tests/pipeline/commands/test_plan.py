@@ -20,10 +20,10 @@ from posttrain.models.device import Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.memory import byte_count, decoding_bytes
 from posttrain.pipeline.checks.meta_models import config_source
-from posttrain.pipeline.checks.params_schema import load_settings
 from posttrain.pipeline.commands.plan.memory_estimate import demand_of
 from posttrain.pipeline.commands.plan.table import plan
 from posttrain.pipeline.params.params_file import at, read
+from posttrain.pipeline.runs.typed import load_settings
 from posttrain.sampling.vllm.engine import OWN_BYTES
 from posttrain.train.estimate import training_parts
 from posttrain.train.model_set import ModelSet

@@ -20,7 +20,7 @@ from posttrain.errors import DataError, ParamsError
 from posttrain.evaluate.table_watch import HeldoutLoss, TableWatch, heldout_rows, table_watch
 from posttrain.models.files.store import load_scorer
 from posttrain.online.heldout import sampled_demonstrations
-from posttrain.pipeline.checks.params_schema import settings_of
+from posttrain.pipeline.runs.typed import settings_of
 from posttrain.train.batch_sources import collate
 from posttrain.train.heldout import mean_loss
 from posttrain.train.loop import TrainingRun

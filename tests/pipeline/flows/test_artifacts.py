@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.artifacts import in_columns
+from flows.artifacts import in_columns, safe_rows
 
 
 def test_every_row_says_what_it_is_of() -> None:
@@ -15,3 +15,17 @@ def test_every_row_says_what_it_is_of() -> None:
     shown = [third[key] for key in ("table", "policy", "score", "low", "high")]
     assert shown == ["ratings judged", "dpo", 35.0, 10.0, 60.0]
     assert first.keys() == second.keys() == third.keys() and "table" not in in_columns([setting])[0]
+
+
+def test_marks_of_direction_and_codes_are_escaped_in_every_text() -> None:
+    rows = [
+        {"stage": "sft@main", "stale because": "params note a\u202eb -> \x1b[31mc", "seconds": 1.5, "why\u2066": None}
+    ]
+    assert safe_rows(rows) == [
+        {
+            "stage": "sft@main",
+            "stale because": "params note a\\u202eb -> \\x1b[31mc",
+            "seconds": 1.5,
+            "why\\u2066": None,
+        }
+    ]

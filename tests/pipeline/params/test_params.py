@@ -13,10 +13,11 @@ from ruamel.yaml import YAML
 
 from posttrain.errors import ParamsError, excerpt
 from posttrain.pipeline.checks import params_schema
-from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS, check_params, describe_params
+from posttrain.pipeline.checks.params_schema import check_params, describe_params
 from posttrain.pipeline.params.params_file import GROUPS
 from posttrain.pipeline.params.slots import slots
 from posttrain.pipeline.params.stage_table import STAGES, Evaluated, Stage, curve_runs, evaluated
+from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS
 from posttrain.settings.plain import merge
 from tests.pipeline.tables.gsm8k import write_gsm8k
 from tests.workspace import ROOT

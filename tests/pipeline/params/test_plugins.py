@@ -15,7 +15,8 @@ from posttrain.algorithms.policy_config import PolicyConfig
 from posttrain.algorithms.preference_loss import LOSSES
 from posttrain.errors import ParamsError, PluginError
 from posttrain.pipeline.checks.editor_schema import editor_schema
-from posttrain.pipeline.checks.params_schema import describe_params, settings_of
+from posttrain.pipeline.checks.params_schema import describe_params
+from posttrain.pipeline.runs.typed import settings_of
 from posttrain.rewards.catalog import REWARDS, term
 from posttrain.sampling.engines import EngineName
 from posttrain.settings.listing import usable

@@ -9,7 +9,7 @@ import pytest
 from docs.make.trl import KEYS, PAGE, page
 from posttrain.errors import ParamsError
 from posttrain.pipeline import EXPLAINED
-from posttrain.pipeline.checks.params_schema import ALGORITHMS, MODELS
+from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS
 from posttrain.settings.other_names import OURS
 from posttrain.settings.params import _has, check
 from posttrain.settings.trl_names import NONE, TRL

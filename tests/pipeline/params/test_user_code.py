@@ -15,7 +15,6 @@ from posttrain.settings.user_code import is_import_path, load_object
 def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("posttrain.settings.user_code._LOADED", set())
     (tmp_path / "custom").mkdir()
 
 

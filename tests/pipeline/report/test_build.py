@@ -13,10 +13,12 @@ import pytest
 
 from docs.make.readme import read_summary
 from posttrain.errors import DataError, ParamsError
+from posttrain.measure.terminal import ACTIVE
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.report.build import CURVES, PAGE, SAMPLES, build_report
 from posttrain.pipeline.report.lineage import labels
-from posttrain.pipeline.report.page import embedded
+from posttrain.pipeline.report.markup import element, figures, listed
+from posttrain.pipeline.report.page import asset, embedded, plain_page
 from tests.pipeline.report import workspace
 from tests.workspace import ROOT, run
 
@@ -139,6 +141,25 @@ def test_page_data_holds_the_evaluations_of_a_watched_run(finished: Path) -> Non
         {"x": 60, "y": 0.1, "low": 0.0, "high": 0.2},
     ], "steps without an evaluation are left out"
     assert [point["y"] for point in proxy["points"]] == [0.1, 0.5, 0.9]
+
+
+MARKS = "".join(map(chr, [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C, 0x1B, 0x7F]))
+
+
+def test_a_page_shows_marks_of_direction_and_does_not_obey_them() -> None:
+    """In texts, attributes and the title; a script's texts are those of elements.js, which test_page.py opens."""
+    body = element("main", MARKS, element("p", *MARKS, title=MARKS), listed([MARKS]), figures({MARKS: MARKS}))
+    written = plain_page(MARKS, body)
+    assert not ACTIVE.search(written)
+    assert written.count("⟨U+202E⟩") == 7 and written.count("⟨U+001B⟩") == 7
+    assert element("p", "שלום", "\t\n") == "<p>שלום\t\n</p>", "letters from right to left stay"
+
+
+def test_the_script_escapes_what_the_terminal_escapes() -> None:
+    listed_there = re.search(r"const ACTIVE = /\[(.*)\]/gu", asset("elements.js"))
+    assert listed_there
+    pattern = re.compile(f"[{listed_there[1].replace('p{Cs}', 'ud800-' + chr(92) + 'udfff')}]")
+    assert all(bool(pattern.match(chr(code))) == bool(ACTIVE.match(chr(code))) for code in range(0x10000))
 
 
 def test_embedded_json_cannot_end_its_element() -> None:

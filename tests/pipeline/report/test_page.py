@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.measure.terminal import ACTIVE, visible
 from posttrain.pipeline.report.build import PAGE, build_report
 from posttrain.pipeline.report.page import asset
 from tests.pipeline.report import browser, workspace
@@ -436,7 +437,11 @@ def test_search_marks_what_it_finds(page: Page) -> None:
 @pytest.mark.slow
 def test_hostile_texts_are_shown_and_do_nothing(page: Page) -> None:
     shown = page.texts("#prompts article[data-policy=grpo] pre")[: len(workspace.HOSTILE)]
-    assert shown == list(workspace.HOSTILE)
+    assert shown == [visible(text) for text in workspace.HOSTILE]
+    assert "⟨U+202E⟩⟨U+2066⟩" in shown[3] and "\u202e" in workspace.HOSTILE[3], (
+        "marks of direction are shown, not obeyed"
+    )
+    assert not ACTIVE.search(page.run("document.body.innerText"))
     page.type("#search", "<img")
     assert page.texts("mark")[0] == "<img"
     assert HOSTILE_SETTING in page.texts("#settings-body td code")

@@ -40,7 +40,7 @@ HOSTILE = (
     "<script>window.hacked=1</script>",
     "</script><script>window.hacked=2</script>",
     "<img src=x onerror=window.hacked=3>",
-    "<!-- <script> {{script}} \u2028 & &amp; </style><svg onload=window.hacked=4>",
+    "<!-- <script> {{script}} \u2028 \u202e\u2066 & &amp; </style><svg onload=window.hacked=4>",
 )
 """What a policy may write, and what must come to nothing."""
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from posttrain.data.columns import from_rows
-from posttrain.pipeline.checks.params_schema import settings_of
+from posttrain.pipeline.runs.typed import settings_of
 from posttrain.train.heldout import HeldoutRows, rows_of
 
 ROWS = [{"split": "heldout" if n % 3 else "train", "text": f"document {n}"} for n in range(90)]

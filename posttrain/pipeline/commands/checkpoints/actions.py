@@ -18,13 +18,14 @@ from posttrain.files import format_age, format_size
 from posttrain.locks import HELD, is_locked, remove_unlocked
 from posttrain.measure.provenance import differences, read_maker
 from posttrain.measure.record import read_record
-from posttrain.pipeline.checks.params_schema import check_params, load_settings
+from posttrain.pipeline.checks.params_schema import check_params
 from posttrain.pipeline.lock.digests import Digests
 from posttrain.pipeline.lock.graph import changed
 from posttrain.pipeline.params.params_file import read
 from posttrain.pipeline.params.stage_table import STAGES, group_of
 from posttrain.pipeline.runs.stage_checkpoints import ACCEPTED, ASKED
 from posttrain.pipeline.runs.stage_maker import stage_maker
+from posttrain.pipeline.runs.typed import load_settings
 from posttrain.pipeline.workspace import DONE, checkpoint_path
 from posttrain.settings.plain import CHECKPOINTS
 from posttrain.train.checkpoint import RUN, STATE

@@ -19,9 +19,9 @@ from posttrain.online.sampled import SAMPLED_ROWS
 from posttrain.online.sampled.best import SampledBestConfig
 from posttrain.online.sampled.pairs import SampledPairConfig
 from posttrain.pipeline.checks.meta_models import rate_of
-from posttrain.pipeline.checks.params_schema import load_settings
 from posttrain.pipeline.params.params_file import at, read
 from posttrain.pipeline.params.stage_table import STAGES, group_of
+from posttrain.pipeline.runs.typed import load_settings
 from posttrain.settings.choices import choices_of
 from posttrain.settings.params import Params, did_you_mean
 from posttrain.settings.plain import flattened

@@ -21,13 +21,13 @@ from posttrain.models.memory import byte_count, decoding_bytes, draw_bytes, laye
 from posttrain.online.rollout_log import most_bytes
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.pipeline.checks.meta_models import config_of, shape_of
-from posttrain.pipeline.checks.params_schema import settings_of
 from posttrain.pipeline.params.params_file import at
 from posttrain.pipeline.params.stage_table import Settings, models_of_set
 from posttrain.pipeline.runs.distill import TaughtParams
 from posttrain.pipeline.runs.evaluation import EvaluateParams, EvaluateRun
 from posttrain.pipeline.runs.online import OnlineParams
 from posttrain.pipeline.runs.samples import SamplesRun
+from posttrain.pipeline.runs.typed import settings_of
 from posttrain.sampling.engines import ENGINES
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.sampling.scheduler import FREE_SHARE

@@ -15,9 +15,9 @@ from posttrain.models.files.adapter_files import config_file
 from posttrain.models.files.store import MANIFEST, load_config, load_stop_tokens, load_tokenizer
 from posttrain.models.files.tokenizer import check_template, complete_tokenizer
 from posttrain.pipeline.checks.named_table import table_file
-from posttrain.pipeline.checks.params_schema import load_settings
 from posttrain.pipeline.params.params_file import at, read
 from posttrain.pipeline.params.stage_table import model_runs, section_of, stage_of
+from posttrain.pipeline.runs.typed import load_settings
 from posttrain.pipeline.workspace import PARAMS_FILE, model_path
 from posttrain.settings.params import nearest
 from posttrain.text.chat import DATE, ChatText, Trained

@@ -68,10 +68,8 @@ def _settings(run: str) -> Any:
             (f"Did you mean '{place}'?" for place in known if place.endswith(f".{run}")), did_you_mean(run, known)
         )
         raise ParamsError(what=f"'{run:.80}' names no rewards", where="--run", fix=fix)
-    from posttrain.pipeline.checks.params_schema import (
-        load_settings,  # knows every stage: not imported where no run is named
-    )
     from posttrain.pipeline.runs.evaluation import EvaluateParams
+    from posttrain.pipeline.runs.typed import load_settings  # knows every stage: not imported where no run is named
 
     at(read(), run)
     return load(EvaluateParams, run) if run == EVALUATION else load_settings(group, name)

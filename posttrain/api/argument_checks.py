@@ -1,0 +1,85 @@
+"""Checks of what a call is given: rows, their columns, folders; each error says what to write instead."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from posttrain.data.columns import Kind
+from posttrain.data.layouts import LAYOUTS
+from posttrain.data.shown import short_repr
+from posttrain.errors import DataError, ModelError
+from posttrain.settings.params import nearest
+
+OTHER_NAMES: Final = {
+    "prompt": ("question", "query", "problem", "instruction", "input", "text", "messages", "conversation"),
+    "completion": ("response", "answer", "output", "target", "solution"),
+    "messages": ("conversation", "dialogue", "turns", "chat"),
+    "chosen": ("good", "preferred", "accepted", "winner", "better", "response_chosen"),
+    "rejected": ("bad", "dispreferred", "loser", "worse", "response_rejected"),
+    "label": ("good", "correct", "score", "preference"),
+}
+"""Our column -> what other data sets call it."""
+ON_THE_HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
+    """Refuse what is not a list: one text, one row, a file, a table of another library, a generator."""
+    fix = f"Give a list of {what}"
+    if isinstance(given, str | Path):
+        raise DataError(what=f"this is one string, not {what}", where=argument, fix=fix)
+    if isinstance(given, Mapping):
+        raise DataError(
+            what=f"this is one row, not a list of {what}", where=argument, fix=f"Write [{short_repr(given)}]"
+        )
+    if hasattr(given, "to_dicts"):
+        raise DataError(what="this is a table of polars", where=argument, fix=f"Give {argument}.to_dicts()")
+    if hasattr(given, "to_dict") and hasattr(given, "columns"):
+        raise DataError(what="this is a table of pandas", where=argument, fix=f'Give {argument}.to_dict("records")')
+    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
+        shown = "None" if given is None else f"of the type {type(given).__name__}"
+        raise DataError(what=f"this is {shown}, not a list of {what}", where=argument, fix=fix)
+    if not len(given):
+        raise DataError(what=f"there are no {what}", where=argument, fix="Give at least one")
+
+
+def rename_hint(row: Mapping[str, Any], kind: Kind) -> str:
+    """Return which columns of a row to rename, where it has those of a layout by other names; else nothing."""
+    for layout in LAYOUTS[kind]:
+        free = [name for name in row if name not in layout and row[name] is not None]
+        found: dict[str, str] = {}
+        for name in layout:
+            if row.get(name) is None and (other := _other_name(name, free)):
+                found[other] = name
+                free.remove(other)
+        if found and all(row.get(name) is not None or name in found.values() for name in layout):
+            return "".join(f"Rename '{other}' to '{name}'. " for other, name in found.items())
+    return ""
+
+
+def _other_name(name: str, free: Sequence[str]) -> str | None:
+    """Return the column that most likely is ours by another name."""
+    known = next((other for other in OTHER_NAMES.get(name, ()) if other in free), None)
+    return known or nearest(name, free)
+
+
+def model_folder(path: Any, argument: str) -> Path:
+    """Return the folder of a model that an argument names; refuse what is not a folder."""
+    if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
+        shown = "None" if path is None else f"of the type {type(path).__name__}"
+        fix = 'Give the folder of a model, e.g. "models/sft/main"'
+        raise ModelError(what=f"it is {shown}, not a folder", where=argument, fix=fix)
+    folder = Path(path)
+    if folder.is_dir() and str(path):
+        return folder
+    where, fix = f"{argument} = {str(path)!r}", "Give the folder with its config.json, weights and tokenizer"
+    if folder.is_file():
+        raise ModelError(what="this is a file, not the folder of a model", where=where, fix=fix)
+    if ON_THE_HUB.fullmatch(str(path)) and not folder.parent.is_dir():
+        fix += f'. If it is a model of the Hub, give huggingface_hub.snapshot_download("{path}")'
+    raise ModelError(
+        what="there is no such folder" + ("" if folder.is_absolute() else f" in {Path.cwd()}"), where=where, fix=fix
+    )

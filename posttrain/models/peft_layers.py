@@ -1,0 +1,59 @@
+"""Models that a caller has wrapped with peft: a whole model with the adapters merged, as `load_model` reads it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from posttrain.errors import ModelError
+from posttrain.models.adapters import adapter_of
+
+
+def has_peft_layers(model: Any) -> bool:
+    """Return whether a caller's model has layers of peft; models that posttrain gave an adapter are not among them."""
+    return adapter_of(model) is None and any(_is_wrapper(part) for part in model.modules())
+
+
+@torch.no_grad()
+def merged_copy(model: Any) -> Any:
+    """Return a plain model with the adapters merged; it shares the weights that no adapter changes."""
+    changed = {id(part) for layer in model.modules() if _is_wrapper(layer) for part in _tensors(layer)}
+    whole = copy.deepcopy(model, {id(part): part for part in _tensors(model) if id(part) not in changed})
+    try:
+        while found := next(((name, part) for name, part in whole.named_modules() if _is_wrapper(part)), None):
+            _replace(whole, *found)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        fix = "Train without `output`, and save the model with model.save_pretrained"
+        what = f"peft cannot merge its adapter into it ({error!r:.200})"
+        raise ModelError(what=what, where="output", fix=fix) from error
+    for name in ("peft_config", "_hf_peft_config_loaded"):
+        vars(whole).pop(name, None)
+    head, embeddings = whole.get_output_embeddings(), whole.get_input_embeddings()
+    if head is not None and head.weight is not embeddings.weight:
+        whole.config.tie_word_embeddings = False
+    return whole.requires_grad_(requires_grad=False)
+
+
+def _tensors(part: Any) -> list[torch.Tensor]:
+    return [*part.parameters(), *part.buffers()]
+
+
+def _is_wrapper(part: Any) -> bool:
+    """Return whether a module is peft's, around one of the model's own."""
+    return hasattr(part, "unload_and_optionally_merge_module") or hasattr(part, "get_base_layer")
+
+
+def _replace(model: Any, name: str, wrapper: Any) -> None:
+    """Put a layer with its adapter merged in the place of peft's wrapper."""
+    if hasattr(wrapper, "unload_and_optionally_merge_module"):
+        plain = wrapper.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
+    else:
+        inner = wrapper.get_base_layer()
+        for key, part in list(inner.named_parameters(recurse=False)):  # a tied head keeps the weight without adapter
+            setattr(inner, key, torch.nn.Parameter(part.clone()))
+        wrapper.merge()
+        plain = wrapper.get_base_layer()
+    parent, _, own = name.rpartition(".")
+    setattr(model.get_submodule(parent), own, plain)
