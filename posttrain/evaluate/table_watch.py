@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from posttrain.algorithms.objective import STEP_COLUMNS, HeldoutItems, Objective
 from posttrain.errors import DataError
-from posttrain.evaluate.watch import LOSS, HeldoutWatch, Measure, Measured, Quantity, WatchRule
+from posttrain.evaluate.watch import LOSS, HeldoutWatch, Measure, Quantity, WatchRule
+from posttrain.evaluate.watch_rules import Measured
 from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.settings.listing import Listing
@@ -78,29 +79,22 @@ class MeasuredObjective(Objective, Protocol):
 
 
 def table_watch(
-    run: TrainingRun, objective: MeasuredObjective, params: TableWatch | None, examples: Sequence[Example]
-) -> HeldoutWatch | None:
-    """Return what evaluates the model on held-out examples; None where nothing does."""
+    run: TrainingRun, objective: MeasuredObjective, params: TableWatch | None, examples: Sequence[Example],
+    rows: pl.DataFrame | None = None, text: ChatText | None = None,
+) -> HeldoutWatch | None:  # fmt: skip
+    """Return what evaluates the model on held-out examples; None where nothing does.
+
+    `rows`: the rows of demonstrations, whose prompts are sampled where there is a reward.
+    """
     if params is None:
         return None
-    loss = HeldoutLoss(run.models, objective, examples, _where(run))
-    return HeldoutWatch(params, loss, run.models.policy, run.source.steps, _where(run), LOSS)
-
-
-def demonstration_watch(
-    run: TrainingRun, objective: MeasuredObjective, params: DemonstrationWatch | None, examples: Sequence[Example],
-    rows: pl.DataFrame, text: ChatText,
-) -> HeldoutWatch | None:  # fmt: skip
-    """Return the same of demonstrations, whose prompts are sampled where there is a reward; `rows`: those of them."""
-    named = (
-        [] if params is None or params.reward is None else [name for name in SAMPLED if name in params.model_fields_set]
-    )
-    if params is None or not named:
-        return table_watch(run, objective, params, examples)
-    where = _where(run)
-    loss = HeldoutLoss(run.models, objective, examples, where)
-    measure = SAMPLED[named[0]][1](run, params, loss, rows, text, where)
-    quantities = (Quantity("score", "score"), *LOSS)
+    where = f"{run.name.replace('@', '.runs.')}.watch"
+    measure: Measure = HeldoutLoss(run.models, objective, examples, where)
+    quantities = LOSS
+    if rows is not None and isinstance(params, DemonstrationWatch) and params.reward is not None:
+        [(_, sampled)] = SAMPLED.values()
+        measure = sampled(run, params, measure, rows, text, where)
+        quantities = (Quantity("score", "score"), *LOSS)
     return HeldoutWatch(params, measure, run.models.policy, run.source.steps, where, quantities)
 
 
@@ -114,11 +108,6 @@ def heldout_rows(frame: pl.DataFrame, params: TableWatch | None, table: Path) ->
         fix = "Give rows a column `split`, or raise heldout_share of the run that makes the table; or remove watch"
         raise DataError(what=what, where=str(table), fix=fix)
     return first_by_id(rows, params.rows)
-
-
-def _where(run: TrainingRun) -> str:
-    """Return the section of the settings: `sft@main` -> sft.runs.main.watch."""
-    return f"{run.name.replace('@', '.runs.')}.watch"
 
 
 class HeldoutLoss:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from posttrain.evaluate.intervals import Floats, failures_note
-from posttrain.evaluate.watch_rules import Evaluation, History, Verdict, mean_with_interval
+from posttrain.evaluate.intervals import failures_note
+from posttrain.evaluate.watch_rules import Evaluation, History, Measured, Verdict, mean_with_interval
 from posttrain.files import rounded
 from posttrain.models.master_weights import master_of, round_masters
 from posttrain.models.sharding import as_divided, own_part
@@ -48,138 +48,107 @@ class Quantity(NamedTuple):
     """-1: shown with the other sign, as a loss is."""
 
 
-class Measured(NamedTuple):
-    """The present weights on the held-out rows."""
-
-    true_P: Floats
-    """What decides, of each row; nan where it is unknown."""
-    proxy_P: Floats
-    """What is learned from; the same where there is nothing else."""
-    figures: Mapping[str, float] = {}
-    """More metrics of these weights."""
-
-
 Measure = Callable[[], Measured]
+METRIC: Final = "heldout_reward_"
+"""How the names of metrics of samples begin."""
+ENDS: Final = ("_low", "_high")
 REWARDS: Final = (Quantity("true", "true reward"), Quantity("proxy", "reward that is learned from"))
-LOSS: Final = (Quantity("loss", "loss", -1),)
+LOSS: Final[tuple[Quantity, ...]] = (Quantity("loss", "loss", -1),)
 
 
+@dataclass(eq=False)
 class HeldoutWatch:
     """Evaluates a model before some steps, keeps the best weights, and says when to stop: a `Watch` of a run."""
 
-    def __init__(
-        self,
-        params: WatchRule,
-        measure: Measure,
-        policy: Any,
-        steps: int,
-        where: str,
-        quantities: tuple[Quantity, ...] = REWARDS,
-    ) -> None:
-        """`quantities`: what decides, and what is learned from if that is another."""
-        self._params, self._measure, self._policy, self._steps, self._where = params, measure, policy, steps, where
-        self._quantities = quantities
+    params: WatchRule
+    measure: Measure
+    policy: Any
+    steps: int
+    where: str
+    quantities: tuple[Quantity, ...] = REWARDS
+    """What decides, and what is learned from if that is another."""
+
+    def __post_init__(self) -> None:
         self.history, self.ended = History(), False
-        self._figures: list[Mapping[str, float]] = []
-        self._best = self._weights() if params.keep == "best" else {}
+        self._best = self._weights() if self.params.keep == "best" else {}
 
     def look(self, step: int) -> dict[str, float]:
         """Return the metrics of the weights before this step, where one is due."""
-        if step % self._params.every and step != self._steps:
+        if step % self.params.every and step != self.steps:
             return {}
-        measured = self._measure()
-        newest = Evaluation(step, measured.true_P, measured.proxy_P)
+        newest = Evaluation(step, *self.measure())
         verdict = self.history.add(newest)
-        self._figures.append(measured.figures)
         if self._best and self.history.best is newest:
             self._best = self._weights()
         metrics = self._metrics(newest)
         shown = (
             f"{label} {metrics[key]:.3f} [{metrics[f'{key}_low']:.3f}, {metrics[f'{key}_high']:.3f}]"
-            for key, label in ((f"heldout_{quantity.metric}", quantity.label) for quantity in self._quantities)
+            for key, label in ((f"heldout_{quantity.metric}", quantity.label) for quantity in self.quantities)
         )
-        print(
-            f"{self._where}: step {step}, held-out {', '.join([*shown, *_measured(measured.figures)])}", file=sys.stderr
-        )
+        print(f"{self.where}: step {step}, held-out {', '.join([*shown, *_shown(newest.figures)])}", file=sys.stderr)
         if verdict is not None:
             self._judge(step, verdict)
-        return {**metrics, **measured.figures}
+        return {**metrics, **newest.figures}
 
     def finish(self) -> dict[str, float]:
         """Make the policy the one that is kept; which step that is, and what was measured of it, for the metrics."""
         best, last = self.history.best, self.history.evaluations[-1]
         kept = best if self._best else last
         with torch.no_grad():
-            for name, parameter in self._policy.named_parameters():
+            for name, parameter in self.policy.named_parameters():
                 if name in self._best:
                     own_part(master_of(parameter)).copy_(own_part(self._best[name]))
-        round_masters(self._policy.parameters())
+        round_masters(self.policy.parameters())
         at = self.history.over_optimised_at
-        decides = self._quantities[0].label
+        decides = self.quantities[0].label
         line = f"best held-out {decides} at step {best.step} of {last.step}; the model is that of step {kept.step}"
-        print(f"{self._where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
-        figures = {name: value for name, value in self._metrics(kept).items() if not name.endswith(("_low", "_high"))}
-        place = next(nth for nth, one in enumerate(self.history.evaluations) if one is kept)
-        figures |= {name: value for name, value in self._figures[place].items() if _is_metric(name)}
-        found = {"best_step": best.step, "kept_step": kept.step, **rounded(figures)}
+        print(f"{self.where}: {line}" + ("" if at is None else f". Over-optimised at step {at}"), file=sys.stderr)
+        metrics = {name: value for name, value in kept.figures.items() if name.startswith(METRIC)}
+        figures = (pair for pair in {**self._metrics(kept), **metrics}.items() if not pair[0].endswith(ENDS))
+        found = {"best_step": best.step, "kept_step": kept.step, **rounded(dict(figures))}
         return found if at is None else {**found, "over_optimised_step": at}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the evaluations and the best weights, for a checkpoint."""
-        names = dict.fromkeys(name for figures in self._figures for name in figures)
-        figures = {
-            f"figure.{name}": torch.tensor([of.get(name, math.nan) for of in self._figures], dtype=torch.float64)
-            for name in names
-        }
-        best = {f"best.{name}": part for name, part in self._best.items()}
-        return {**self.history.state_dict(), **figures, **best}
+        return {**self.history.state_dict(), **{f"best.{name}": part for name, part in self._best.items()}}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         self.history.load_state_dict(tensors)
-        figures = {key.removeprefix("figure."): of.tolist() for key, of in tensors.items() if key.startswith("figure.")}
-        self._figures = [
-            {name: values[nth] for name, values in figures.items() if not math.isnan(values[nth])}
-            for nth in range(len(self.history.evaluations))
-        ]
         self._best = {name: as_divided(tensors[f"best.{name}"], part) for name, part in self._best.items()}
 
     def _weights(self) -> dict[str, Tensor]:
         """Return a copy of the trained weights."""
-        named = self._policy.named_parameters()
+        named = self.policy.named_parameters()
         return {name: master_of(part).detach().to("cpu", copy=True) for name, part in named if part.requires_grad}
 
     def _metrics(self, evaluation: Evaluation) -> dict[str, float]:
         """Return the mean of each quantity with its 95 % interval over rows."""
         found: dict[str, float] = {}
-        for quantity, values_P in zip(self._quantities, (evaluation.true_P, evaluation.proxy_P), strict=False):
+        for quantity, values_P in zip(self.quantities, (evaluation.true_P, evaluation.proxy_P), strict=False):
             name, (mean, low, high) = f"heldout_{quantity.metric}", mean_with_interval(values_P, quantity.sign)
             found |= {name: mean, f"{name}_low": low, f"{name}_high": high}
         return found
 
     def _judge(self, step: int, verdict: Verdict) -> None:
         """Warn of over-optimisation, and end the run where the settings say so."""
-        true, proxy = self._quantities[0], self._quantities[-1]
+        true, proxy = self.quantities[0], self.quantities[-1]
         changed = verdict.true.shown(true.sign)
         since = f"since step {verdict.best.step} the {true.label} of held-out rows changed by {changed}"
         if self.history.over_optimised_at == step:  # said once
             what = f"OVER-OPTIMISATION at step {step}: {since}, while the {proxy.label} changed by "
             fix = "Set watch.keep: best, or learn less, or from something better (docs/reports/over-optimisation.md)"
-            print(f"{self._where}: {what}{verdict.proxy.shown(proxy.sign)}. {fix}", file=sys.stderr)
-            self.ended = self._params.over_optimisation == "stop"
-        patience = self._params.patience
+            print(f"{self.where}: {what}{verdict.proxy.shown(proxy.sign)}. {fix}", file=sys.stderr)
+            self.ended = self.params.over_optimisation == "stop"
+        patience = self.params.patience
         if patience is not None and self.history.worse_in_a_row >= patience:
-            print(f"{self._where}: the run ends at step {step}: {since} (watch.patience = {patience})", file=sys.stderr)
+            print(f"{self.where}: the run ends at step {step}: {since} (watch.patience = {patience})", file=sys.stderr)
             self.ended = True
 
 
-def _is_metric(name: str) -> bool:
-    return name.startswith("heldout_reward_") and not name.endswith(("_low", "_high"))
-
-
-def _measured(figures: Mapping[str, float]) -> Iterator[str]:
+def _shown(figures: Mapping[str, float]) -> Iterator[str]:
     """Yield each metric with its interval, as the line of an evaluation shows it."""
     for key in figures:
         if f"{key}_low" in figures:
-            name, note = key.removeprefix("heldout_reward_"), failures_note(figures, key)
+            name, note = key.removeprefix(METRIC), failures_note(figures, key)
             yield f"{name} {figures[key]:.3f} [{figures[f'{key}_low']:.3f}, {figures[f'{key}_high']:.3f}]{note}"

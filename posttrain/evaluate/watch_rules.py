@@ -7,8 +7,9 @@ have to say the same before it counts as over-optimisation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,15 +24,24 @@ DRAWS = 10_000
 """Resamples of an interval between two evaluations, whose level can be high."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The weights before an optimizer step, measured on held-out rows; larger is better."""
+class Measured(NamedTuple):
+    """The present weights on the held-out rows; larger is better."""
 
-    step: int
     true_P: Floats
     """What decides, of each row, as the mean true reward of a prompt's samples; nan where it is unknown."""
     proxy_P: Floats
     """What is learned from; the same where there is nothing else."""
+    figures: Mapping[str, float] = {}
+    """More metrics of these weights."""
+
+
+class Evaluation(NamedTuple):
+    """The weights before an optimizer step, as they were measured."""
+
+    step: int
+    true_P: Floats
+    proxy_P: Floats
+    figures: Mapping[str, float] = {}
 
     @property
     def true(self) -> float:
@@ -39,8 +49,7 @@ class Evaluation:
         return float(np.nanmean(self.true_P))
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """A paired difference of two evaluations, with its interval over prompts."""
 
     mean: float
@@ -53,23 +62,12 @@ class Change:
         return f"{sign * self.mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The newest evaluation against the best of those before it."""
 
     best: Evaluation
     true: Change
     proxy: Change
-
-    @property
-    def worse(self) -> bool:
-        """Whether the true reward has fallen, by an interval that excludes 0."""
-        return self.true.high < 0
-
-    @property
-    def over_optimised(self) -> bool:
-        """Whether the proxy has risen while the true reward has fallen, by intervals that exclude 0."""
-        return self.worse and self.proxy.low > 0
 
 
 class History:
@@ -93,26 +91,34 @@ class History:
             return None
         level = 1 - ALPHA / earlier
         verdict = Verdict(best, change(best.true_P, newest.true_P, level), change(best.proxy_P, newest.proxy_P, level))
-        self.worse_in_a_row = self.worse_in_a_row + 1 if verdict.worse else 0
-        self.over_optimised_in_a_row = self.over_optimised_in_a_row + 1 if verdict.over_optimised else 0
+        worse = verdict.true.high < 0  # by an interval that excludes 0
+        self.worse_in_a_row = self.worse_in_a_row + 1 if worse else 0
+        self.over_optimised_in_a_row = self.over_optimised_in_a_row + 1 if worse and verdict.proxy.low > 0 else 0
         if self.over_optimised_in_a_row >= IN_A_ROW and self.over_optimised_at is None:
             self.over_optimised_at = newest.step
         return verdict
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything as tensors, for a checkpoint."""
+        names = dict.fromkeys(name for evaluation in self.evaluations for name in evaluation.figures)
+        values = {name: [evaluation.figures.get(name, math.nan) for evaluation in self.evaluations] for name in names}
         return {
             "steps": torch.tensor([evaluation.step for evaluation in self.evaluations]),
             "true": torch.tensor(np.array([evaluation.true_P for evaluation in self.evaluations])),
             "proxy": torch.tensor(np.array([evaluation.proxy_P for evaluation in self.evaluations])),
             "in_a_row": torch.tensor([self.worse_in_a_row, self.over_optimised_in_a_row]),
             "over_optimised_at": torch.tensor(-1 if self.over_optimised_at is None else self.over_optimised_at),
+            **{f"figure.{name}": torch.tensor(of, dtype=torch.float64) for name, of in values.items()},
         }
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
+        values = {key.removeprefix("figure."): of.tolist() for key, of in tensors.items() if key.startswith("figure.")}
         rows = zip(tensors["steps"].tolist(), tensors["true"].numpy(), tensors["proxy"].numpy(), strict=True)
-        self.evaluations = [Evaluation(int(step), true_P, proxy_P) for step, true_P, proxy_P in rows]
+        self.evaluations = [
+            Evaluation(step, true_P, proxy_P, {name: of[n] for name, of in values.items() if not math.isnan(of[n])})
+            for n, (step, true_P, proxy_P) in enumerate(rows)
+        ]
         self.worse_in_a_row, self.over_optimised_in_a_row = tensors["in_a_row"].tolist()
         at = int(tensors["over_optimised_at"])
         self.over_optimised_at = None if at < 0 else at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
@@ -11,7 +12,8 @@ from pydantic import AfterValidator, Field
 from posttrain.distributed import world
 from posttrain.errors import DataError
 from posttrain.evaluate.intervals import Floats, part_figures
-from posttrain.evaluate.watch import Measure, Measured
+from posttrain.evaluate.watch import METRIC, Measure
+from posttrain.evaluate.watch_rules import Measured
 from posttrain.rewards.catalog import Metrics, Rewards, learned, refuse_metrics, with_metrics
 from posttrain.rewards.failures import MAX_FAILED, FailureLimit
 from posttrain.rewards.reward import Context
@@ -94,74 +96,63 @@ def terms_of(reward: dict[str, Any], metrics: Any) -> tuple[dict[str, Any], dict
 SAMPLED: Final = {"reward": (terms_of, sampled_demonstrations)}
 
 
+@dataclass(eq=False)
 class HeldoutRewards:
     """Samples the held-out prompts and scores them by the true reward and by the proxy.
 
     The random numbers are the same at each step, so that two evaluations differ by their weights alone.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        policy: Any,
-        text: ChatText,
-        prompts: Sequence[Prompt],
-        sampling: SamplingParams,
-        *,
-        samples: int,
-        seed: int,
-        rewards: tuple[RewardSum, RewardSum],
-        max_failed: float,
-        where: str,
-    ) -> None:
-        """`rewards`: the true one and the proxy."""
-        self._sampler, self._policy, self._text = sampler, policy, text
-        self._prompts, self._sampling = prompts, sampling
-        self._samples, self._seed, self._rewards = samples, seed, rewards
-        self._max_failed, self._where, self._evaluations = max_failed, where, 0
-        world.from_first(lambda: [reward.load(prompts) for reward in rewards])
+    sampler: Sampler
+    policy: Any
+    text: ChatText
+    prompts: Sequence[Prompt]
+    sampling: SamplingParams
+    _: KW_ONLY
+    samples: int
+    seed: int
+    rewards: tuple[RewardSum, RewardSum]
+    """The true one and the proxy."""
+    max_failed: float
+    where: str
+
+    def __post_init__(self) -> None:
+        self._evaluations = 0
+        world.from_first(lambda: [reward.load(self.prompts) for reward in self.rewards])
 
     def __call__(self) -> Measured:
         """Return the mean true and proxy reward of each prompt."""
         self._evaluations += 1
-        self._sampler.sync(self._policy, f"{self._where} evaluation {self._evaluations}")
+        self.sampler.sync(self.policy, f"{self.where} evaluation {self._evaluations}")
         rollouts = generate_rollouts(
-            self._sampler,
-            self._text,
-            self._prompts,
-            self._sampling,
-            self._seed,
-            samples=self._samples,
-            name="heldout",
+            self.sampler, self.text, self.prompts, self.sampling, self.seed, samples=self.samples, name="heldout"
         )
-        true, proxy = self._rewards
-        scored, kept = self._scored(true, rollouts)
-        scores = self._per_prompt([true.total(one) if place in kept else np.nan for place, one in enumerate(scored)])
-        if proxy is true:
-            return Measured(scores, scores, self._metrics(scored, kept))
-        by_proxy, known = self._scored(proxy, rollouts)
-        values = [proxy.total(one) if place in known else np.nan for place, one in enumerate(by_proxy)]
-        return Measured(scores, self._per_prompt(values), self._metrics(scored, kept))
+        true, proxy = self.rewards
+        true_P, scored, kept = self._scored(true, rollouts)
+        proxy_P = true_P if proxy is true else self._scored(proxy, rollouts)[0]
+        return Measured(true_P, proxy_P, self._metrics(scored, kept))
 
-    def _scored(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> tuple[list[Rollout], set[int]]:
-        """Return the scored samples, and the places of those that could be scored."""
+    def _scored(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> tuple[Floats, list[Rollout], set[int]]:
+        """Return the mean reward of each prompt, the scored samples, and the places of those that could be scored."""
         scored = scored_by_first(reward, rollouts)
-        return scored, set(FailureLimit(reward, self._max_failed, self._where).check(scored))
+        kept = set(FailureLimit(reward, self.max_failed, self.where).check(scored))
+        totals = [reward.total(one) if place in kept else np.nan for place, one in enumerate(scored)]
+        return self._per_prompt(totals), scored, kept
 
     def _metrics(self, scored: Sequence[Rollout], kept: Collection[int]) -> dict[str, float]:
         """Return the metrics of the samples, with their intervals over prompts."""
         found: dict[str, float] = {}
-        for name in self._rewards[0].only_measured:
+        for name in self.rewards[0].only_measured:
             scores = [(place, one.scores[name]) for place, one in enumerate(scored)]
             values = [
                 [None if score.status in FAILED else score.value for place, score in part if place in kept]
-                for part in (scores[start : start + self._samples] for start in range(0, len(scores), self._samples))
+                for part in (scores[start : start + self.samples] for start in range(0, len(scores), self.samples))
             ]
-            found |= part_figures(f"heldout_reward_{name}", values, 0)
+            found |= part_figures(f"{METRIC}{name}", values, 0)
         return found
 
     def _per_prompt(self, values: Sequence[float]) -> Floats:
         """Return the mean reward of each prompt's samples that could be scored; nan where there is none."""
-        by_prompt = np.array(values).reshape(len(self._prompts), self._samples)
+        by_prompt = np.array(values).reshape(len(self.prompts), self.samples)
         known = np.isfinite(by_prompt).sum(axis=1)
         return np.where(known > 0, np.nansum(by_prompt, axis=1) / np.maximum(known, 1), np.nan)

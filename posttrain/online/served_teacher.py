@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-import httpx
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from posttrain.errors import ModelError, ParamsError
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError, awaited
+from posttrain.rewards.connection import Connection, ConnectionParams, NoReply, TryAgainError
 from posttrain.rollout import TokenRow
 
 COMPARED = 200
 """Tokens of the first row whose text is compared with the endpoint's."""
-TOKEN_BYTES = 512
-"""Bytes of a reply for one log-prob: its id, number, rank and the token's text, which JSON may escape."""
 Likeliest = tuple[list[list[int]], list[list[float]]]
 
 
@@ -46,7 +42,7 @@ class ServedTeacher(Connection):
     def __call__(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
         """Return ids and log-probs of the likeliest tokens at each trained token of the rows, [M, K] each."""
         try:
-            found = awaited(self._all(rows))
+            found = self.run(self._all(rows))
         except NoReply as error:
             what = f"the teacher at {self._params.url} gives no log-probs ({error.status}: {error.reason})"
             fix = "Repeat the stage when it answers: it continues from the last checkpoint"
@@ -58,26 +54,20 @@ class ServedTeacher(Connection):
         return ids.view(-1, self._top), logps.view(-1, self._top)
 
     async def _all(self, rows: Sequence[TokenRow]) -> list[Likeliest]:
-        async with self.opened() as client:
-            tasks = [asyncio.ensure_future(self._row(client, row)) for row in rows]
-            try:
-                return await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
+        tasks = [asyncio.ensure_future(self._row(row)) for row in rows]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
-    async def _row(self, client: httpx.AsyncClient, row: TokenRow) -> Likeliest:
+    async def _row(self, row: TokenRow) -> Likeliest:
         ids = [*row.prompt, *row.rest]
         body = {
             "model": self._params.model, "prompt": ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": self._top
         }  # fmt: skip
-        found = await self.post(
-            client,
-            f"{self._params.url.rstrip('/')}/completions",
-            body,
-            lambda content: _read(content, len(ids)),
-            2**20 + len(ids) * (self._top + 1) * TOKEN_BYTES,
-        )
+        most = len(ids) * (self._top + 1)
+        found = await self.post_for_logprobs("completions", body, lambda data: _read(data, len(ids)), most)
         self._compare(ids, found)
         return self._likeliest([found[len(row.prompt) + place] for place in row.trained])
 
@@ -110,17 +100,10 @@ class ServedTeacher(Connection):
             raise ParamsError(what=what, where=f"{self._where}.served", fix=fix)
 
 
-def _read(content: bytes, tokens: int) -> list[Mapping[str, Any]]:
+def _read(data: Any, tokens: int) -> list[Mapping[str, Any]]:
     """Return what the endpoint says of each token: id -> its log-prob."""
-    try:
-        choice = json.loads(content)["choices"][0]
-        found = [said or {} for said in choice["prompt_logprobs"]]
-        complete = len(found) == tokens and all(
-            float(part["logprob"]) <= 1e-3 for said in found for part in said.values()
-        )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or posttrain's own server") from error
-    if not complete:
+    found = [said or {} for said in data["choices"][0]["prompt_logprobs"]]
+    if len(found) != tokens or not all(float(part["logprob"]) <= 1e-3 for said in found for part in said.values()):
         raise TryAgainError(
             f"the reply has log-probs of {len(found)} tokens, and {tokens} were sent, or they are above 0"
         )

@@ -6,13 +6,13 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
-import httpx
 from pydantic import Field
 
 from posttrain.errors import RewardError
 from posttrain.measure.counts import count
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError, awaited
+from posttrain.rewards.connection import Connection, ConnectionParams, NoReply
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import Rollout, Score
 
@@ -35,36 +35,31 @@ class ServedModel(Connection):
         """Return the score of each rollout."""
         before = self.counts.copy()
         try:
-            return awaited(self._scores(rollouts))
+            return self.run(self._scores(rollouts))
         finally:
             count({f"endpoint {name}": self.counts[key] - before[key] for name, key in COUNTED.items()})
 
     async def _scores(self, rollouts: Sequence[Rollout]) -> list[Score]:
         talks = [_conversation(rollout) for rollout in rollouts]
         different = list(dict.fromkeys(talks))
-        async with self.opened() as client:
-            found = await asyncio.gather(*(self._score(client, talk) for talk in different))
+        found = await asyncio.gather(*(self._score(talk) for talk in different))
         score_of = dict(zip(different, found, strict=True))
         return [score_of[talk] for talk in talks]
 
-    async def _score(self, client: httpx.AsyncClient, talk: str) -> Score:
+    async def _score(self, talk: str) -> Score:
         body = {"model": self._options.model, "messages": json.loads(talk), "use_activation": False}
         try:
-            return Score(await self.post(client, self._options.url, body, self._read))
+            return Score(await self.post("", body, self._read, "the reply is no classification"))
         except NoReply as error:
-            return Score(0.0, error.status, error.reason)
+            return error.score
 
-    def _read(self, content: bytes) -> float:
+    def _read(self, data: Any) -> float:
         """Return the output that is the score, with the tokens counted."""
-        try:
-            data = json.loads(content)
-            outputs = [float(value) for value in data["data"][0]["probs"] if not isinstance(value, bool | str)]
-            complete = len(outputs) == len(data["data"][0]["probs"]) > 0
-            self.counts["tokens_in"] += max(int((data.get("usage") or {}).get("prompt_tokens", 0)), 0)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise TryAgainError("the reply is no classification") from error
+        outputs = [float(value) for value in data["data"][0]["probs"] if not isinstance(value, bool | str)]
+        complete = len(outputs) == len(data["data"][0]["probs"]) > 0
+        self.counts["tokens_in"] += max(int((data.get("usage") or {}).get("prompt_tokens", 0)), 0)
         if not complete:
-            raise TryAgainError("the reply is no classification")
+            raise ValueError("an output is not a number")
         label = self._options.label
         if len(outputs) > 1 if label is None else label >= len(outputs):
             fix = f"Set label to the output that is the score, 0 to {len(outputs) - 1}"

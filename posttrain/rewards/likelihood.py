@@ -12,18 +12,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-import httpx
 from pydantic import Field
 
 from posttrain.errors import RewardError
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, NoReply, TryAgainError, awaited
+from posttrain.rewards.connection import Connection, ConnectionParams, NoReply, TryAgainError
 from posttrain.rewards.reward import Context, Reward, ScoreFn
 from posttrain.rollout import Message, Rollout, Score
 
 Tokens = Sequence[tuple[int | None, float]]
 """The id and log-prob of each token; the first one has neither."""
-TOKEN_BYTES: Final = 512
-"""Bytes of a reply for one log-prob: its id, number, rank and the token's text, which JSON may escape."""
 PROBES: Final = tuple([{"role": "user", "content": "A"}, {"role": "assistant", "content": text}] for text in "BC")
 """Conversations that end in the same way: with what the template writes after an answer."""
 
@@ -51,33 +48,30 @@ class Likelihood(Connection):
         if any(len(rollout.turns) > 1 for rollout in rollouts):
             fix = "Use it for tasks of one turn"
             raise RewardError(what="a completion has further turns after it", where=self._where, fix=fix)
-        return awaited(self._all(rollouts))
+        return self.run(self._all(rollouts))
 
     async def _all(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        async with self.opened() as client:
-            if not self._ending:
-                try:
-                    first, second = [await self._tokens(client, probe, opened=False) for probe in PROBES]
-                except NoReply as error:
-                    return [Score(0.0, error.status, error.reason)] * len(rollouts)
-                self._ending = common(first[::-1], second[::-1])
-            asked = {
-                key: asyncio.ensure_future(self._tokens(client, messages, opened=True))
-                for key, messages in {rollout.prompt.id: rollout.prompt.messages for rollout in rollouts}.items()
-            }
-            return await asyncio.gather(
-                *(self._score(client, rollout, asked[rollout.prompt.id]) for rollout in rollouts)
-            )
+        if not self._ending:
+            try:
+                first, second = [await self._tokens(probe, opened=False) for probe in PROBES]
+            except NoReply as error:
+                return [error.score] * len(rollouts)
+            self._ending = common(first[::-1], second[::-1])
+        asked = {
+            key: asyncio.ensure_future(self._tokens(messages, opened=True))
+            for key, messages in {rollout.prompt.id: rollout.prompt.messages for rollout in rollouts}.items()
+        }
+        return await asyncio.gather(*(self._score(rollout, asked[rollout.prompt.id]) for rollout in rollouts))
 
-    async def _score(self, client: httpx.AsyncClient, rollout: Rollout, asked: asyncio.Future[Tokens]) -> Score:
+    async def _score(self, rollout: Rollout, asked: asyncio.Future[Tokens]) -> Score:
         answer = {"role": "assistant", "content": rollout.text}
         if self._relative and rollout.text and not rollout.logps:
             return Score(0.0, "error", "the policy's log-probs are not known here: set relative: false")
         try:
             plain = await asked
-            whole = await self._tokens(client, [*rollout.prompt.messages, answer], opened=False)
+            whole = await self._tokens([*rollout.prompt.messages, answer], opened=False)
         except NoReply as error:
-            return Score(0.0, error.status, error.reason)
+            return error.score
         ids = rollout.row.rest
         stopped = rollout.finish == "stop" and (not len(ids) or not self._ends or int(ids[-1]) in self._ends)
         # a token that ended the turn was sampled, what the template writes after it was not
@@ -86,15 +80,14 @@ class Likelihood(Connection):
         logp = math.fsum(part for _, part in whole[start:]) - math.fsum(part for _, part in plain[start:])
         return Score(logp - math.fsum(rollout.logps) if self._relative else logp)
 
-    async def _tokens(self, client: httpx.AsyncClient, messages: Sequence[Message], *, opened: bool) -> Tokens:
+    async def _tokens(self, messages: Sequence[Message], *, opened: bool) -> Tokens:
         """Return the tokens of a conversation; `opened`: up to where the model would answer."""
         body: Mapping[str, Any] = {
             "model": self._params.model, "messages": [dict(message) for message in messages],
             "add_generation_prompt": opened, "prompt_logprobs": 0, "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
         # a token has at least a byte of the text, but for those that the template adds
-        largest = 2**20 + len(json.dumps(body["messages"])) * TOKEN_BYTES
-        return await self.post(client, f"{self._params.url.rstrip('/')}/chat/completions", body, _read, largest)
+        return await self.post_for_logprobs("chat/completions", body, _read, len(json.dumps(body["messages"])))
 
 
 def common(first: Tokens, second: Tokens) -> int:
@@ -103,12 +96,9 @@ def common(first: Tokens, second: Tokens) -> int:
     return next((place for place, (one, other) in enumerate(pairs) if one[0] != other[0]), min(len(first), len(second)))
 
 
-def _read(content: bytes) -> Tokens:
-    try:
-        said = json.loads(content)["prompt_logprobs"]
-        found = [(int(token), float(part["logprob"])) for one in said[1:] for token, part in [*one.items()][:1]]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise TryAgainError("the reply has no prompt_logprobs: it must be vLLM or posttrain's own server") from error
+def _read(data: Any) -> Tokens:
+    said = data["prompt_logprobs"]
+    found = [(int(token), float(part["logprob"])) for one in said[1:] for token, part in [*one.items()][:1]]
     if len(found) != len(said) - 1 or not all(math.isfinite(logp) for _, logp in found):
         raise TryAgainError("the reply lacks log-probs of some tokens")
     return [(None, 0.0), *found]

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from posttrain.evaluate.table_watch import DemonstrationWatch, demonstration_watch, table_watch
-from posttrain.evaluate.watch import HeldoutWatch
+from posttrain.evaluate.table_watch import table_watch
 from posttrain.supervised.config import SupervisedConfig
 from posttrain.text.chat import ChatText
 from posttrain.train.batch_sources import Example
@@ -33,15 +32,5 @@ def train_on_rows(
     update = adamw(models.trained, config, source.steps, models.policy)
     tokens = config.step_tokens(examples)
     run = TrainingRun(name, config, objective, source, models, update, tokens, config.progress, on_step=on_step)
-    watch = _watch(run, config, text, heldout, table)
+    watch = table_watch(run, config.goal(), config.watched, heldout, table, text)
     return run_training(run if watch is None else replace(run, watch=watch), checkpoints, recorder)
-
-
-def _watch(
-    run: TrainingRun, config: SupervisedConfig, text: ChatText, heldout: Sequence[Example], table: pl.DataFrame | None
-) -> HeldoutWatch | None:
-    """Return what measures held-out examples; None where nothing does."""
-    watch, objective = config.watched, config.goal()
-    if isinstance(watch, DemonstrationWatch) and table is not None:
-        return demonstration_watch(run, objective, watch, heldout, table, text)
-    return table_watch(run, objective, watch, heldout)

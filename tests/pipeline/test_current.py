@@ -12,9 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from dvc.fs import localfs
+from dvc.parsing import DataResolver
+from dvc.utils.serialize import load_path
 
 from posttrain.errors import PipelineError
 from posttrain.pipeline.lock.code_manifest import CODE
@@ -110,9 +114,58 @@ def test_the_graph_is_that_of_dvc(workspace: Path, monkeypatch: pytest.MonkeyPat
     assert {stage.name: (stage.cmd, set(stage.outs)) for stage in pipeline.stages.values()} == {
         node.addressing: (node.cmd, {str(out) for out in node.outs}) for node in graph
     }
+    by_dvc = resolved_by_dvc()
+    assert as_declared(pipeline, by_dvc) == by_dvc
     order = pipeline.order()
     assert all(order.index(above) < order.index(name) for name in order for above in pipeline.upstream[name])
     assert order[0] == CODE
+
+
+def resolved_by_dvc() -> dict[str, Any]:
+    """The stages of dvc.yaml in this folder as DVC resolves them, each dependency once."""
+    resolver = DataResolver(SimpleNamespace(fs=localfs, config={}), "", load_path("dvc.yaml", localfs))
+    stages: dict[str, Any] = resolver.resolve()["stages"]
+    return {
+        name: {key: list(dict.fromkeys(value)) if key == "deps" else value for key, value in stage.items()}
+        for name, stage in stages.items()
+    }
+
+
+def as_declared(pipeline: Pipeline, like: dict[str, Any]) -> dict[str, Any]:
+    """The stages as DVC resolves them: each with the keys that it has there."""
+    found = {}
+    for name, stage in pipeline.stages.items():
+        params = [{file: list(keys)} if file != "params.yaml" else list(keys) for file, keys in stage.params.items()]
+        flat = [one for part in params for one in (part if isinstance(part, list) else [part])]
+        known = {"cmd": stage.cmd, "deps": [*stage.deps], "meta": stage.meta, "params": flat}
+        found[name] = {key: known.get(key, value) for key, value in like[name].items()}
+    return found
+
+
+GRAPH = """
+vars:
+  - more.yaml:a,b
+  - {flag: true, names: [y, {x: z}]}
+stages:
+  list: {foreach: [1, true], do: {cmd: "run ${item} ${flag}", vars: [{own: 3}], deps: ["${item}-${own}.txt"]}}
+  tables: {foreach: [{x: 1}, {x: "${a.deep}"}], do: {cmd: "run ${item.x}", meta: {gpus: "${item.x}", all: ["${b}"]}}}
+  both:
+    matrix: {size: [1, 2], kind: ["${b}", {name: c}]}
+    cmd: run ${item.size} ${names[1].x} \\${HOME}
+    params: [seed, more.yaml: [a.deep]]
+"""
+
+
+def test_each_way_to_write_stages_is_read_as_dvc_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.yaml").write_text(GRAPH, encoding="utf-8")
+    Path("more.yaml").write_text("{a: {deep: 7}, b: text, c: 1}", encoding="utf-8")
+    by_dvc = resolved_by_dvc()
+    pipeline = Pipeline()
+    assert set(pipeline.stages) == set(by_dvc) and len(by_dvc) == 8
+    assert as_declared(pipeline, by_dvc) == by_dvc
+    with pytest.raises(PipelineError, match="no stage both@3"):
+        pipeline.declared("both@3")
 
 
 def test_what_differs_between_nested_settings_is_named_by_its_keys() -> None:

@@ -16,13 +16,14 @@ import sys
 from pathlib import Path
 import stages
 from posttrain.errors import PipelineError
-from posttrain.pipeline.lock.inputs import Declared, Inputs
+from posttrain.pipeline.lock.graph import Declared
+from posttrain.pipeline.lock.inputs import Inputs
 
 with Path(sys.argv[1]).open("a") as file:
     file.write("\\nCHANGED = 1\\n")
 deps = ("code/sft/main.json",)
 try:
-    Inputs("sft@main", Declared("sft@main", deps, {}, (), {}, Path(), frozenset()))
+    Inputs("sft@main", Declared("sft@main", "", {}, deps, ()))
 except PipelineError as error:
     print(error)
 """

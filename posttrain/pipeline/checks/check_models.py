@@ -31,7 +31,7 @@ from posttrain.pipeline.runs.online import OnlineParams
 from posttrain.pipeline.runs.samples import SamplesRun
 from posttrain.pipeline.runs.typed import ALGORITHMS, MODELS, load_settings
 from posttrain.pipeline.workspace import PARAMS_FILE
-from posttrain.rewards.judge.connection import ConnectionParams
+from posttrain.rewards.connection import ConnectionParams
 from posttrain.sampling.engines import ENGINES, EngineName
 from posttrain.sampling.sampler import SamplingParams
 from posttrain.text.templates import reads

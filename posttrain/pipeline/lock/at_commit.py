@@ -35,9 +35,8 @@ class AtCommit(Reasons):
         self._blobs = _blobs(commit)
         self._extract([DVC_YAML, PARAMS_FILE, LOCK, ".dvcignore", FOLDER.as_posix()])
         if (folder / DVC_YAML).is_file():
-            self._extract(
-                [str(name) for name in read_yaml(folder / DVC_YAML).get("vars") or () if isinstance(name, str)]
-            )
+            sources = read_yaml(folder / DVC_YAML).get("vars") or ()
+            self._extract([source.partition(":")[0] for source in sources if isinstance(source, str)])
         super().__init__(folder)
         self._extract({file for stage in self.pipeline.stages.values() for file in stage.params})
         self.records = RunRecords()  # in the cache of the workspace

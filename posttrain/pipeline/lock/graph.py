@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from posttrain.settings.plain import merge
 
 DVC_YAML: Final = "dvc.yaml"
 NOT_SET: Final = "not set"
-_VALUE: Final = re.compile(r"\$\{([^}]+)\}")
+_VALUE: Final = re.compile(r"(?<!\\)\$\{([^}]+)\}")
 
 
 @dataclass(frozen=True)
@@ -36,26 +37,48 @@ class Declared:
     """The values that dvc.yaml names and params.yaml lacks."""
     uncached: tuple[str, ...] = field(default=())
     """The outputs that DVC does not keep in its cache: git has them."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Pipeline:
     """The stages and what each needs."""
 
     def __init__(self, root: Path = Path()) -> None:
-        text = read_yaml(root / DVC_YAML)
-        values: dict[str, Any] = {}
-        for source in text.get("vars") or ():
-            values = merge(values, source if isinstance(source, Mapping) else read_yaml(root / str(source)))
-        if (root / PARAMS_FILE).is_file():
-            values = merge(values, read_yaml(root / PARAMS_FILE))
+        self.root, text = root, read_yaml(root / DVC_YAML)
+        settings = read_yaml(root / PARAMS_FILE) if (root / PARAMS_FILE).is_file() else {}
         try:
+            values = merge(self._with_vars({}, text), settings)
             found = (
-                stage for name, spec in (text.get("stages") or {}).items() for stage in _stages(name, spec, values)
+                _stage(f"{name}{suffix}", stanza, self._with_vars(own, stanza))
+                for name, spec in (text.get("stages") or {}).items()
+                for suffix, stanza, own in _expanded(spec, values)
             )
             self.stages = {stage.name: stage for stage in found}
         except (AttributeError, KeyError, TypeError) as error:
             what, fix = f"it is not a graph of DVC's ({error})", "`dvc status` names the line"
             raise PipelineError(what=what, where=DVC_YAML, fix=fix) from error
+
+    def _with_vars(self, values: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with those that dvc.yaml, or a stage of it, declares: mappings, FILE or FILE:KEY,KEY."""
+        found = dict(values)
+        for source in spec.get("vars") or ():
+            if not isinstance(source, Mapping):
+                file, _, keys = str(source).partition(":")
+                read = read_yaml(self.root / file)
+                source = {key: read[key] for key in keys.split(",")} if keys else read
+            found = merge(found, source)
+        return found
+
+    def declared(self, name: str) -> Declared:
+        """Return a stage; refuse one that is not there, or that lacks a value."""
+        if (found := self.stages.get(name)) is None:
+            raise PipelineError(
+                what=f"no stage {name}", where=str(self.root / DVC_YAML), fix="`dvc stage list` has all"
+            )
+        if found.unknown:
+            what = f"the stage {name} names {', '.join(found.unknown)}, which params.yaml lacks"
+            raise PipelineError(what=what, where=str(self.root / DVC_YAML), fix="Add it to params.yaml")
+        return found
 
     @cached_property
     def makers(self) -> dict[str, str]:
@@ -118,7 +141,10 @@ class Pipeline:
 def value_at(settings: Any, key: str) -> Any:
     """Return the value of a dotted key; None where there is none."""
     for part in key.split("."):
-        settings = settings.get(part) if isinstance(settings, Mapping) else None
+        if isinstance(settings, list) and part.isdigit():
+            settings = dict(enumerate(settings)).get(int(part))
+        else:
+            settings = settings.get(part) if isinstance(settings, Mapping) else None
     return settings
 
 
@@ -137,18 +163,29 @@ def _parents(path: str) -> list[str]:
     return [str(parent) for parent in PurePosixPath(path).parents][:-1]
 
 
-def _stages(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Declared]:
-    """Yield the stage, or one for each item of its `foreach`."""
-    if "foreach" not in spec:
-        if "matrix" in spec:
-            fix = "Write it as a `foreach`, or ask `dvc status`"
-            raise PipelineError(what="a `matrix` is not read here", where=f"{DVC_YAML}, stage '{name}'", fix=fix)
-        yield _stage(name, spec, values)
+def _expanded(
+    spec: Mapping[str, Any], values: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the end of the name, the stanza and the values of the stage, or of each item of `foreach` or `matrix`."""
+    if "foreach" in spec:
+        items, stanza = _filled(spec["foreach"], values, []), spec["do"]
+        if not isinstance(items, Mapping):
+            nested = any(isinstance(item, Mapping | list) for item in items or ())
+            items = {str(place) if nested else _text(item): item for place, item in enumerate(items or ())}
+    elif "matrix" in spec:
+        axes, stanza = _filled(spec["matrix"], values, []), spec
+        items = {
+            "-".join(
+                f"{axis}{place}" if isinstance(value, Mapping | list) else _text(value)
+                for axis, (place, value) in zip(axes, choice, strict=True)
+            ): dict(zip(axes, (value for _, value in choice), strict=True))
+            for choice in product(*map(enumerate, axes.values()))
+        }
+    else:
+        yield "", spec, values
         return
-    items = _filled(spec["foreach"], values, [])
-    pairs = items.items() if isinstance(items, Mapping) else ((entry, entry) for entry in items or ())
-    for key, item in pairs:
-        yield _stage(f"{name}@{key}", spec["do"], {**values, "key": key, "item": item})
+    for key, item in items.items():
+        yield f"@{_text(key)}", stanza, {**values, "key": key, "item": item}
 
 
 def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Declared:
@@ -169,6 +206,7 @@ def _stage(name: str, spec: Mapping[str, Any], values: Mapping[str, Any]) -> Dec
         frozen=bool(spec.get("frozen")),
         always=bool(spec.get("always_changed")),
         uncached=tuple(_paths(list(kept_by_git), values, [])),
+        meta=_filled(spec.get("meta") or {}, values, []),
         unknown=tuple(unknown),
     )
 
@@ -189,14 +227,23 @@ def _paths(entries: Sequence[Any] | None, values: Mapping[str, Any], unknown: li
 
 def _filled(text: Any, values: Mapping[str, Any], unknown: list[str]) -> Any:
     """Return a text of dvc.yaml with its `${...}` replaced; one that is nothing else stands for the value itself."""
+    if isinstance(text, Mapping):
+        return {key: _filled(value, values, unknown) for key, value in text.items()}
+    if isinstance(text, list):
+        return [_filled(value, values, unknown) for value in text]
     if not isinstance(text, str):
         return text
 
     def value(name: str) -> Any:
-        if (found := value_at(values, name.strip())) is None:
+        if (found := value_at(values, re.sub(r"\[(\d+)\]", r".\1", name.strip()))) is None:
             unknown.append(name)
         return found
 
     if whole := _VALUE.fullmatch(text):
         return value(whole[1])
-    return _VALUE.sub(lambda found: str(value(found[1])), text)
+    return _VALUE.sub(lambda found: _text(value(found[1])), text).replace(r"\${", "${")
+
+
+def _text(value: Any) -> str:
+    """Return a value as DVC writes it into a text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
-from posttrain.errors import PipelineError, PosttrainError, shortened
+from posttrain.errors import PipelineError, PosttrainError
 from posttrain.files import sync
 from posttrain.measure.phases import CLOCK
 from posttrain.measure.provenance import code_differences
 from posttrain.pipeline.by_name import LOADED
 from posttrain.pipeline.lock.code_manifest import CODE, Code, Library, check_loaded, code_path, read_code
 from posttrain.pipeline.lock.digests import Digests, Mark, mark, recorded
-from posttrain.pipeline.lock.graph import changed
+from posttrain.pipeline.lock.graph import DVC_YAML, Declared, Pipeline, changed
 from posttrain.pipeline.lock.package_pin import check_installed
 from posttrain.pipeline.lock.plugin_check import check_plugins
 from posttrain.pipeline.lock.run_records import is_record
@@ -30,8 +28,6 @@ from posttrain.pipeline.params.yaml_files import read_yaml
 from posttrain.pipeline.workspace import PARAMS_FILE, VERIFY
 from posttrain.settings.user_code import CUSTOM
 
-GRAPH: Final = "dvc.yaml"
-PARAMS: Final = "params.yaml"
 SAVING_S: Final = 0.5
 """How long an editor may take between emptying a file and writing it."""
 MOST: Final = 4
@@ -40,19 +36,6 @@ RESUME: Final = "Restore it and run again to resume from the last checkpoint, or
 
 _CODE: dict[str, Mark] = {}
 _FIXED: list[Inputs] = []
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A stage as dvc.yaml declares it, interpolated by DVC itself."""
-
-    name: str
-    deps: tuple[str, ...]
-    params: dict[str, tuple[str, ...]]
-    outs: tuple[str, ...]
-    meta: Mapping[str, Any]
-    folder: Path
-    stages: frozenset[str]
 
 
 class Inputs:
@@ -85,11 +68,11 @@ class Inputs:
         if self.code:
             self.code.confirm()
 
-    def check_recorded(self) -> None:
+    def check_recorded(self, pipeline: Pipeline) -> None:
         """Raise if a table, a model or a figure is not the one that dvc.lock records of the stage that writes it."""
-        for name, entry in recorded(self.declared.folder).items():
+        for name, entry in recorded(pipeline.root).items():
             # The entry of a run that was removed or renamed; and code/ is compared by what it says.
-            if name not in self.declared.stages or name == CODE:
+            if name not in pipeline.stages or name == CODE:
                 continue
             for out in entry.get("outs", []):
                 path, digest = out["path"], out.get("md5")
@@ -198,18 +181,22 @@ def fix(stage: str) -> None:
     """Record the inputs of a stage that starts now, under DVC's name for it if DVC started it."""
     check_installed()
     address = os.environ.get("DVC_STAGE", "")
+    file, _, name = (address or stage).rpartition(":")  # recipes/a/dvc.yaml:sft, or sft of the dvc.yaml of this folder
+    folder = Path(file).parent if file and Path(file).is_file() else Path()
+    if not (folder / DVC_YAML).is_file():
+        check_plugins(stage)
+        return
     try:
-        found = declared(address or stage)
-    except PipelineError:
+        pipeline = Pipeline(folder)
+        found = pipeline.declared(name)
+    except PosttrainError:
         if address:
             raise
         return  # started by hand: nothing is recorded, and the stage itself reports wrong parameters
-    check_plugins(stage if found is None else found.name)
-    if found is None:
-        return
+    check_plugins(found.name)
     inputs = Inputs(address or stage, found)
     if address:
-        inputs.check_recorded()
+        inputs.check_recorded(pipeline)
         if inputs.code:
             inputs.code.check_written()
     _FIXED.append(inputs)
@@ -245,50 +232,6 @@ def sync_outputs() -> None:
     for inputs in _FIXED:
         for out in inputs.declared.outs:
             sync(Path(out))
-
-
-def _address(address: str) -> tuple[Path, str]:
-    """Return the dvc.yaml and the stage's name there: `recipes/a/dvc.yaml:sft`, or `sft` for the one in this folder."""
-    file, _, name = address.rpartition(":")
-    return (Path(file) if file and Path(file).is_file() else Path(GRAPH)), name
-
-
-def declared(stage: str) -> Declared | None:
-    """Return a stage of the dvc.yaml of this folder; None without one."""
-    return _declared(*_address(stage))
-
-
-def _declared(file: Path, name: str) -> Declared | None:
-    """Return the stage's stanza; None without a dvc.yaml."""
-    from dvc.exceptions import DvcException
-    from dvc.fs import localfs
-    from dvc.parsing import DataResolver
-    from dvc.utils.serialize import load_path
-
-    if not file.is_file():
-        return None
-    try:
-        repo = SimpleNamespace(fs=localfs, config={})
-        resolver = DataResolver(repo, str(file.parent), load_path(str(file), localfs))
-        stanza = resolver.resolve_one(name)[name]
-        names = frozenset(resolver.get_keys())
-    except DvcException as error:
-        what = f"the stage {name} cannot be found ({shortened(str(error), 300)})"
-        raise PipelineError(what=what, where=str(file), fix="`dvc status` reads it too") from error
-    params: dict[str, tuple[str, ...]] = {}
-    for entry in stanza.get("params", []):
-        for source, keys in (entry if isinstance(entry, dict) else {PARAMS: [entry]}).items():
-            params[source] = (*params.get(source, ()), *(keys or ()))
-    outs = (out for kind in ("outs", "metrics", "plots") for out in stanza.get(kind, []))
-    return Declared(
-        name=name,
-        deps=tuple(dict.fromkeys(stanza.get("deps", []))),
-        params=params,
-        outs=tuple(out if isinstance(out, str) else next(iter(out)) for out in outs),
-        meta=stanza.get("meta") or {},
-        folder=file.parent,
-        stages=names,
-    )
 
 
 def _values(file: str, keys: Collection[str]) -> dict[str, Any]:

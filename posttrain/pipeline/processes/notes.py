@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posttrain.errors import PosttrainError
-from posttrain.pipeline.lock import inputs
+from posttrain.pipeline.lock.graph import Pipeline
 from posttrain.pipeline.params.stage_table import STAGES
 from posttrain.pipeline.processes.schedulers import LAUNCH
 from posttrain.sampling.vllm.hosts import on_this_host
@@ -39,10 +39,9 @@ def _notes(where: str, params: Any) -> Iterator[str]:
     group, _, run = where.rpartition(".")
     stage = next(entry.name for entry in STAGES if entry.group == group)
     try:
-        declared = inputs.declared(f"{stage}@{run}")
-    except PosttrainError:  # the check itself reports it
+        reserved = Pipeline().declared(f"{stage}@{run}").meta.get("gpus")
+    except PosttrainError:  # there is no dvc.yaml, or the check itself reports it
         return
-    reserved = declared.meta.get("gpus") if declared else None
     if isinstance(reserved, int) and 0 < reserved < max(processes, served):
         yield f"{shown}: meta.gpus = {reserved} of the stage {stage} in dvc.yaml, so a flow shows it no more GPUs"
 

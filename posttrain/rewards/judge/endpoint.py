@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-import httpx
 from pydantic import Field
 
-from posttrain.rewards.judge.connection import Connection, ConnectionParams, TryAgainError, limited
+from posttrain.rewards.connection import MALFORMED, Connection, ConnectionParams, SilentError, TryAgainError
 from posttrain.rewards.usage import Usage
-
-LARGEST_LIST: Final = 2**20
-"""Bytes of a list of models."""
 
 
 class EndpointParams(ConnectionParams):
@@ -47,40 +42,32 @@ class Endpoint(Connection):
         super().__init__(params, where)
         self._judge = params
 
-    async def weights(self, client: httpx.AsyncClient) -> str | None:
+    async def weights(self) -> str | None:
         """Return the digest of the served model's weights, as `posttrain serve` names it; None where nobody answers."""
-        url = f"{self._params.url.rstrip('/')}/models"
         try:
-            async with asyncio.timeout(self._params.timeout), client.stream("GET", url) as response:
-                content = await limited(response, LARGEST_LIST)
-        except (httpx.HTTPError, TimeoutError):
-            return None
-        except TryAgainError:
-            return ""
+            _, content = await self.exchange("GET", "models")
+        except TryAgainError as error:
+            return None if isinstance(error, SilentError) else ""
         try:
             data = json.loads(content)["data"]
             return next(str(entry["weights"]) for entry in data if entry["id"] == self._params.model)
-        except (ValueError, LookupError, TypeError, StopIteration, RecursionError):
+        except (StopIteration, *MALFORMED):
             return ""
 
-    async def ask(self, client: httpx.AsyncClient, messages: Sequence[Mapping[str, str]]) -> Reply:
+    async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
         """Return the reply at temperature 0, or NoReply; a request that is refused as a whole raises RewardError."""
         params = self._judge
         body = {"model": params.model, "messages": messages, "temperature": 0, "max_tokens": params.max_tokens}
-        return await self.post(client, f"{params.url.rstrip('/')}/chat/completions", body, self._read)
+        return await self.post("chat/completions", body, self._read, "the reply is no chat completion")
 
-    def _read(self, content: bytes) -> Reply:
+    def _read(self, data: Any) -> Reply:
         """Return the first choice of a completion, with its tokens counted."""
-        try:
-            data = json.loads(content)
-            choice = data["choices"][0]
-            text = choice["message"]["content"]
-            usage = data.get("usage") or {}
-            sent, received = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise TryAgainError("the reply is no chat completion") from error
+        choice = data["choices"][0]
+        text = choice["message"]["content"]
+        usage = data.get("usage") or {}
+        sent, received = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
         if not isinstance(text, str | None):
-            raise TryAgainError("the reply is no chat completion")
+            raise TypeError("the content is not a text")
         used = Usage(requests=1, tokens_in=max(sent, 0), tokens_out=max(received, 0))
         self.counts.update(tokens_in=used["tokens_in"], tokens_out=used["tokens_out"])
         return Reply(text or "", choice.get("finish_reason") == "length", used)

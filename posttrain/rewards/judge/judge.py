@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import httpx
 from pydantic import Field, model_validator
 
 from posttrain.files import user_cache
 from posttrain.measure.counts import count
-from posttrain.rewards.judge.connection import NoReply, awaited
+from posttrain.rewards.connection import NoReply
 from posttrain.rewards.judge.endpoint import Endpoint, EndpointParams, connection
 from posttrain.rewards.judge.pairs import Duel, duels_of, won
 from posttrain.rewards.judge.prompts import (
@@ -103,7 +102,7 @@ class LanguageJudge:
         before = self.counts()
         self._used = Usage(requests=0, tokens_in=0, tokens_out=0)
         try:
-            return awaited(self._scores(rollouts))
+            return self._endpoint.run(self._scores(rollouts))
         finally:
             count({f"judge {name}": value - before[name] for name, value in self.counts().items()})
             priced = self._options.price_in or self._options.price_out
@@ -201,13 +200,12 @@ class LanguageJudge:
 
     async def _replies(self, forms: Mapping[str, Form]) -> dict[str, tuple[float, ...] | Score]:
         """Return the verdicts on each question, which are in the question's form."""
-        async with self._endpoint.opened() as client:
-            if self._cache is not None:
-                self._weights = self._cache.weights(connection(self._options), await self._endpoint.weights(client))
-            found = await asyncio.gather(*(self._reply(client, text, form) for text, form in forms.items()))
+        if self._cache is not None:
+            self._weights = self._cache.weights(connection(self._options), await self._endpoint.weights())
+        found = await asyncio.gather(*(self._reply(text, form) for text, form in forms.items()))
         return dict(zip(forms, found, strict=True))
 
-    async def _reply(self, client: httpx.AsyncClient, text: str, form: Form) -> tuple[float, ...] | Score:
+    async def _reply(self, text: str, form: Form) -> tuple[float, ...] | Score:
         served = {"weights": self._weights} if self._weights else {}
         asked = {**connection(self._options), **served, "question": text}
         if self._cache is not None and (known := self._cache.read(asked, form.count or 1)) is not None:
@@ -217,7 +215,7 @@ class LanguageJudge:
         messages, used = [{"role": "user", "content": text}], Usage()
         try:
             for _ in range(2):
-                reply = await self._endpoint.ask(client, messages)
+                reply = await self._endpoint.ask(messages)
                 used.update(reply.used)
                 found = None if reply.cut else read_verdicts(reply.text, form)
                 if found is not None:
@@ -229,7 +227,7 @@ class LanguageJudge:
                     said = reply.text.encode(errors="replace").decode()  # half a character cannot be sent back
                     messages += [{"role": "assistant", "content": said}, again]
         except NoReply as error:
-            return Score(0.0, error.status, error.reason)
+            return error.score
         finally:
             self._used.update(used)
         if reply.cut:  # by our own limit, so it says nothing of the completion

@@ -12,7 +12,8 @@ import pytest
 
 from posttrain.data.columns import from_rows, with_ids
 from posttrain.errors import DataError, ParamsError, RewardError, TrainingError
-from posttrain.evaluate.watch import HeldoutWatch, Measured
+from posttrain.evaluate.watch import HeldoutWatch
+from posttrain.evaluate.watch_rules import Measured
 from posttrain.models.files.store import load_model, load_tokenizer
 from posttrain.online.config import WatchParams
 from posttrain.online.heldout import HeldoutRewards

@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import posttrain
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
 from posttrain.errors import ModelError, ParamsError
-from posttrain.evaluate.watch import HeldoutWatch, Measured, WatchRule
+from posttrain.evaluate.watch import HeldoutWatch, WatchRule
+from posttrain.evaluate.watch_rules import Measured
 from posttrain.models.device import FLOAT32_ONLY, DeviceParams, Runtime
 from posttrain.models.files.store import load_model, save_model
 from posttrain.models.forward.forward import packed_states, score_tokens

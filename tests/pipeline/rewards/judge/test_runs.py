@@ -195,7 +195,7 @@ def test_a_served_reward_model_trains_a_policy_and_its_key_is_written_nowhere(
     assert len(files) > 10 and not [one for one in files if SECRET.encode() in one.read_bytes()]
     assert SECRET not in trained.stdout + trained.stderr
     code = Library().code("online@judged", read_yaml(PARAMS_FILE))["files"]
-    assert {"posttrain/rewards/endpoint.py", "posttrain/rewards/judge/connection.py"} <= code.keys()
+    assert {"posttrain/rewards/endpoint.py", "posttrain/rewards/connection.py"} <= code.keys()
     assert "posttrain/rewards/judge/judge.py" not in code
 
 

@@ -1,4 +1,4 @@
-"""An HTTP endpoint that rewards ask: retries, a rate limit, bounded concurrency, and a secret that no message shows."""
+"""The HTTP client for served models: timeouts, retries, rate and size limits, and a secret that no message shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import httpx
 from pydantic import Field, field_validator
 
 from posttrain.errors import RewardError, excerpt, shortened
-from posttrain.rollout import Status
+from posttrain.rollout import Score, Status
 from posttrain.settings.params import Params
 
 T = TypeVar("T")
@@ -31,7 +31,13 @@ BUSY: Final = (408, 425, 429)
 """Statuses, next to 5xx, after which it is asked again."""
 UNREADABLE: Final = (400, 413, 422)
 """Statuses of a request that the endpoint can never answer, such as a text longer than the model's context."""
+MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+"""The errors of code that reads JSON of another form."""
 SLOWEST_BACKOFF_S: Final = 30.0
+MIB: Final = 2**20
+LOGPROB_BYTES: Final = 512
+"""Bytes of a reply for one log-prob: its id, number, rank and the token's text, which JSON may escape."""
+NO_LOGPROBS: Final = "the reply has no prompt_logprobs: it must be vLLM or posttrain's own server"
 DECIDED: Final = {
     **dict.fromkeys(("messages", "prompt"), "what is asked"), "model": "the key model", "prompt_logprobs": "the key top"
 }  # fmt: skip
@@ -82,16 +88,6 @@ class ConnectionParams(Params):
         return body
 
 
-def awaited(question: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine returns; in a notebook, which runs an event loop of its own, by way of a thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(question)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, question).result()
-
-
 class NoReply(Exception):  # noqa: N818  a result, not a defect
     """The endpoint gave no reply that can be used, after all tries."""
 
@@ -100,6 +96,11 @@ class NoReply(Exception):  # noqa: N818  a result, not a defect
         self.status: Status = status
         self.reason = reason
 
+    @property
+    def score(self) -> Score:
+        """The score of a sample that got no reply."""
+        return Score(0.0, self.status, self.reason)
+
 
 class TryAgainError(Exception):
     """One try failed; `wait` is what the endpoint asks for, in seconds."""
@@ -107,6 +108,10 @@ class TryAgainError(Exception):
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
         self.wait = wait
+
+
+class SilentError(TryAgainError):
+    """One try brought no answer at all."""
 
 
 class Connection:
@@ -121,29 +126,38 @@ class Connection:
         self._given_up = ""
         self.counts: Counter[str] = Counter()
 
+    def run(self, questions: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a round of questions; a notebook, which runs its own event loop, gets it by a thread."""
+
+        async def opened() -> T:
+            async with self._opened():
+                return await questions
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(opened())
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, opened()).result()
+
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[httpx.AsyncClient]:
-        """The connections of one round of questions; no redirect is followed, as it might take the secret elsewhere."""
+    async def _opened(self) -> AsyncIterator[None]:
+        """Open the connections; no redirect is followed, as it might take the secret elsewhere."""
         local = urlsplit(self._params.url).hostname in LOOPBACK
         self._replied, self._given_up = time.monotonic(), ""
         self._slots = asyncio.Semaphore(self._params.concurrency)
         limits = httpx.Limits(max_connections=self._params.concurrency)
         async with httpx.AsyncClient(
             headers=self._headers, timeout=self._params.timeout, limits=limits, trust_env=not local
-        ) as client:
-            yield client
+        ) as self._client:
+            yield
 
     async def post(
-        self,
-        client: httpx.AsyncClient,
-        url: str,
-        body: Mapping[str, Any],
-        read: Callable[[bytes], T],
-        largest: int = 2**20,
+        self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], malformed: str, largest: int = MIB
     ) -> T:
-        """Return what `read` makes of a reply of at most `largest` bytes, or NoReply.
+        """Return what `read` makes of a reply's JSON; NoReply after the last try, RewardError where all are refused.
 
-        A request that is refused as a whole raises RewardError.
+        `path`: what follows the address; `malformed`: the reason of another try after a reply that `read` cannot read.
         """
         async with self._slots:
             for number in range(self._params.retries + 1):
@@ -151,7 +165,7 @@ class Connection:
                 await self._turn()
                 self._check_given_up()
                 try:
-                    found = read(await self._try(client, url, body, largest))
+                    found = _parsed(await self._try(path, body, largest), read, malformed)
                 except TryAgainError as error:
                     failed, wait = str(error), max(error.wait, _backoff(number))
                 else:
@@ -165,6 +179,10 @@ class Connection:
                     await asyncio.sleep(wait)
             raise NoReply("infrastructure", f"{failed} (tries: {self._params.retries + 1})")
 
+    async def post_for_logprobs(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], tokens: int) -> T:
+        """Return what `read` makes of a reply with at most so many log-probs."""
+        return await self.post(path, body, read, NO_LOGPROBS, MIB + tokens * LOGPROB_BYTES)
+
     def _check_given_up(self) -> None:
         """Raise where another question of the round has given up, unless one was answered since."""
         if self._given_up:
@@ -177,19 +195,25 @@ class Connection:
         while (wait := max(start, self._paused_until) - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
-    async def _try(self, client: httpx.AsyncClient, url: str, body: Mapping[str, Any], largest: int) -> bytes:
-        params = self._params
-        body = {name: value for name, value in {**body, **params.body}.items() if value is not None}
-        self.counts["requests"] += 1
+    async def exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, largest: int = MIB
+    ) -> tuple[httpx.Response, bytes]:
+        """Return the reply to one request, whatever its status, with its bytes; TryAgainError without a usable one."""
+        url, seconds = self._params.url, self._params.timeout
+        if path:
+            url = f"{url.rstrip('/')}/{path}"
         try:
-            async with asyncio.timeout(params.timeout), client.stream("POST", url, json=body) as response:
-                content = await limited(response, largest)
-        except TimeoutError as error:
-            raise TryAgainError(f"no reply within {params.timeout:g} s") from error
-        except httpx.TimeoutException as error:
-            raise TryAgainError(f"no reply within {params.timeout:g} s") from error
+            async with asyncio.timeout(seconds), self._client.stream(method, url, json=body) as response:
+                return response, await _limited(response, largest)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise SilentError(f"no reply within {seconds:g} s") from error
         except httpx.RequestError as error:
-            raise TryAgainError(f"the connection failed ({type(error).__name__})") from error
+            raise SilentError(f"the connection failed ({type(error).__name__})") from error
+
+    async def _try(self, path: str, body: Mapping[str, Any], largest: int) -> bytes:
+        body = {name: value for name, value in {**body, **self._params.body}.items() if value is not None}
+        self.counts["requests"] += 1
+        response, content = await self.exchange("POST", path, body, largest)
         if response.status_code != 200:
             self._refused(response, content)
         return content
@@ -214,13 +238,21 @@ class Connection:
         """Return the endpoint's own words in one line, without the secret."""
         try:
             text = str(json.loads(content)["error"]["message"])
-        except (ValueError, LookupError, TypeError, RecursionError):
+        except MALFORMED:
             text = content.decode(errors="replace")
         secret = self._headers.get("Authorization", "").removeprefix("Bearer ")
         return shortened((text.replace(secret, "***") if secret else text), 200)
 
 
-async def limited(response: httpx.Response, largest: int) -> bytes:
+def _parsed(content: bytes, read: Callable[[Any], T], malformed: str) -> T:
+    """Return what `read` makes of JSON."""
+    try:
+        return read(json.loads(content))
+    except MALFORMED as error:
+        raise TryAgainError(malformed) from error
+
+
+async def _limited(response: httpx.Response, largest: int) -> bytes:
     """Return the bytes of a reply as they come: a compressed one, which was not asked for, may unpack to gigabytes."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
@@ -229,7 +261,7 @@ async def limited(response: httpx.Response, largest: int) -> bytes:
     async for chunk in response.aiter_raw(65_536):
         content += chunk
         if len(content) > largest:
-            raise TryAgainError(f"the reply is larger than {largest // 2**20} MiB")
+            raise TryAgainError(f"the reply is larger than {largest // MIB} MiB")
     return bytes(content)
 
 
