@@ -122,13 +122,8 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
         raise ParamsError(what="there are no teachers in it", where="teacher", fix="Give at least one")
     found = {}
     for name, one in several.items():
-        if isinstance(one, str | Path):
-            found[str(name)] = model_folder(one, f"teacher.{name}" if isinstance(teacher, Mapping) else "teacher")
-        elif hasattr(one, "config"):
-            found[str(name)] = own_model(one)
-        else:
-            fix = "Give a model of transformers, or the folder of one"
-            raise ParamsError(what=f"it is a {type(one).__name__}", where=f"teacher.{name}", fix=fix)
+        where = f"teacher.{name}" if isinstance(teacher, Mapping) else "teacher"
+        found[str(name)] = own_model(one) if hasattr(one, "config") else model_folder(one, where)
     return found
 
 
