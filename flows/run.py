@@ -33,7 +33,6 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from posttrain.errors import PosttrainError
 from posttrain.measure.progress import progress_path, progress_text, read_progress
 from posttrain.measure.stage_log import log_path
-from posttrain.measure.terminal import escaped
 from posttrain.pipeline.lock.lock_check import check_and_sync
 from posttrain.pipeline.workspace import failure_path
 
@@ -170,7 +169,7 @@ class ShownProgress:
             return
         self._looked = time.monotonic()
         state = read_progress(self._file, self._begun)
-        if state is None or (line := escaped(f"{self._name}: {progress_text(state)}")) == self._last:
+        if state is None or (line := f"{self._name}: {progress_text(state)}") == self._last:
             return
         self._last, share = line, min(100.0, 100.0 * state["step"] / max(state["steps"], 1))
         with suppress(HTTPError):  # a server that does not answer stops no stage

@@ -31,6 +31,8 @@ def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
     fix = f"Give a list of {what}"
     if isinstance(given, str | Path):
         raise DataError(what=f"this is one string, not {what}", where=argument, fix=fix)
+    if isinstance(given, Mapping) and "train" in given:
+        raise DataError(what="these are several splits", where=argument, fix=f'Give {argument}["train"]')
     if isinstance(given, Mapping):
         raise DataError(
             what=f"this is one row, not a list of {what}", where=argument, fix=f"Write [{short_repr(given)}]"

@@ -18,9 +18,10 @@ def has_peft_layers(model: Any) -> bool:
 
 @torch.no_grad()
 def merged_copy(model: Any) -> Any:
-    """Return a plain model with the adapters merged; it shares the weights that no adapter changes."""
+    """Return a plain model with the adapters merged, in host memory; it shares the weights that no adapter changes."""
     changed = {id(part) for layer in model.modules() if _is_wrapper(layer) for part in _tensors(layer)}
-    whole = copy.deepcopy(model, {id(part): part for part in _tensors(model) if id(part) not in changed})
+    memo: dict[int, Any] = {id(part): _on_host(part) if id(part) in changed else part for part in _tensors(model)}
+    whole = copy.deepcopy(model, memo)
     try:
         while found := next(((name, part) for name, part in whole.named_modules() if _is_wrapper(part)), None):
             _replace(whole, *found)
@@ -33,11 +34,17 @@ def merged_copy(model: Any) -> Any:
     head, embeddings = whole.get_output_embeddings(), whole.get_input_embeddings()
     if head is not None and head.weight is not embeddings.weight:
         whole.config.tie_word_embeddings = False
-    return whole.requires_grad_(requires_grad=False)
+    return whole
 
 
 def _tensors(part: Any) -> list[torch.Tensor]:
     return [*part.parameters(), *part.buffers()]
+
+
+def _on_host(part: torch.Tensor) -> torch.Tensor:
+    """Return a copy in host memory: the device may have no room for another one."""
+    copied = part.detach().to("cpu", copy=True)
+    return torch.nn.Parameter(copied, part.requires_grad) if isinstance(part, torch.nn.Parameter) else copied
 
 
 def _is_wrapper(part: Any) -> bool:

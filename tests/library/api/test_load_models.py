@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 
 import posttrain
 from posttrain.errors import DataError, ParamsError, TrainingError
@@ -265,6 +266,10 @@ def test_the_output_of_a_model_in_peft_s_wrapper_is_read(folder: Path, tmp_path:
     model, tokenizer = posttrain.load_model(folder)
     start = {name: part.clone() for name, part in model.named_parameters()}
     model = _wrapped(model, how)
+    for name, part in model.named_parameters():
+        if name.endswith("layers.0.input_layernorm.weight"):  # a weight of the model's own that is trained too
+            part.requires_grad_(requires_grad=True)
+    trained = {name for name, part in model.named_parameters() if part.requires_grad}
     (tmp_path / "model").mkdir()
     (tmp_path / "model/adapter_config.json").write_text("{}")  # of an earlier output
     posttrain.train_model(model, tokenizer, ROWS, epochs=3, optimizer={"lr": 3e-2}, output=tmp_path)
@@ -274,7 +279,9 @@ def test_the_output_of_a_model_in_peft_s_wrapper_is_read(folder: Path, tmp_path:
     assert (read(ids).logits - posttrain.load_model(folder)[0](ids).logits).abs().max() > 1e-2
     kept = {name.replace(".base_layer", "").removeprefix("base_model.model."): part for name, part in
             model.named_parameters()}  # fmt: skip
-    assert all((kept[name] == part).all() for name, part in start.items() if name in kept), "the base stays as it is"
+    moved = {name for name, part in start.items() if name in kept and not torch.equal(kept[name], part)}
+    assert moved == {"model.layers.0.input_layernorm.weight"}, "the rest of the base stays as it is"
+    assert trained == {name for name, part in model.named_parameters() if part.requires_grad}
     assert bool([*tmp_path.glob("adapter/**/adapter_config.json")]) == (how != "inject")
 
 

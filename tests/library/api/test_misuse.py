@@ -292,6 +292,7 @@ def test_a_renamed_column_of_rows_is_named(model: tuple[Any, Any], row: Any, alg
         (None, "this is None"),
         (5, "this is of the type int"),
         ({"prompt": "a"}, r"this is one row.* Write \[\{'prompt': 'a'\}\]"),
+        ({"train": ROWS}, r"these are several splits\. Give (rows|prompts)\[\"train\"\]"),
         ((row for row in ROWS), "this is of the type generator"),
         (pl.DataFrame(ROWS), r"this is a table of polars\. Give (rows|prompts)\.to_dicts\(\)"),
     ],
