@@ -1,4 +1,4 @@
-"""A config as a call takes it: one of its own class, and no settings next to it."""
+"""Check the argument `config` of a call: it has the call's class, and no other settings are given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posttrain.errors import ParamsError
 
 
 def check_config(config: Any, kind: type[Any], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
-    """Refuse a config of another call, and arguments next to it; `others`: name -> (given, default)."""
+    """Reject a config of another class, and other arguments next to it; `others`: name -> (given, default)."""
     if not isinstance(config, kind):
         what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
         raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")
