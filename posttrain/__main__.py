@@ -92,7 +92,7 @@ def _leave_out_folder() -> None:
 
 
 def _params_error_behind(error: PosttrainError) -> PosttrainError:
-    """Return the mistake in params.yaml that keeps DVC from reading the pipeline; if there is none, the error itself."""
+    """Return the mistake in params.yaml that keeps DVC from reading the pipeline, or else the error itself."""
     cause = type(error.__cause__)
     if cause.__module__.startswith("dvc.") and cause.__module__ != "dvc.lock":  # a busy DVC is not the file's fault
         from posttrain.pipeline.checks.params_schema import check_params

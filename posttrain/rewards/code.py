@@ -1,4 +1,4 @@
-"""The reward `code`: a completion's program is run with the prompt's tests, isolated (docs/rewards.md)."""
+"""The reward `code` runs a completion's program with the prompt's tests, isolated (docs/rewards.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB: Final = 2**20
 
 
 class CodeOptions(Params):
-    """How programs are found, run and scored."""
+    """How programs are extracted, run and scored."""
 
     take: Literal["block", "text"] = Field(
         "block",
@@ -53,19 +53,19 @@ class CodeOptions(Params):
     )
 
     def limits(self) -> Limits:
-        """Return what a program may use."""
+        """Return the limits of a program."""
         return Limits(self.seconds, self.memory_mib * MIB, self.scratch_mib * MIB, output=self.output_kib * 1024)
 
 
 class CasePair(Params):
-    """An input and the output that a program must print."""
+    """An input, and the output that a program must print for it."""
 
     stdin: str = ""
     stdout: str
 
 
 class CodeInfo(Params):
-    """What the prompt's `info` has for the reward `code`; other keys are for others."""
+    """Keys of the prompt's `info` that the reward `code` reads. Other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -81,7 +81,7 @@ _INFO: Final = TypeAdapter(CodeInfo)
 
 
 def code_info(info: Mapping[str, Any]) -> CodeInfo:
-    """Return the tests of a prompt; ValueError says what is wrong with them."""
+    """Return the tests of a prompt. A ValueError says what is wrong with them."""
     if "tests" not in info and "stdout" in info:
         info = {**info, "tests": [{"stdin": info.get("stdin", ""), "stdout": info["stdout"]}]}
     if "tests" not in info:
@@ -112,14 +112,14 @@ def _check_python(name: str, text: str) -> None:
 
 
 def assertions(info: CodeInfo) -> str:
-    """Return the tests as one text of Python; empty: they are inputs with outputs."""
+    """Return the assertions as one Python text; empty if the tests are inputs with outputs."""
     if isinstance(info.tests, str):
         return info.tests
     return "\n".join(test for test in info.tests if isinstance(test, str))
 
 
 def program_of(text: str, take: str) -> str | None:
-    """Return the program of a completion; None: it has none."""
+    """Return the program in a completion; None if there is none."""
     if take == "text":
         return text if text.strip() else None
     blocks = [
@@ -169,7 +169,7 @@ _LOCK = threading.Lock()
 
 
 def sandbox(kind: str) -> Sandbox | Command:
-    """Return the sandbox of this process, started when it is first used and again where it has ended."""
+    """Return the sandbox of this process. Start it on first use, and again after it has ended."""
     with _LOCK:
         key = (kind, os.getpid())  # a forked process must not share the parent's
         if key not in _BOXES or not _BOXES[key].alive:
@@ -187,7 +187,7 @@ def close_sandboxes() -> None:
 
 
 def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
-    """Start the sandbox, or refuse; how programs are isolated is printed and noted in the stage's record."""
+    """Start the sandbox or fail. The kind of isolation is printed and stored in the stage's record."""
     try:
         mechanisms = sandbox(options.sandbox).mechanisms
     except SandboxError as error:
@@ -204,7 +204,7 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
 
 
 def _scores(rollouts: Sequence[Rollout], options: CodeOptions) -> list[Score]:
-    """Return a score of each program, as many at a time as there are processors."""
+    """Return a score for each program. As many run at a time as there are processors."""
     sandbox(options.sandbox)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "code") as pool:
         return list(pool.map(lambda rollout: _score(rollout, options), rollouts))
@@ -219,7 +219,7 @@ def _cannot_score(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: 
 
 
 def _examples(prompt: Prompt, options: CodeOptions) -> Examples:
-    """Return the prompt's solution, if it has one; and programs that pass no tests."""
+    """Return the prompt's solution, if there is one, and programs that pass no tests."""
     info = code_info(prompt.info)
     wrong = ["pass", "raise SystemExit(0)", "import os; os._exit(0)"]
     if assertions(info) and info.entry_point and info.entry_point.isidentifier():
