@@ -1,4 +1,4 @@
-"""The settings of an evaluation on samples, without names: what a call takes and a stage adds names to."""
+"""The settings of an evaluation on samples, without names. Calls use them, and stages add names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.sampling.frozen import ScoredSampling
 
 
 class EvaluateConfig(ScoredSampling):
-    """How a policy is measured on prompts.
+    """How posttrain measures a policy on prompts.
 
     Example: `EvaluateConfig(reward={"correct": 1.0}, samples=4, sampling=SamplingParams(max_tokens=200))`
     """

@@ -20,7 +20,7 @@ class ContextTurn(Params):
 
 
 def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
-    """Refuse turns that no prompt can follow: a system turn first, then a user's and an assistant's in turn."""
+    """Reject turns that no prompt can follow. Allowed: a system turn first, then user and assistant in alternation."""
     examples = [turn.role for turn in context if turn.role != "system"]
     first = ["system"] * (len(context) - len(examples))
     if len(first) > 1 or [turn.role for turn in context] != first + ["user", "assistant"] * (len(examples) // 2):

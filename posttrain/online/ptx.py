@@ -21,14 +21,17 @@ class TextParams(Params):
 
 
 class PtxSource(WrappedSource):
-    """Samples plus rows of pretraining text (PPO-ptx), with 1 in the column `pretrain`; their other columns are 0."""
+    """Samples plus rows of pretraining text (PPO-ptx).
+
+    Text rows have 1 in the column `pretrain` and 0 in the others.
+    """
 
     def __init__(self, inner: BatchSource, windows: Sequence[Example], rows: int, seed: int) -> None:
         super().__init__(inner)
         self._text = EpochSource(windows, rows, 1, seed)
 
     def batch(self, step: int) -> Batch:
-        """Return the samples of one step, then its text."""
+        """Return the samples of one step, followed by its text."""
         samples, text = self._inner.batch(step), self._text.batch(step)
         tokens = int(text.columns.lengths_B.sum())
         empty = make_batch(

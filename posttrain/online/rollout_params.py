@@ -1,4 +1,4 @@
-"""The settings of rollouts: how much is sampled, by what, and how often it is used."""
+"""The settings of rollouts: how much is sampled, how, and how often it is used."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from posttrain.settings.params import Params
 
 
 class ReplayParams(Params):
-    """The replay buffer: samples of earlier rounds that are used again."""
+    """The replay buffer: samples of earlier rounds are used again."""
 
     groups: int = Field(0, ge=0, description="groups of earlier rounds that join each optimizer step; 0: none")
     rounds: int = Field(2, ge=1, description="bound on their age: only the last so many rounds are kept")
 
 
 class Renewal(Params):
-    """The reference moves to the policy (ProRL, TR-DPO, Nash-EMA)."""
+    """The reference is replaced by the current policy (ProRL, TR-DPO, Nash-EMA)."""
 
     every: int = Field(ge=1, description="rounds after which the reference moves to the policy, e.g. 50")
     keep: float = Field(0.0, ge=0, lt=1, description="share of its own weights that it keeps: an average; 0: a copy")
 
 
 class RolloutParams(Params):
-    """How much is sampled and how often it is used."""
+    """How much is sampled, and how often it is used."""
 
     rounds: int = Field(60, ge=1, description="times the policy samples")
     prompts: int = Field(16, ge=1, description="prompts of a round")
@@ -64,10 +64,10 @@ class RolloutParams(Params):
 
     @property
     def steps_a_round(self) -> int:
-        """Optimizer steps on the samples of a round."""
+        """Optimizer steps on the samples of one round."""
         return self.minibatches * self.epochs
 
     @property
     def foreign(self) -> bool:
-        """Whether the samples are not those of the trainer's own decoder and weights."""
+        """Whether the samples come from another decoder or other weights than the trainer's."""
         return "exact" not in ENGINES[self.engine].can or self.ahead > 0

@@ -48,5 +48,5 @@ class ScratchConfig(SupervisedConfig):
         return LikelihoodObjective(LikelihoodConfig())
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:  # noqa: ARG002
-        """Return exactly so many batches."""
+        """Return a source with exactly the configured number of steps."""
         return StepSource(examples, self.batch, self.steps, self.seed)
