@@ -1,4 +1,4 @@
-"""The optimizer: its settings, its schedule, and the update of weights by their gradients."""
+"""The optimizer: its settings, its schedule, and the update of weights from gradients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OptimizerParams(Params):
 
     @property
     def copies(self) -> int:
-        """The most float32 numbers that are kept of a weight: AdamW's moments, and the mean."""
+        """The most float32 numbers that are kept per weight: AdamW's moments, and the mean."""
         return 2 + bool(self.average)
 
     @field_validator("betas", mode="after")
@@ -56,7 +56,7 @@ class OptimizerParams(Params):
 
 
 class Update(Protocol):
-    """Turns the gradient of a step into new weights."""
+    """Updates the weights with the gradient of a step."""
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]: ...
 
@@ -66,7 +66,7 @@ class Update(Protocol):
 
 
 def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
-    """Return the learning rate at `progress` (0 at the first step, 1 after the last) as a fraction of its peak."""
+    """Return the learning rate as a fraction of its peak. `progress` is 0 at the first step and 1 after the last."""
     warmup = max(params.warmup, 1.0 / max(steps, 1)) if params.warmup else 0.0
     if progress + 1.0 / max(steps, 1) <= warmup:
         return (progress + 1.0 / max(steps, 1)) / warmup
@@ -83,13 +83,13 @@ def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
 
 
 MEAN = "mean."
-"""Begins the names of a mean's weights in checkpoints."""
+"""The name prefix of averaged weights in checkpoints."""
 MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
-"""What each rule keeps of a weight."""
+"""The state that each rule keeps per weight."""
 
 
 class WeightMean:
-    """The mean of weights over the last steps of a run, which they become after its last step."""
+    """The mean of weights over the last steps of a run. After the last step, it replaces the weights."""
 
     def __init__(self, weights: Mapping[str, Tensor], share: float, steps: int) -> None:
         self._weights, self._first, self._last = weights, (1 - share) * steps, steps - 1
@@ -98,7 +98,7 @@ class WeightMean:
 
     @torch.no_grad()
     def add(self, step: int) -> None:
-        """Add the weights after a step; after the last one the mean takes their place."""
+        """Add the weights after a step. After the last step, replace them by the mean."""
         if step < self._first:
             return
         self._count += 1
@@ -124,13 +124,13 @@ class WeightMean:
 
 
 class AdamW:
-    """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters, or on their masters.
+    """Clip the gradient's norm, then apply AdamW (Loshchilov 2019) to each module's parameters or their masters.
 
-    With `matrices: muon` Muon (Jordan 2024) updates the matrices of the layers, by torch.optim.Muon.
+    With `matrices: muon`, torch.optim.Muon (Jordan 2024) updates the matrices of the layers.
     """
 
     def __init__(self, modules: Mapping[str, tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
-        """`modules`: each trained module with its peak learning rate, by the name that its state has in checkpoints."""
+        """`modules`: name in checkpoints -> trained module and its peak learning rate."""
         self._params, self._steps = params, steps
         groups: dict[str, list[dict[str, Any]]] = {"adamw": [], "muon": []}
         self._names: dict[str, list[str]] = {"adamw": [], "muon": []}
@@ -164,7 +164,10 @@ class AdamW:
         self._mean = WeightMean(self._parameters, params.average, steps)
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """Return one step at the scheduled learning rate; the metrics and the gradient's norm are read at once."""
+        """Take a step at the scheduled learning rate.
+
+        Return the metrics with the gradient's norm, read in one transfer.
+        """
         factor = lr_factor(self._params, progress, self._steps)
         for optimizer in self._optimizers.values():
             for group in optimizer.param_groups:
@@ -190,7 +193,7 @@ class AdamW:
         return metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments and step counts of every parameter, by its name, and the mean of the weights."""
+        """Return moments and step counts by parameter name, and the mean of the weights."""
         moments: dict[str, Tensor] = {}
         for rule, optimizer in self._optimizers.items():
             state, names = optimizer.state_dict()["state"], self._names[rule]
@@ -224,7 +227,7 @@ class AdamW:
 
 
 def _layer_matrices(module: Any) -> set[nn.Parameter]:
-    """Return the matrices of a model's layers: not those of tokens, in or out, nor of scores."""
+    """Return the matrices of a model's layers, without embeddings, output head and scalar head."""
     ends = [module.get_input_embeddings(), module.get_output_embeddings(), getattr(module, "score", None)]
     outer = {part for end in ends if end is not None for part in end.parameters()}
     return {part for part in module.parameters() if part.requires_grad and part.dim() == 2 and part not in outer}
