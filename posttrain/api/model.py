@@ -114,7 +114,7 @@ def sample(
 class _Drawn(SamplingParams):
     """The arguments of `sample`."""
 
-    n: int = Field(1, ge=1, description="completions of each prompt")
+    n: int = Field(1, ge=1, description="completions per prompt")
 
 
 def _turns(prompt: Any, number: int) -> Messages:

@@ -34,9 +34,9 @@ from posttrain.train.tokenize_tables import conversation, exchanges
 class Amounts(Params):
     """Numbers among the arguments."""
 
-    epochs: float = Field(1.0, gt=0, description="times through the rows")
+    epochs: float = Field(1.0, gt=0, description="passes through the rows")
     batch_size: int = Field(16, ge=1, description="rows per step")
-    evaluate_every: int = Field(50, ge=1, description="steps between measurements")
+    evaluate_every: int = Field(50, ge=1, description="steps between evaluations")
 
 
 def config_of(

@@ -15,8 +15,8 @@ Completions = Literal["none", "sampled", "full"]
 class ContextTurn(Params):
     """One turn before the prompt."""
 
-    role: Literal["system", "user", "assistant"] = Field(description="whose turn it is")
-    content: str = Field(min_length=1, description="its text")
+    role: Literal["system", "user", "assistant"] = Field(description="role of the turn")
+    content: str = Field(min_length=1, description="text of the turn")
 
 
 def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:

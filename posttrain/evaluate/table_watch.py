@@ -38,7 +38,7 @@ SAMPLED: Final[Listing[tuple[Callable[..., tuple[dict[str, Any], dict[str, Any]]
 class TableWatch(WatchRule):
     """Evaluation during training on rows of the split `heldout` of the run's table."""
 
-    rows: int = Field(256, ge=2, description="the most rows, the same ones each time, by their ids")
+    rows: int = Field(256, ge=2, description="most held-out rows, always the same ones, chosen by id")
 
 
 class DemonstrationWatch(TableWatch):
@@ -46,14 +46,15 @@ class DemonstrationWatch(TableWatch):
 
     reward: dict[str, Any] | None = Field(
         None,
-        description="the reward of samples for the rows' prompts, with the demonstration as the right answer; "
-        "null: nothing is sampled, the loss decides",
+        description="reward of samples for the rows' prompts, with the demonstration as right answer; null: no "
+        "samples, the loss decides",
     )
     metrics: Any = Field(
-        None, description="rewards that are measured of the samples too: [NAME, ...] or {NAME: {its options}}"
+        None,
+        description="rewards of the samples that are measured but not counted: [NAME, ...] or {NAME: {its options}}",
     )
-    samples: int = Field(1, ge=1, description="samples of each prompt, where there is a reward")
-    max_tokens: int = Field(64, ge=1, description="the longest sample, stop token included")
+    samples: int = Field(1, ge=1, description="samples per prompt, if there is a reward")
+    max_tokens: int = Field(64, ge=1, description="most tokens of a sample, including its stop token")
 
     @model_validator(mode="after")
     def _comparable(self) -> DemonstrationWatch:
@@ -66,7 +67,7 @@ class DemonstrationWatch(TableWatch):
         return self
 
 
-WATCH: Any = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
+WATCH: Any = Field(None, description="evaluation during training (docs/watching.md); null: none")
 """The setting `watch`."""
 
 

@@ -23,18 +23,23 @@ class WatchRule(Params):
     """When a model is evaluated during training, and the consequences."""
 
     every: int = Field(
-        10, ge=1, description="optimizer steps between evaluations, with one at the start and the end; no watch: none"
+        10,
+        ge=1,
+        description="optimizer steps between evaluations; the start and the end are always evaluated; without "
+        "`watch` nothing is",
     )
     keep: Literal["last", "best"] = Field(
-        "last", description="which weights become the model: the last, or those of the best evaluation"
+        "last", description="the weights that are saved: the last, or the best evaluation's"
     )
     patience: int | None = Field(
-        None, ge=1, description="evaluations in a row clearly worse than the best that end the run; null: never"
+        None,
+        ge=1,
+        description="end the run after this many consecutive evaluations clearly worse than the best; null: never",
     )
     over_optimisation: Literal["warn", "stop"] = Field(
         "warn",
-        description="what happens where, twice in a row since the best evaluation, what is learned from has clearly "
-        "improved and a reward that decides has clearly fallen",
+        description="what to do if twice in a row, since the best evaluation, the training quantity has clearly "
+        "risen and a deciding reward has clearly fallen",
     )
 
 

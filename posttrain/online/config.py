@@ -63,13 +63,13 @@ OVERLONG = "overlong"
 class WatchParams(WatchRule):
     """Evaluation of the policy during training, on prompts from the split `heldout` of the run's table."""
 
-    prompts: int = Field(64, ge=2, description="prompts, from the top of the split heldout")
-    samples: int = Field(1, ge=1, description="samples of each prompt, with rollout.sampling")
+    prompts: int = Field(64, ge=2, description="prompts from the start of the split heldout")
+    samples: int = Field(1, ge=1, description="samples per prompt, drawn with rollout.sampling")
     reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
         TRUE, description="the true reward; the reward of the run is the proxy that it is compared with"
     )
     metrics: Metrics = Field(
-        {}, description="rewards that are measured next to it: [NAME, ...] or {NAME: {its options}}"
+        {}, description="rewards that are measured but not counted: [NAME, ...] or {NAME: {its options}}"
     )
 
     @property
@@ -89,28 +89,32 @@ class OnlineConfig(TrainingParams):
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")
     """Metrics whose last values are written to the metrics file."""
 
-    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
+    algorithm: str = Field(description="a preset in docs/reference/algorithms.md")
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         USUAL, description="weight of each reward by name, or {weight, its options}"
     )
     rollout: RolloutParams = Field(default_factory=RolloutParams)
-    renew_reference: Renewal | None = Field(None, description="the reference moves to the policy; null: it is `start`")
+    renew_reference: Renewal | None = Field(
+        None, description="replace the reference by the current policy at intervals; null: it stays `start`"
+    )
     max_failed: MaxFailed = MAX_FAILED
     on_failures: OnFailures = "end"
     patience: int | None = Field(
-        PATIENCE, ge=1, description="rounds in a row without anything to learn that end the run; null: never"
+        PATIENCE, ge=1, description="end the run after this many consecutive rounds with nothing to learn; null: never"
     )
     canaries: int = Field(
-        16, ge=0, description="prompts whose right and wrong answers must score so before the first step; 0: none"
+        16,
+        ge=0,
+        description="prompts whose known right and wrong answers are scored as a check before the first step; 0: none",
     )
 
     rollouts: Stored = Field(
         "full",
-        description="the text and tokens of samples that rollouts/ keeps: of all, of one prompt in 20, of none; it has "
-        "the figures of all. `replay` and offline runs need full",
+        description="whose text and tokens rollouts/ stores: all samples, those of one prompt in 20, or none; "
+        "numbers are always stored. `replay` and offline runs need full",
     )
-    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only figures are kept")
-    watch: WatchParams | None = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
+    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only numbers are stored")
+    watch: WatchParams | None = Field(None, description="evaluation during training (docs/watching.md); null: none")
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OnlineConfig:

@@ -55,10 +55,11 @@ class StudentConfig(OnlineConfig, TeacherConfig):
     """The algorithm in error messages' examples."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
     served: Served | None = Field(
-        None, description="an endpoint that has a teacher, or several by their names; without other ones teacher: none"
+        None,
+        description="an endpoint with a teacher, or several by name; if there are no local teachers, set teacher: none",
     )
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
-        None, description="of several: each teacher's share of the divergence, by its name; null: equal shares"
+        None, description="with several teachers: each one's share of the divergence by name; null: equal shares"
     )
 
     @classmethod
@@ -112,7 +113,7 @@ class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
     """The settings of a student that learns a teacher's distribution."""
 
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
-    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
+    reward: Rewards = Field(USUAL, description="rewards that are only measured")
 
     @model_validator(mode="after")
     def _samples_each_round(self) -> DistillTraining:

@@ -80,8 +80,8 @@ def sampled_demonstrations(
 class _Terms(Params):
     """The rewards and metrics of a run that samples without a reward model."""
 
-    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(description="what decides")
-    metrics: Metrics = Field({}, description="what is measured next to it")
+    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(description="the rewards that decide")
+    metrics: Metrics = Field({}, description="rewards that are measured but not counted")
 
 
 def terms_of(reward: dict[str, Any], metrics: Any) -> tuple[dict[str, Any], dict[str, Any]]:

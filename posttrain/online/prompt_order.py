@@ -17,8 +17,10 @@ LEAST_WEIGHT = 0.01
 class PassRates(Params):
     """Prompts are drawn by how often the policy has passed them in this run."""
 
-    pass_score: float = Field(1.0, description="a sample passes if its outcome reward is at least this")
-    memory: float = Field(0.8, ge=0, lt=1, description="share of a prompt's earlier samples that still counts")
+    pass_score: float = Field(1.0, description="minimum outcome reward to pass")
+    memory: float = Field(
+        0.8, ge=0, lt=1, description="share of a prompt's earlier samples that still counts after a new draw"
+    )
 
 
 class PromptOrder:

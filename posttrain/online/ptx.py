@@ -16,7 +16,7 @@ from posttrain.train.step import Batch, concatenate, make_batch
 class TextParams(Params):
     """Pretraining text in addition to the samples (PPO-ptx)."""
 
-    rows: int = Field(8, ge=1, description="windows of text in each optimizer step")
+    rows: int = Field(8, ge=1, description="text windows per optimizer step")
     window: int = Field(64, ge=2, description="tokens per window")
 
 

@@ -27,7 +27,7 @@ class TeacherServer(ConnectionParams):
         20,
         ge=1,
         le=1000,
-        description="likeliest tokens it is asked for; all others count as one (vLLM: --max-logprobs)",
+        description="likeliest tokens to request; all others count as one token (vLLM: --max-logprobs)",
     )
 
 

@@ -47,9 +47,11 @@ class OfflineConfig(TrainingParams, PolicyConfig):
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "loss")
     """Metrics in the progress line."""
 
-    algorithm: str = Field(description="a policy row of docs/reference/algorithms.md; all but dppo_* need a correction")
-    groups: int = Field(16, ge=1, description="groups of rollouts (draws of a prompt) in each optimizer step")
-    epochs: float = Field(1.0, gt=0, description="times through the rollouts")
+    algorithm: str = Field(
+        description="a policy preset in docs/reference/algorithms.md; all except dppo_* need a correction"
+    )
+    groups: int = Field(16, ge=1, description="groups (one draw of a prompt) per optimizer step")
+    epochs: float = Field(1.0, gt=0, description="passes through the rollouts")
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OfflineConfig:

@@ -34,22 +34,22 @@ class CodeOptions(Params):
 
     take: Literal["block", "text"] = Field(
         "block",
-        description="block: the program is the last ```python block, else the last of no language; text: the whole "
-        "completion",
+        description="block: the program is the last ```python block, or else the last block without a language; "
+        "text: the whole completion",
     )
     score: Literal["all", "share"] = Field(
         "all", description="all: 1 if every test passes, else 0; share: the share of tests that pass"
     )
     seconds: float = Field(
-        5.0, gt=0, le=600, description="processor time of a program; the clock may run four times as long"
+        5.0, gt=0, le=600, description="CPU seconds of a program; wall time may be four times as long"
     )
     memory_mib: int = Field(512, ge=64, le=65_536, description="address space of a program")
-    output_kib: int = Field(1024, ge=1, le=65_536, description="what a program may print")
+    output_kib: int = Field(1024, ge=1, le=65_536, description="most output of a program")
     scratch_mib: int = Field(16, ge=1, le=65_536, description="size of the folder that a program may write to")
     sandbox: str = Field(
         "kernel",
-        description="kernel: isolated by Linux, or refused; none: not isolated, only for programs that you trust; "
-        "else a command that starts each program in an isolation of yours, e.g. docker run",
+        description="kernel: Linux isolation; error if unavailable. none: not isolated, only for programs that you "
+        "trust. Else a command that starts each program in your own sandbox, e.g. docker run",
     )
 
     def limits(self) -> Limits:
@@ -71,10 +71,12 @@ class CodeInfo(Params):
 
     tests: str | list[str] | list[CasePair] = Field(description="assertions as Python, or inputs with outputs")
     entry_point: str | None = Field(
-        None, description="the function that the tests call; none: every name that they do not define"
+        None, description="the function that the tests call; none: all names that the tests use but do not define"
     )
     setup: str = Field("", description="Python that runs before the program and before the tests, e.g. imports")
-    solution: str | None = Field(None, description="a program that passes, for the check before the first step")
+    solution: str | None = Field(
+        None, description="a program that passes the tests, for the check before the first step"
+    )
 
 
 _INFO: Final = TypeAdapter(CodeInfo)

@@ -30,10 +30,10 @@ Several = Annotated[Rewards, AfterValidator(_two_or_more)]
 class CascadeOptions(Params):
     """A list of rewards. Each scores what the reward before it could not."""
 
-    of: Several = Field(description="rewards in their order, as in `reward`")
+    of: Several = Field(description="rewards in order, as in `reward`")
     unsure: dict[str, list[float]] = Field(
         default_factory=dict,
-        description="reward -> [low, high]: a score in this range is unsure, and the next reward decides",
+        description="reward -> [low, high]: a score in this range is unsure, so the next reward decides",
     )
 
     @model_validator(mode="after")
@@ -49,11 +49,11 @@ class CascadeOptions(Params):
 class MilestoneOptions(Params):
     """Rewards that a completion reaches one after the other."""
 
-    of: Several = Field(description="rewards in their order, as in `reward`; one is reached at score 1")
+    of: Several = Field(description="rewards in order, as in `reward`; a milestone is reached at score 1")
     credits: list[float] | None = Field(
-        None, min_length=2, description="what each is worth; null: all the same, 1 in sum"
+        None, min_length=2, description="credit of each milestone; null: equal credits with sum 1"
     )
-    in_order: bool = Field(True, description="whether one counts only if all before it are reached")
+    in_order: bool = Field(True, description="count a milestone only if all milestones before it are reached")
 
     @model_validator(mode="after")
     def _a_credit_each(self) -> MilestoneOptions:

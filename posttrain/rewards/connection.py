@@ -47,17 +47,17 @@ DECIDED: Final = {
 class ConnectionParams(Params):
     """The endpoint: address, timeouts, retries and rate limit."""
 
-    url: str = Field(description="the endpoint, e.g. http://127.0.0.1:8000/v1")
-    model: str = Field(min_length=1, description="the model's name there")
-    key: str | None = Field(None, description="the NAME of the environment variable that holds the secret")
-    body: dict[str, Any] = Field(default_factory=dict, description="further keys of the request; null leaves one out")
-    timeout: float = Field(60.0, gt=0, description="seconds that one request may take")
-    retries: int = Field(4, ge=0, le=20, description="further tries after a failure (429, 5xx, time out, hang up)")
+    url: str = Field(description="base URL of the endpoint, e.g. http://127.0.0.1:8000/v1")
+    model: str = Field(min_length=1, description="name of the model at the endpoint")
+    key: str | None = Field(None, description="name of the environment variable that contains the secret")
+    body: dict[str, Any] = Field(default_factory=dict, description="additional keys of the request; null removes a key")
+    timeout: float = Field(60.0, gt=0, description="timeout of one request in seconds")
+    retries: int = Field(4, ge=0, le=20, description="retries after a failure (429, 5xx, timeout, hang-up)")
     give_up_after: float = Field(
-        300.0, gt=0, description="seconds without any reply after which the rest of a round is given up"
+        300.0, gt=0, description="seconds without any reply after which the rest of a round fails"
     )
-    concurrency: int = Field(8, ge=1, le=256, description="requests at a time")
-    per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: not limited")
+    concurrency: int = Field(8, ge=1, le=256, description="parallel requests")
+    per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: no limit")
 
     @field_validator("key", mode="before")
     @classmethod

@@ -31,28 +31,28 @@ class CorrectOptions(NumericOptions):
 
     answer: Answer = Field(
         "numeric",
-        description="numeric: a plain number; math: any equal form of it (LaTeX, fractions, units, sets, intervals); "
-        "choice: a letter; exact: the same text; regex: what a pattern finds is the same text",
+        description="numeric: a plain number; math: any equal form of it (LaTeX, fractions, units, sets, "
+        "intervals); choice: a letter; exact: the same text; regex: the match of a pattern equals the answer",
     )
     form: Form = Field(
         "auto",
-        description="math, choice: where the answer is: boxed, hashes (####), answer_is ('the answer is'), tags "
-        "(<answer>), whole (nothing else); auto: the last of these. A form other than auto goes before `after`",
+        description="math, choice: how the answer is marked: boxed, hashes (####), answer_is ('the answer is'), tags "
+        "(<answer>), whole (nothing else); auto: the last of these. A form other than auto overrides `after`",
     )
     unmarked: bool = Field(
         False,
-        description="math, choice: true: with form auto, the last sentence of a completion without a mark is read",
+        description="math, choice: true: with form auto, read the last sentence of a completion without a mark",
     )
     choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters, two or more")
     pairs: Literal["unsure", "points", "intervals"] = Field(
         "unsure",
-        description="math: what (1, 2) is in the prompts' answers; points: `x = 1, y = 2` is right as well; "
-        "intervals: `1 < x < 2` is; unsure: both are",
+        description="math: meaning of (1, 2) in the prompts' answers; points: `x = 1, y = 2` is also right; "
+        "intervals: `1 < x < 2` is also right; unsure: both are",
     )
     pattern: str | None = Field(
         None,
         min_length=1,
-        description="regex: its last match in the completion, or the group of it, must be the prompt's answer",
+        description="regex: the pattern's last match in the completion, or its group, must equal the prompt's answer",
     )
 
     @model_validator(mode="after")

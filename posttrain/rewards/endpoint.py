@@ -20,8 +20,10 @@ from posttrain.rollout import Rollout, Score
 class ServedModelOptions(ConnectionParams):
     """The served reward model: address, timeouts, retries and output."""
 
-    url: str = Field(description="what conversations are posted to, e.g. http://127.0.0.1:8000/classify")
-    label: int | None = Field(None, ge=0, description="which output is the score, from 0; null: the model has one")
+    url: str = Field(description="URL that conversations are posted to, e.g. http://127.0.0.1:8000/classify")
+    label: int | None = Field(
+        None, ge=0, description="index of the output that is the score, from 0; null: the model has only one"
+    )
 
 
 class ServedModel(Connection):

@@ -28,15 +28,15 @@ def _some_are_scored(share: float) -> float:
 
 MaxFailed = Annotated[
     float,
-    Field(ge=0, description="largest fraction of recent completions that a reward may fail to score, below 1"),
+    Field(ge=0, description="largest fraction (below 1) of recent completions that a reward may fail to score"),
     AfterValidator(_some_are_scored),
 ]
 """The setting `max_failed`."""
 OnFailures = Annotated[
     Literal["end", "wait"],
     Field(
-        description="what a run does when more completions than max_failed cannot be scored because a server or a "
-        "sandbox is down (status infrastructure): end, or wait and ask again until it is back"
+        description="if more completions than max_failed cannot be scored because a server or a sandbox is down "
+        "(status infrastructure): end the run, or wait and ask again until it is back"
     ),
 ]
 """The setting `on_failures`."""

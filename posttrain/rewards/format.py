@@ -32,9 +32,10 @@ class FormatOptions(NumericOptions):
     """The required form of a completion; a final number by default."""
 
     tags: Annotated[tuple[str, ...] | None, BeforeValidator(as_tuple), AfterValidator(_tags)] = Field(
-        None, description="the whole completion is these tags in this order, e.g. [think, answer]; needs no number"
+        None,
+        description="the whole completion consists of these tags in this order, e.g. [think, answer]; needs no number",
     )
-    empty: Literal["refuse", "allow"] = Field("refuse", description="whether nothing may be between two tags")
+    empty: Literal["refuse", "allow"] = Field("refuse", description="require adjacent tags")
     template: str | None = Field(
         None, description="the whole completion matches this regular expression; needs no number"
     )

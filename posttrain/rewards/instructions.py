@@ -16,7 +16,9 @@ class InstructionsOptions(Params):
     """How several instructions are counted."""
 
     count: Literal["all", "share"] = Field(
-        "all", description="all: 1 if every instruction is followed, else 0; share: the share that is"
+        "all",
+        description="all: 1 if every instruction is followed, else 0; share: the share of instructions that are "
+        "followed",
     )
 
 

@@ -56,10 +56,10 @@ with warnings.catch_warnings():
             BeforeValidator(_as_text, json_schema_input_type=str | dict[str, Any] | bool | None),
             AfterValidator(_usable),
         ] = Field(  # type: ignore[assignment]
-            None, description="a JSON schema, or its file custom/NAME.json; null: `schema` in each prompt's info"
+            None, description="a JSON schema, or a file custom/NAME.json; null: `schema` in each prompt's info"
         )
         find: Literal["whole", "block"] = Field(
-            "whole", description="whole: the completion is JSON and nothing else; block: its last ```json block is read"
+            "whole", description="whole: the completion is only JSON; block: read its last ```json block"
         )
 
 

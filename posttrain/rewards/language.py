@@ -50,11 +50,11 @@ class LanguageOptions(Params):
             json_schema_input_type=str | list[str],
         ),
         AfterValidator(_scripts),
-    ] = Field((), description="its script, e.g. latin, cyrillic or han, or a list such as [han, hiragana, katakana]")
+    ] = Field((), description="its script, e.g. latin, cyrillic or han; or a list such as [han, hiragana, katakana]")
     detect: str | None = Field(
         None,
         pattern="^[a-z]{2,3}$",
-        description="its ISO 639 code in place of the script, e.g. fr: the package py3langid detects it",
+        description="its ISO 639 code instead of the script, e.g. fr; the package py3langid detects the language",
     )
 
     @model_validator(mode="after")

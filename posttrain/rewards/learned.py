@@ -132,11 +132,11 @@ class RewardModel:
 class ModelOptions(Params):
     """The reward model that scores, and how it scores steps."""
 
-    part: str | None = Field(None, description="which one of a set (reward.sets); null: the only one")
+    part: str | None = Field(None, description="the name of a model in a set (reward.sets); null: the only one")
     steps: Reduce | None = Field(
-        None, description="score a completion after each of its steps, and take the min, mean, sum or last of these"
+        None, description="score a completion after each step, and take the min, mean, sum or last of these scores"
     )
-    separator: str = Field("\n", min_length=1, description="`steps`: what ends a step")
+    separator: str = Field("\n", min_length=1, description="with `steps`: the separator of steps")
 
 
 def models_of(folder: Path) -> dict[str, Path]:

@@ -29,13 +29,15 @@ def soft_overlong(length: int, longest: int, fraction: float) -> float:
 class LengthOptions(Params):
     """The target length, and the shape of the score around it."""
 
-    target: int | None = Field(None, ge=1, description="the length with score 1; give this or limit")
-    limit: int | None = Field(None, ge=1, description="the length from which on the score is 0; give this or target")
-    width: int | None = Field(None, ge=1, description="with target: how far from it the score is 0; null: the target")
-    shape: Literal["linear", "cosine", "step"] = Field(
-        "linear", description="how the score falls from 1 to 0; step: 1 up to the end, and 0 beyond it"
+    target: int | None = Field(None, ge=1, description="length with score 1; set either target or limit")
+    limit: int | None = Field(None, ge=1, description="length at which the score becomes 0; set either limit or target")
+    width: int | None = Field(
+        None, ge=1, description="with target: distance from it at which the score is 0; null: the target"
     )
-    unit: Literal["tokens", "words"] = Field("tokens", description="what is counted, in the last completion")
+    shape: Literal["linear", "cosine", "step"] = Field(
+        "linear", description="how the score falls from 1 to 0; step: 1 up to the end, 0 beyond"
+    )
+    unit: Literal["tokens", "words"] = Field("tokens", description="what is counted in the last completion")
 
     @model_validator(mode="after")
     def _one_aim(self) -> LengthOptions:
@@ -74,7 +76,9 @@ def _length(rollout: Rollout, unit: Literal["tokens", "words"]) -> int | None:
 class OverlongOptions(Params):
     """The length at which the penalty begins."""
 
-    fraction: float = Field(0.2, gt=0, lt=1, description="the part of sampling.max_tokens at its end that is punished")
+    fraction: float = Field(
+        0.2, gt=0, lt=1, description="fraction of sampling.max_tokens, at its end, that is penalised"
+    )
 
 
 def _overlong(options: OverlongOptions, context: Context) -> ScoreFn:

@@ -30,8 +30,8 @@ class LikelihoodOptions(ConnectionParams):
 
     relative: bool = Field(
         True,
-        description="minus the log-prob that the policy drew the completion with: the mean is then minus the KL of the "
-        "policy to the model (reverse KL, on-policy distillation); false: the log-prob alone",
+        description="subtract the policy's own log-prob of the completion: the mean is then minus KL(policy || "
+        "model) (reverse KL, on-policy distillation); false: only the model's log-prob",
     )
 
 

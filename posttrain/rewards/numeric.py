@@ -46,11 +46,11 @@ class NumericOptions(Params):
     """How a final number is found."""
 
     after: str | None = Field(
-        None, min_length=1, description="the mark before the final answer, e.g. '####'; null: the number ends the text"
+        None, min_length=1, description="mark before the final answer, e.g. '####'; null: the number ends the text"
     )
     find: Literal["end", "last"] = Field(
         "end",
-        description="end: the number ends the completion; last: it is the last number in it, whatever follows",
+        description="end: the number ends the completion; last: the last number in it, whatever follows",
     )
 
 

@@ -93,7 +93,7 @@ class PatternOptions(Params):
     pattern: Annotated[str, AfterValidator(valid_pattern)] = Field(
         description="a regular expression, e.g. '(?i)step 1'"
     )
-    match: Match = Field("search", description="search: it is found anywhere; full: it matches the whole completion")
+    match: Match = Field("search", description="search: found anywhere; full: matches the whole completion")
 
 
 @rule(PatternOptions, shaping=True)

@@ -16,8 +16,8 @@ from posttrain.settings.params import Params
 class RepetitionOptions(Params):
     """What counts as repetition, and how much is free."""
 
-    n: int = Field(4, ge=1, le=100, description="the length of an n-gram")
-    limit: float = Field(0.0, ge=0, lt=1, description="the share of repeated n-grams up to which nothing is punished")
+    n: int = Field(4, ge=1, le=100, description="length of an n-gram")
+    limit: float = Field(0.0, ge=0, lt=1, description="share of repeated n-grams that is not penalised")
     unit: Literal["words", "tokens"] = Field("words", description="n-grams of words and signs, or of tokens")
 
 

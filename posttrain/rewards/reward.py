@@ -157,19 +157,20 @@ class WeightedReward(Params):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    type: str = Field("", description="which reward it is; without it that of its name")
-    reward: Reward[Any] = Field(exclude=True, repr=False, description="what judges")
-    weight: float = Field(1.0, description="what its score is multiplied by; 0: measured, and not counted")
-    gate: bool = Field(False, description="true: not added; where its score is 0 or less, the sum is at most 0")
-    normalise: bool = Field(False, description="true: its scores are z-scores among the samples of a round")
+    type: str = Field("", description="the reward's type; default: the reward of this name")
+    reward: Reward[Any] = Field(exclude=True, repr=False, description="options of the judge")
+    weight: float = Field(1.0, description="the score is multiplied by this in the sum; 0: measured, but not counted")
+    gate: bool = Field(False, description="true: not added; if its score is <= 0, the sum is at most 0")
+    normalise: bool = Field(False, description="true: use z-scores among the samples of a round")
     shaping: bool | None = Field(
-        None, description="whether it judges form, not the outcome: filters ignore it; null: as the reward says"
+        None,
+        description="whether it judges form and not the outcome, so that filters ignore it; null: the reward's default",
     )
-    timeout: float = Field(10.0, gt=0, description="seconds for one call of a reward in worker processes")
-    workers: int = Field(2, ge=1, le=64, description="worker processes")
-    concurrency: int = Field(16, ge=1, description="calls of an `async` function at a time in each worker process")
+    timeout: float = Field(10.0, gt=0, description="timeout in seconds of one call of a reward in worker processes")
+    workers: int = Field(2, ge=1, le=64, description="number of worker processes")
+    concurrency: int = Field(16, ge=1, description="parallel calls of an `async` function per worker process")
     env: list[str] = Field(
-        [], description="names of variables with secrets that the worker processes get; others are not given to them"
+        [], description="names of variables with secrets that the worker processes get; no other secrets are passed on"
     )
     options: SerializeAsAny[Params] = Field(default_factory=NoOptions, description="the reward's own options")
 

@@ -17,7 +17,7 @@ from posttrain.tasks.task import load_task
 class TurnsOptions(Params):
     """How an episode's rewards are added up."""
 
-    gamma: float = Field(1.0, gt=0, le=1, description="discount of each later turn: the sum of gamma^t r_t")
+    gamma: float = Field(1.0, gt=0, le=1, description="discount factor gamma per turn, in the sum of gamma^t r_t")
 
 
 def _cannot_score(prompt: Prompt, options: TurnsOptions) -> str | None:  # noqa: ARG001

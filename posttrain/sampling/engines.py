@@ -27,7 +27,7 @@ def _known(name: str) -> str:
 EngineName = Annotated[str, AfterValidator(_known)]
 ENGINE: Any = Field(
     "builtin",
-    description="what samples: builtin, our own decoder; vllm, a server of vLLM (docs/sampling.md); or a plugin's",
+    description="builtin: posttrain's decoder; vllm: a vLLM server (docs/sampling.md); or a plugin's engine",
 )
 """The setting `engine`."""
 EngineArgs = Annotated[
@@ -40,8 +40,8 @@ EngineArgs = Annotated[
 Servers = Annotated[
     int | list[list[int]],
     Field(
-        description="servers of vLLM that share the samples: how many, where the run itself computes; or the GPUs of "
-        "each, numbered as the run sees them, e.g. [[1], [2, 3]]: one on GPU 1, one divided between 2 and 3"
+        description="vLLM servers that share the samples: their number, on the run's own devices; or the GPUs of "
+        "each, numbered as the run sees them, e.g. [[1], [2, 3]]: one on GPU 1, one on GPUs 2 and 3"
     ),
 ]
 """The setting `engine_servers`."""

@@ -29,18 +29,18 @@ from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 class ScoredSampling(Params):
     """The settings of a policy that is sampled and scored, but not trained."""
 
-    samples: int = Field(8, ge=1, description="samples of each prompt")
-    seed: int = Field(0, ge=0, description="the samples' random numbers")
+    samples: int = Field(8, ge=1, description="samples per prompt")
+    seed: int = Field(0, ge=0, description="seed of the samples")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     engine: EngineName = ENGINE
     engine_args: EngineArgs = Field(default_factory=dict)
     engine_servers: Servers = 1
     device: DeviceParams = Field(default_factory=DeviceParams)
-    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    date: TemplateDate = Field(DATE, description="today's date for chat templates that ask for it")
     template: TemplateVariables = Field(
-        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+        default_factory=dict, description="variables for the chat template in this run, e.g. {enable_thinking: false}"
     )
-    reward: Rewards = Field(SCORE, description="weight of each reward by name; the weighted sum is the score")
+    reward: Rewards = Field(SCORE, description="weight of each reward by name; the score is the weighted sum")
     max_failed: MaxFailed = MAX_FAILED
     on_failures: OnFailures = "end"
 

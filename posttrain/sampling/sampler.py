@@ -32,25 +32,25 @@ Finish = Literal["stop", "length"]
 class SamplingParams(Params):
     """How completions are sampled."""
 
-    max_tokens: int = Field(32, ge=1, description="longest completion, stop token included")
-    temperature: float = Field(1.0, ge=1e-4, le=10, description="logits are divided by it; training does the same")
+    max_tokens: int = Field(32, ge=1, description="most tokens of a completion, including its stop token")
+    temperature: float = Field(1.0, ge=1e-4, le=10, description="divides the logits, in training too")
     top_p: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="sample from the fewest likeliest tokens with this much of the probability",
+        description="sample from the fewest likeliest tokens with this total probability",
     )
-    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens; null: from all")
+    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens; null: all")
     stop: list[str] = Field(
         default_factory=list,
-        description="a completion also ends when its text contains one of these strings, which stays in it",
+        description="strings that also end a completion; they stay in its text",
     )
-    rows: int = Field(1024, ge=1, description="completions decoded at a time (memory, and rounding)")
+    rows: int = Field(1024, ge=1, description="completions that are decoded in parallel (affects memory and rounding)")
     kv_gb: float | None = Field(
         None,
         gt=0,
-        description="gigabytes for keys and values, which bound the rows too (memory, and rounding); "
-        "null: half of the free memory",
+        description="KV-cache size in GB; also limits the batch (affects memory and rounding); null: half of the "
+        "free memory",
     )
 
     @field_validator("stop")

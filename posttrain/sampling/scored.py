@@ -26,12 +26,14 @@ class SampleConfig(ScoredSampling):
     Example: `SampleConfig(reward={"correct": 1.0}, samples=4, sampling=SamplingParams(max_tokens=200))`
     """
 
-    samples: int = Field(6, ge=2, description="samples of each prompt")
-    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what scores the samples")
-    pass_score: float = Field(1.0, description="a sample passes if its reward is at least this")
+    samples: int = Field(6, ge=2, description="samples per prompt")
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+        USUAL, description="rewards that score the samples"
+    )
+    pass_score: float = Field(1.0, description="minimum reward to pass")
     steps: StepLabels | None = Field(
         None,
-        description="feedback has the steps of samples, labelled by continuations, in place of whole samples",
+        description="the table feedback contains steps of samples, labelled by continuations, instead of whole samples",
     )
 
     @property

@@ -21,9 +21,11 @@ from posttrain.text.chat import ChatText
 class StepLabels(Params):
     """Labels for steps of samples."""
 
-    separator: str = Field("\n", min_length=1, description="what ends a step")
-    samples: int = Field(2, ge=1, description="samples of each prompt, the first ones, whose steps are labelled")
-    continuations: int = Field(4, ge=1, description="samples from the end of each step; it is right if one passes")
+    separator: str = Field("\n", min_length=1, description="separator of steps")
+    samples: int = Field(2, ge=1, description="label the steps of the first N samples of each prompt")
+    continuations: int = Field(
+        4, ge=1, description="continuations sampled after each step; the step is right if one passes"
+    )
 
 
 class LabelledStep(NamedTuple):

@@ -52,7 +52,7 @@ class SupervisedConfig(TrainingParams):
 class EpochsConfig(SupervisedConfig):
     """The settings of a training that repeats its rows for several epochs."""
 
-    epochs: float = Field(1.0, gt=0, description="times through the rows")
+    epochs: float = Field(1.0, gt=0, description="passes through the rows")
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:  # noqa: ARG002
         """Return the batches of each epoch."""

@@ -26,8 +26,8 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
     """The algorithm in error messages' examples."""
     progress: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
-    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
-    epochs: float = Field(1.0, gt=0, description="times through the data")
+    algorithm: str = Field(description="a preset in docs/reference/algorithms.md")
+    epochs: float = Field(1.0, gt=0, description="passes through the data")
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
     watch: TableWatch | None = WATCH
 

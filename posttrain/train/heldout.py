@@ -23,7 +23,7 @@ class HeldoutRows(Params):
     heldout_rows: int = Field(
         1000,
         ge=1,
-        description="the most held-out rows that are measured; of more the same ones each time, by their ids",
+        description="most held-out rows to evaluate; if there are more, always the same ones, chosen by id",
     )
 
 

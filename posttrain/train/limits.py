@@ -24,20 +24,22 @@ class LimitParams(Params):
     """
 
     gradient: float | None = Field(
-        100.0, gt=1, description="largest gradient norm, as a multiple of the median of the steps before"
+        100.0, gt=1, description="largest gradient norm, as a multiple of the median of earlier steps"
     )
     entropy: float | None = Field(0.001, gt=0, description="smallest mean entropy per token, in nats")
-    kl: float | None = Field(5.0, gt=0, description="largest mean KL to the reference per token (k3), in nats")
+    kl: float | None = Field(5.0, gt=0, description="largest mean KL to the reference (k3), in nats per token")
     sampler_gap: float | None = Field(
         0.1,
         gt=0,
-        description="largest mean difference of the log-probs of sampler and trainer (metric sampler_gap), in nats",
+        description="largest mean difference between the log-probs of sampler and trainer (metric sampler_gap), in "
+        "nats",
     )
-    steps: int = Field(5, ge=1, description="steps in a row beyond a limit that end the run")
+    steps: int = Field(5, ge=1, description="consecutive steps beyond a limit that end the run")
     memory: float | None = Field(
         1.0,
         gt=0,
-        description="share of the free memory that gradients, moments and copies may take; a larger step is warned of",
+        description="share of the free memory that gradients, moments and copies may take; a larger step causes a "
+        "warning",
     )
 
 

@@ -48,15 +48,17 @@ class TrainingParams(Params, metaclass=Called):
     rate_kind: ClassVar[RateKind] = "sft"
     """The kind of run that decides the default learning rate."""
 
-    seed: int = Field(0, ge=0, lt=2**32, description="decides the order of rows and every sample")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of the rows' order and of the samples")
     adapter: AdapterChoice = Field(ADAPTER_CHOICE.chosen, description="what is trained: all weights, or an adapter")
     optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
-    micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
+    micro_tokens: int = Field(
+        16_384, ge=64, description="most tokens in one forward pass (affects memory, not results)"
+    )
     activations: Activations = Field(
         "keep",
-        description="what is kept for the backward pass: all, or the layers' inputs, of which it recomputes the rest; "
-        "offload: with the inputs in host memory (memory, not results)",
+        description="activations for the backward pass. keep: all. recompute: layer inputs only. offload: layer "
+        "inputs, in host memory (affects memory, not results)",
     )
     compile: bool = Field(
         False, description="compile the layers before the first step (docs/memory.md; results differ by rounding)"
@@ -65,20 +67,23 @@ class TrainingParams(Params, metaclass=Called):
     limits: LimitParams = Field(default_factory=LimitParams)
     router: RouterParams = Field(default_factory=RouterParams)
     processes: int = Field(
-        1, ge=1, le=4096, description="processes that share the run (docs/processes.md; time and memory, not results)"
+        1,
+        ge=1,
+        le=4096,
+        description="processes that share the run (docs/processes.md; affects time and memory, not results)",
     )
     shards: int | None = Field(
         None,
         ge=1,
-        description="processes that hold one copy of the models together; null: all of them",
+        description="processes that together hold one copy of the models; null: all",
     )
     save_dtype: SaveDtype | None = Field(
         None,
-        description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
+        description="dtype of the saved weights; null: same as the start model's files, float32 from scratch",
     )
-    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    date: TemplateDate = Field(DATE, description="today's date for chat templates that ask for it")
     template: TemplateVariables = Field(
-        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+        default_factory=dict, description="variables for the chat template in this run, e.g. {enable_thinking: false}"
     )
 
     @property

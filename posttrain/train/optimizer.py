@@ -21,25 +21,30 @@ class OptimizerParams(Params):
     """The optimizer and its learning rate schedule."""
 
     lr: float | None = Field(
-        None, gt=0, lt=1, description="peak learning rate; null: by the run's kind, its model's size and its adapter"
+        None,
+        gt=0,
+        lt=1,
+        description="peak learning rate; null: default for the kind of run, the model's size and its adapter",
     )
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
-        "cosine", description="schedule of the learning rate"
+        "cosine", description="learning rate schedule"
     )
-    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps over which the learning rate rises")
-    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: fraction of the steps over which it falls")
+    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps during which the learning rate rises")
+    decay: float = Field(
+        0.3, ge=0, le=1, description="warmup_stable_decay: fraction of the steps during which it falls"
+    )
     betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's betas")
-    weight_decay: float = Field(0.0, ge=0, description="on matrices only")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay, on matrices only")
     matrices: Literal["adamw", "muon"] = Field(
-        "adamw", description="what updates the layers' matrices: AdamW as all else, or Muon, at the same learning rate"
+        "adamw",
+        description="optimizer of the layers' matrices: AdamW, as for all other weights, or Muon, with the same "
+        "learning rate",
     )
-    average: float = Field(
-        0.0, ge=0, lt=1, description="the run ends with the mean of its weights over this last fraction of the steps"
-    )
+    average: float = Field(0.0, ge=0, lt=1, description="average the weights over this last fraction of the steps")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
-    critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
+    critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak learning rate; null: the same")
     critic_first: float = Field(
-        0.0, ge=0, lt=1, description="fraction of the steps, the first ones, in which only the critic learns"
+        0.0, ge=0, lt=1, description="fraction of the steps, at the start, in which only the critic is trained"
     )
 
     @property

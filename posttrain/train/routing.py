@@ -49,9 +49,10 @@ class ReplayParams(RouterParams):
 
     replay: bool | Literal["sampler"] = Field(
         False,
-        description="each token keeps its experts for all steps on a round, so that log-probs change with the weights "
-        "alone. true: those that the policy gave it when the round began (routing replay, Zheng 2025); sampler: those "
-        "that the engine chose while it sampled, which only vllm reports (rollout routing replay, Ma 2025)",
+        description="each token keeps its experts for all steps on a round, so that only the weights change "
+        "log-probs. true: experts that the policy chose at the start of the round (routing replay, Zheng 2025). "
+        "sampler: experts that the engine chose while sampling, which only vllm reports (rollout routing replay, "
+        "Ma 2025)",
     )
 
     @property

@@ -28,8 +28,10 @@ from posttrain.train.step import Batch
 class Rising(Options):
     """A threshold that rises (ReST)."""
 
-    quantiles: list[float] = Field([0.5, 0.7, 0.9], min_length=1, description="of a step's rewards, in order")
-    rounds: int = Field(5, ge=1, description="rounds of sampling that share a quantile")
+    quantiles: list[float] = Field(
+        [0.5, 0.7, 0.9], min_length=1, description="quantiles of a step's rewards, used in order"
+    )
+    rounds: int = Field(5, ge=1, description="rounds of sampling per quantile")
 
     @model_validator(mode="after")
     def _rise(self) -> Rising:
@@ -41,7 +43,7 @@ class Rising(Options):
 class Reaching(Options):
     """A fixed threshold (ReST-EM)."""
 
-    threshold: float = Field(1.0, description="the least reward")
+    threshold: float = Field(1.0, description="minimum reward")
 
 
 BEST_SELECT: OneOf[Option] = OneOf(
@@ -57,7 +59,9 @@ BEST_SELECT: OneOf[Option] = OneOf(
 class SampledBestConfig(LikelihoodConfig):
     """Settings: the likelihood of the policy's best samples."""
 
-    select: Annotated[Options, BEST_SELECT] = Field(BEST_SELECT.chosen, description="which samples are trained on")
+    select: Annotated[Options, BEST_SELECT] = Field(
+        BEST_SELECT.chosen, description="how the samples to train on are selected"
+    )
 
 
 class SampledBestRun(SampledRun, SampledBestConfig):

@@ -31,21 +31,23 @@ class BestAgainstWorst(Options):
     """One pair per prompt."""
 
     type: str = "best_against_worst"
-    gap: float = Field(0.0, ge=0, description="rewards must differ by more")
+    gap: float = Field(0.0, ge=0, description="minimum difference of rewards (exclusive)")
 
 
 class AllAbove(Options):
     """Every pair whose rewards differ clearly (RS-DPO)."""
 
-    certainty: float = Field(0.6, ge=0.5, lt=1, description="sigmoid((r_i - r_j) / scale) must be above it")
-    scale: float = Field(1.0, gt=0, description="temperature of that probability")
+    certainty: float = Field(0.6, ge=0.5, lt=1, description="minimum of sigmoid((r_i - r_j) / scale) (exclusive)")
+    scale: float = Field(1.0, gt=0, description="scale of the reward difference")
 
 
 class RejectionSampled(Options):
     """Pairs of accepted samples (RSO)."""
 
-    keep: int = Field(4, ge=2, description="samples accepted of each prompt")
-    temperature: float = Field(0.5, gt=0, description="accepted with exp((r - r_max) / temperature)")
+    keep: int = Field(4, ge=2, description="accepted samples per prompt")
+    temperature: float = Field(
+        0.5, gt=0, description="a sample is accepted with probability exp((r - r_max) / temperature)"
+    )
 
 
 PAIR_SELECT: OneOf[Option] = OneOf(
@@ -62,10 +64,10 @@ class SampledPairConfig(PreferenceConfig):
     """A preference objective, and how its pairs are sampled and selected."""
 
     select: Annotated[Options, PAIR_SELECT] = Field(
-        PAIR_SELECT.chosen, description="which two samples of a prompt become a pair"
+        PAIR_SELECT.chosen, description="how the two samples of a pair are selected"
     )
     mixture: float = Field(
-        0.0, ge=0, lt=1, description="the reference's share in the geometric mixture that is sampled from (IPO-MD)"
+        0.0, ge=0, lt=1, description="weight of the reference in the geometric mixture that is sampled (IPO-MD)"
     )
 
     @model_validator(mode="after")

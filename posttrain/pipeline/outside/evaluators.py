@@ -27,7 +27,7 @@ class EvaluatorRun(Params):
     """A run of `evaluate.lm_eval`: the model and the evaluator; each evaluator adds settings of its own."""
 
     policy: str = model_slot("the model that is measured")
-    evaluator: str = Field("lm_eval", description="what measures it: lm_eval, or a plugin's")
+    evaluator: str = Field("lm_eval", description="the evaluator: lm_eval, or a plugin's")
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,15 @@ from posttrain.train.tokenize_tables import windows
 class ScratchRun(ScratchConfig, HeldoutRows):
     """One run of `base.scratch`: a small model trained on a corpus."""
 
-    data: str = table_slot("corpus", description="the texts it learns")
+    data: str = table_slot("corpus", description="the texts to train on")
 
 
 class FolderRun(TemplateParams):
     """One run of `base.folders`: a model that you have, in a folder."""
 
     path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
-    outside_workspace: bool = Field(False, description="let `path` lead out of the workspace")
-    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
+    outside_workspace: bool = Field(False, description="allow `path` to lead out of the workspace")
+    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: same as the files")
 
 
 class HubRun(TemplateParams):
@@ -45,9 +45,9 @@ class HubRun(TemplateParams):
 
     name: str = Field(min_length=1, description="the Hub name, e.g. Qwen/Qwen3-0.6B")
     revision: str = Field(
-        pattern="^[0-9a-f]{40}$", description="the commit's full hash of 40 digits: a tag or a branch can move"
+        pattern="^[0-9a-f]{40}$", description="the commit's full hash (40 digits), because a tag or a branch can move"
     )
-    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
+    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: same as the files")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class TaughtParams(StudentConfig, OnlineParams):
     teacher: str = model_slot(
         "the model that is learned from, or a set of them (reward.sets)", optional=True, sets=True
     )
-    demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
+    demonstrations: str = table_slot("chat", description="given answers to train on, if own < 1", optional=True)
 
     @model_validator(mode="after")
     def _has_a_teacher(self) -> TaughtParams:
@@ -63,8 +63,8 @@ class DistillRun(TaughtParams, DistillTraining):
 class TaughtRun(TaughtParams, PolicyRun, TaughtTraining):
     """One run of `distill.runs` with a policy row: a policy that learns from its rewards and from a teacher."""
 
-    demonstrations: Literal["none"] = Field(description="none: a policy row learns from own samples")
-    corpus: Literal["none"] = Field("none", description="none: with a teacher there is no ptx")
+    demonstrations: Literal["none"] = Field(description="none: a policy algorithm trains on its own samples")
+    corpus: Literal["none"] = Field("none", description="none: runs with a teacher have no ptx")
 
     @model_validator(mode="after")
     def _starts_its_critic(self) -> TaughtRun:

@@ -16,7 +16,7 @@ class CommandRun(UserTables, OwnCommand):
     """One run of `data.commands`: a command of your own, and which of the files that it writes is which table."""
 
     start: str = model_slot("the model that it may use", optional=True)
-    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+    data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
 
 class ExternalRun(OwnCommand):
@@ -24,17 +24,20 @@ class ExternalRun(OwnCommand):
 
     makes: Literal["model"] = Field("model", description="what the command writes into {out}")
     start: str = model_slot("the model it starts from")
-    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+    data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
 
 class RolloutsRun(OwnCommand):
     """One run of `external.rollouts`: a command that writes or copies rollouts of another library into {out}."""
 
     format: Format = Field(
-        description="the files: trl (completions_*.parquet), prime_rl (traces.jsonl), inspect (logs), or a plugin's"
+        description="format of the files: trl (completions_*.parquet), prime_rl (traces.jsonl), inspect (logs), or "
+        "a plugin's"
     )
     start: str = model_slot("the model that sampled them, whose tokenizer their tokens are of", optional=True)
-    data: str = table_slot("prompts", description="the table that has their prompts", optional=True)
+    data: str = table_slot("prompts", description="the table that contains their prompts", optional=True)
     rewards: dict[str, float] = Field(
-        {}, description="weights of the rewards in the total, others count 0; default: those of the files, or 1"
+        {},
+        description="weights of the rewards in the total; rewards not listed count 0; default: the weights in the "
+        "files, or 1",
     )

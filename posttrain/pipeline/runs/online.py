@@ -38,7 +38,7 @@ class OnlineParams(OnlineConfig):
     """The names that every run of `online.runs` has."""
 
     start: str = model_slot("the model it starts from")
-    data: str = table_slot("prompts", description="the prompts it samples for")
+    data: str = table_slot("prompts", description="the prompts to sample for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class OnlineParams(OnlineConfig):
 class SampledNames(OnlineParams):
     """The names of a run on a selection of its samples; dvc.yaml needs the slot of the corpus all the same."""
 
-    corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) read a corpus")
+    corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) use a corpus")
 
 
 class PolicyRun(OnlinePolicyConfig, OnlineParams):
@@ -67,7 +67,7 @@ class PolicyRun(OnlinePolicyConfig, OnlineParams):
 
     corpus: str = table_slot("corpus", description="pretraining text, for ptx", optional=True)
     critic: Literal["start", "reward_model"] = Field(
-        "start", description="what the critic starts from: `start` with a new head, or the reward model with its own"
+        "start", description="the critic's start: `start` with a new head, or the reward model with its own head"
     )
 
     @model_validator(mode="after")

@@ -30,9 +30,9 @@ from posttrain.settings.user_code import CUSTOM
 class OwnTables(Params):
     """Keys of a run of `data.tasks` with a function of the user's own, in addition to those of its own parameters."""
 
-    splits: dict[Split, str] = Field(default={}, description="our split: the name in the column `split`")
-    heldout_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, where a table has no `split`")
-    test_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, where a table has no `split`")
+    splits: dict[Split, str] = Field(default={}, description="our split -> its name in the column `split`")
+    heldout_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, for a table without `split`")
+    test_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, for a table without `split`")
     bad_rows: BadRows = Field("stop", description=BAD_ROWS)
 
 

@@ -23,7 +23,7 @@ class PreferenceRun(PreferenceTraining):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
     start: str = model_slot("the model it starts from")
-    data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
+    data: str = table_slot("pairs", "feedback", description="comparisons; feedback for kto and bco")
 
 
 PREFERENCE = Algorithms((PREFERENCE_ROWS, lambda _: PreferenceRun))

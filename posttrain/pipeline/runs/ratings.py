@@ -50,24 +50,26 @@ class RatingRun(Params):
     """Who meets whom, and who decides."""
 
     policies: list[str] | None = Field(None, description="labels of evaluate.policies; null: all")
-    against: str | None = Field(None, description="the label that all others meet; null: each meets each")
+    against: str | None = Field(None, description="the label that all others are compared with; null: all pairs")
     scores: dict[str, float] | None = Field(
-        None, min_length=1, description="rewards that results/ has scores of, with weights; null: the whole score"
+        None, min_length=1, description="rewards whose scores results/ has, with weights; null: the whole score"
     )
-    judge: PairJudge | None = Field(None, description="asked which completion is better; null: the higher score wins")
+    judge: PairJudge | None = Field(
+        None, description="the judge that says which completion is better; null: the higher score wins"
+    )
     prompts: int | None = Field(None, ge=2, description="prompts, drawn by the seed; null: all")
     samples: int | None = Field(
-        None, ge=1, description="samples of each prompt, the first meets the first; null: all, or 1 with a judge"
+        None, ge=1, description="samples per prompt; the n-th meets the n-th; null: all, or 1 with a judge"
     )
     alpha: float | None = Field(
         0.05,
         gt=0,
         lt=1,
-        description="with a judge: a pair that is clear is not asked about any more; the largest chance that any pair "
-        "of equal policies seems clear; null: all is asked",
+        description="with a judge: stop asking about a pair once it is clear; the largest probability that equal "
+        "policies look clear; null: never stop early",
     )
     max_failed: MaxFailed = MAX_FAILED
-    seed: int = Field(SEED, ge=0, description="of the prompts' order and of the intervals")
+    seed: int = Field(SEED, ge=0, description="seed of the prompts' order and of the intervals")
 
     @model_validator(mode="after")
     def _one_decides(self) -> RatingRun:

@@ -33,9 +33,9 @@ class RewardRun(RewardTraining, HeldoutRows):
 
     start: str = model_slot("the model whose backbone it takes; of a reward model also the head", scores=None)
     data: str = table_slot("pairs", description="the comparisons")
-    feedback: str = table_slot("feedback", description="judged answers, of compare ranks and labels", optional=True)
-    demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
-    shown: int = Field(500, ge=1, description="so many demonstrations are scored")
+    feedback: str = table_slot("feedback", description="judged answers, for compare ranks and labels", optional=True)
+    demonstrations: str = table_slot("chat", description="answers whose mean score is shifted to 0", optional=True)
+    shown: int = Field(500, ge=1, description="demonstrations that are scored for the shift")
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardRun:

@@ -37,27 +37,29 @@ class SamplesRun(SampleConfig):
     """One run of `data.samples`: tables of pairs, of feedback and of demonstrations, made from samples of a policy."""
 
     policy: str = model_slot("the model that is sampled")
-    data: str = table_slot("prompts", description="the prompts it samples for")
+    data: str = table_slot("prompts", description="the prompts to sample for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     tables: list[SampledKind] = Field(
         list(DEFAULT_TABLES), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
     )
-    seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
+    seed: int = Field(0, ge=0, description="seed of the samples, the pairs and the annotator's errors")
     prompts: int = Field(500, ge=2, description="training prompts that are sampled")
     heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
     per_prompt: int = Field(2, ge=1, description="most pairs per prompt")
-    noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0 never errs")
+    noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0: never wrong")
     min_score: float | None = Field(
-        None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
+        None, description="minimum reward of a prompt's best sample for a row in chat; null: no minimum"
     )
     pass_rate: list[float] = Field(
         [0.0, 1.0],
         min_length=2,
         max_length=2,
-        description="prompts has the sampled training prompts with a share of passing samples from the first to the "
-        "second number, and all sampled held-out prompts",
+        description="[low, high]: the table prompts contains the sampled training prompts whose pass rate is in "
+        "this range, and all sampled held-out prompts",
     )
-    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+        USUAL, description="weights of the annotator's preferences"
+    )
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> SamplesRun:

@@ -27,9 +27,11 @@ class ScoredFilterRun(FilterRun):
     """The settings of one run: what its rows must be like, and how their answers must score."""
 
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
-    reward: Rewards = Field({}, description="weight of each reward by name: the score of a row's last answer")
-    min_score: float | None = Field(None, description="leave out rows whose answer scores less")
-    best: int | None = Field(None, ge=1, description="of rows of one prompt keep so many with the highest scores")
+    reward: Rewards = Field(
+        {}, description="weight of each reward by name; their sum is the score of a row's last answer"
+    )
+    min_score: float | None = Field(None, description="minimum score of a row's answer")
+    best: int | None = Field(None, ge=1, description="most rows per prompt; those with the highest scores are kept")
 
     @model_validator(mode="after")
     def _scores_what_it_chooses_by(self) -> ScoredFilterRun:

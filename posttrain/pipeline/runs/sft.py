@@ -22,7 +22,7 @@ class SftRun(SftConfig, HeldoutRows):
     """One run of `sft.runs`: learning from demonstrations, or more pretraining of a model on a corpus."""
 
     start: str = model_slot("the model it starts from")
-    data: str = table_slot("chat", "corpus", description="the demonstrations, or the text of more pretraining")
+    data: str = table_slot("chat", "corpus", description="the demonstrations, or the texts for further pretraining")
 
     @property
     def kind(self) -> Kind:

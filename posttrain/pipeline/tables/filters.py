@@ -31,18 +31,21 @@ KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedbac
 class FilterRun(Params):
     """One run of `data.filters`: a table without some of its rows, as a table of the same kind."""
 
-    data: str = table_slot(*KINDS, description="the table that is filtered")
+    data: str = table_slot(*KINDS, description="the table to filter")
     against: str = table_slot(
         *KINDS,
-        description="the table of an evaluation, from whose held-out and test rows training rows must differ",
+        description="the table of an evaluation; training rows that overlap with its held-out or test rows are "
+        "left out",
         optional=True,
     )
-    ngram: int = Field(13, ge=3, le=100, description="`against`: as many words in a row that are the same")
-    near_duplicates: float | None = Field(
-        None, ge=0.3, le=1, description="of rows that are at least so similar (Jaccard, 5-word shingles) one is kept"
+    ngram: int = Field(
+        13, ge=3, le=100, description="`against`: number of equal consecutive words that counts as an overlap"
     )
-    min_chars: int | None = Field(None, ge=1, description="leave out rows of fewer characters, all turns together")
-    max_chars: int | None = Field(None, ge=1, description="leave out rows of more characters, all turns together")
+    near_duplicates: float | None = Field(
+        None, ge=0.3, le=1, description="keep one of the rows that are at least this similar (Jaccard, 5-word shingles)"
+    )
+    min_chars: int | None = Field(None, ge=1, description="leave out rows with fewer characters in all turns together")
+    max_chars: int | None = Field(None, ge=1, description="leave out rows with more characters in all turns together")
 
     @model_validator(mode="after")
     def _leaves_something(self) -> FilterRun:

@@ -24,7 +24,7 @@ MOST_DROPPED: Final = 0.05
 class DropRows(Params):
     """Leave out rows that break a rule, up to a share."""
 
-    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="the largest share of a source's rows that is left out")
+    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="largest share of a source's rows that may be left out")
 
 
 def _bad_rows_form(value: Any) -> str:
@@ -50,9 +50,9 @@ class ReadOptions(ColumnOptions, SplitOptions):
     """How a table of the user's is read."""
 
     weight: float | None = Field(
-        default=None, gt=0, description="In a list of sources: its share of the training rows is its weight among them"
+        default=None, gt=0, description="In a list of sources: this source's share of the training rows"
     )
-    limit: int | None = Field(default=None, ge=1, description="Read only so many rows of each of the source's splits")
+    limit: int | None = Field(default=None, ge=1, description="Read only this many rows of each split of the source")
     bad_rows: BadRows = Field(default="stop", description=BAD_ROWS)
 
     @property
@@ -66,11 +66,11 @@ class FileTable(ReadOptions):
 
     path: str = Field(
         min_length=1,
-        description="A parquet, jsonl, json, csv or arrow file, a folder of them, or a pattern: part-*.jsonl",
+        description="A parquet, jsonl, json, csv or arrow file, a folder of such files, or a pattern: part-*.jsonl",
     )
 
     separator: str | None = Field(
-        default=None, description='csv: what is between cells, one character, e.g. ";" or "\\t"; null: a comma'
+        default=None, description='csv: the separator between cells, one character, e.g. ";" or "\\t"; null: a comma'
     )
     encoding: str | None = Field(
         default=None, description="csv: e.g. cp1252 or utf-16, as Excel writes them; null: UTF-8"

@@ -33,17 +33,17 @@ class Range(Params):
 class ColumnOptions(Params):
     """How the source's columns become those of a layout."""
 
-    rename: dict[str, str] = Field(default={}, description="Columns to rename, the source's name: the layout's name")
+    rename: dict[str, str] = Field(default={}, description="Columns to rename: the source's name -> the layout's name")
     template: dict[str, str] = Field(
-        default={}, description="A layout's column: its text, with the source's columns in braces, e.g. '{a} and {b}'"
+        default={}, description="A layout's column -> its text, with the source's columns in braces, e.g. '{a} and {b}'"
     )
     info: list[str] = Field(default=[], description="Columns of the source that a prompts table stores in `info`")
     values: dict[str, dict[str, bool | int | float | str]] = Field(
-        default={}, description="A layout's column: what its values mean, e.g. label: {up: true, down: false}"
+        default={}, description="A layout's column -> the meaning of its values, e.g. label: {up: true, down: false}"
     )
     where: dict[str, Range | list[bool | int | float | str]] = Field(
         default={},
-        description="Read only rows whose column of the source has one of these values, or is in {min: ..., max: ...}",
+        description="Read only rows whose source column has one of these values, or lies within {min: ..., max: ...}",
     )
 
     @field_validator("template")

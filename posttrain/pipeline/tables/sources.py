@@ -27,16 +27,14 @@ class TablesByKind(Params, Generic[T]):
 
     corpus: T | None = Field(default=None, description="texts for a model from scratch, or for ptx")
     chat: T | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
-    prompts: T | None = Field(default=None, description="prompts, with an answer where a reward checks it")
+    prompts: T | None = Field(default=None, description="prompts, with an answer if a reward needs it")
     pairs: T | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
-    feedback: T | None = Field(
-        default=None, description="prompt + completion + label; made from the pairs where it is missing"
-    )
+    feedback: T | None = Field(default=None, description="prompt + completion + label; made from the pairs if missing")
 
     license: str | None = Field(
         default=None,
         min_length=1,
-        description="what they may be used under, for model cards; default: what the Hub says",
+        description="the license, for model cards; default: the license on the Hub",
     )
 
     @model_validator(mode="after")
@@ -59,8 +57,10 @@ class UserTables(TablesByKind[FileTables]):
 class FilesRun(UserTables):
     """One run of `data.files`: a folder of yours, and which of its files is which table."""
 
-    path: str = Field(min_length=1, description="a folder; every file in it is an input that DVC tracks")
-    outside_workspace: bool = Field(default=False, description="let `path`, or a file in it, lead out of the workspace")
+    path: str = Field(min_length=1, description="a folder; DVC tracks every file in it as an input")
+    outside_workspace: bool = Field(
+        default=False, description="allow `path`, or a file in it, to lead out of the workspace"
+    )
 
 
 class HubRun(TablesByKind[HubTables]):

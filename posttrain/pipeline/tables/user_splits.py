@@ -52,16 +52,16 @@ class SplitOptions(Params):
     """How rows are divided into splits."""
 
     splits: dict[Split, str] = Field(
-        default={}, description="Our split: the source's name of it; by default names like validation"
+        default={}, description="Our split -> its name in the source; by default names like validation"
     )
     heldout_share: float = Field(
-        default=0.05, ge=0, lt=0.5, description="Taken from train by hash if the source has no heldout"
+        default=0.05, ge=0, lt=0.5, description="Share taken from train by hash if the source has no heldout"
     )
     test_share: float = Field(
         default=0.05,
         ge=0,
         lt=0.5,
-        description="Taken from train by hash if the source has no test; only prompts keep these rows",
+        description="Share taken from train by hash if the source has no test; only prompts use these rows",
     )
 
 

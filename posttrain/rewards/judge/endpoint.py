@@ -16,13 +16,16 @@ from posttrain.rewards.usage import Usage
 class EndpointParams(ConnectionParams):
     """The endpoint: address, timeouts, retries and price."""
 
-    max_tokens: int = Field(256, ge=1, description="longest reply of the judge; raise it for judges that reason first")
+    max_tokens: int = Field(
+        256, ge=1, description="most tokens of the judge's reply; raise it for judges that reason first"
+    )
     body: dict[str, Any] = Field(
         default_factory=dict,
-        description="further keys of the request; null leaves one out: {max_tokens: null, max_completion_tokens: 2000}",
+        description="additional keys of the request; null removes a key: {max_tokens: null, max_completion_tokens: "
+        "2000}",
     )
-    price_in: float = Field(0.0, ge=0, description="price of a million tokens that are sent")
-    price_out: float = Field(0.0, ge=0, description="price of a million tokens of replies")
+    price_in: float = Field(0.0, ge=0, description="price of a million input tokens")
+    price_out: float = Field(0.0, ge=0, description="price of a million output tokens")
 
 
 @dataclass(frozen=True)

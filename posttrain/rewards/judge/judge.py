@@ -46,19 +46,21 @@ class JudgeOptions(EndpointParams):
     )
     mode: Mode = Field(
         "score",
-        description="score: each completion by itself; pairwise: compared with another text; "
-        "group: all samples of a prompt in one request",
+        description="score: each completion separately; pairwise: compared with another text; group: all samples "
+        "of a prompt in one request",
     )
-    scale: list[float] = Field([1.0, 10.0], min_length=2, max_length=2, description="worst and best number of a score")
+    scale: list[float] = Field(
+        [1.0, 10.0], min_length=2, max_length=2, description="worst and best number on the scale"
+    )
     rubric: dict[str, float] | Literal["info"] | None = Field(
         None,
-        description="yes/no questions with weights in place of a scale: the score is the share of yes; "
-        "info: those of each prompt, `rubric` in its info",
+        description="yes/no questions with weights instead of a scale; the score is the share of yes; info: each "
+        "prompt's own `rubric` in its info",
     )
     against: Literal["group", "answer"] = Field(
-        "group", description="pairwise: against the samples of the same prompt, or the prompt's answer"
+        "group", description="pairwise: compare with samples of the same prompt, or with the prompt's answer"
     )
-    cache: bool = Field(True, description="remember verdicts in the user's cache folder")
+    cache: bool = Field(True, description="cache verdicts in the user's cache folder")
 
     @model_validator(mode="after")
     def _consistent(self) -> JudgeOptions:
