@@ -82,9 +82,9 @@ class TrpoOptions(Options):
 KL: OneOf[Option] = OneOf(
     {
         "none": Option(Options, "no KL penalty"),
-        "loss": Option(LossKlOptions, "beta KL(policy || reference) of each token in the loss"),
-        "reward_token": Option(KlOptions, "each token's reward less beta times its KL, for gae and return_to_go"),
-        "reward_sequence": Option(SequenceKlOptions, "the outcome reward less beta times the sequence's KL"),
+        "loss": Option(LossKlOptions, "beta KL(policy || reference) per token in the loss"),
+        "reward_token": Option(KlOptions, "each token's reward minus beta times its KL, for gae and return_to_go"),
+        "reward_sequence": Option(SequenceKlOptions, "the outcome reward minus beta times the sequence's KL"),
     },
     "none",
 )
@@ -99,7 +99,7 @@ PENALTY: OneOf[Option] = OneOf(
 UPDATE: OneOf[Option] = OneOf(
     {
         "adamw": Option(Options, "AdamW, with the settings of optimizer"),
-        "trpo": Option(TrpoOptions, "the natural gradient step within a bound on KL(old || new)"),
+        "trpo": Option(TrpoOptions, "natural gradient steps with a bound on KL(old || new)"),
     },
     "adamw",
 )

@@ -49,7 +49,7 @@ class Reaching(Options):
 BEST_SELECT: OneOf[Option] = OneOf(
     {
         "best": Option(Options, "each prompt's best sample (RAFT)"),
-        "rising": Option(Rising, "samples above a quantile of the rewards that rises (ReST)"),
+        "rising": Option(Rising, "samples above a rising quantile of the rewards (ReST)"),
         "reaching": Option(Reaching, "samples whose reward reaches a threshold (ReST-EM)"),
     },
     "best",

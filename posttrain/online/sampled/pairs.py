@@ -52,7 +52,7 @@ class RejectionSampled(Options):
 
 PAIR_SELECT: OneOf[Option] = OneOf(
     {
-        "best_against_worst": Option(BestAgainstWorst, "a prompt's best sample against its worst"),
+        "best_against_worst": Option(BestAgainstWorst, "each prompt's best sample against its worst"),
         "all_above": Option(AllAbove, "all pairs with sigmoid((r_i - r_j) / scale) > certainty (RS-DPO)"),
         "rejection_sampled": Option(RejectionSampled, "pairs of samples accepted by their reward (RSO)"),
     },

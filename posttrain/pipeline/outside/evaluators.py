@@ -26,7 +26,7 @@ GROUP: Final = "evaluate.lm_eval"
 class EvaluatorRun(Params):
     """A run of `evaluate.lm_eval`: the model and the evaluator; each evaluator adds settings of its own."""
 
-    policy: str = model_slot("the model that is measured")
+    policy: str = model_slot("the model to evaluate")
     evaluator: str = Field("lm_eval", description="the evaluator: lm_eval, or a plugin's")
 
 

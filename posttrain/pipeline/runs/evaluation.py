@@ -22,7 +22,7 @@ class EvaluateParams(EvaluateConfig):
     """`evaluate.settings`: how policies are measured, and the names of what is read."""
 
     data: str = table_slot("prompts", description="the prompts of the evaluation")
-    reference: str = model_slot("the model that KL is measured against", optional=True)
+    reference: str = model_slot("the reference model for the KL", optional=True)
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     split: Split = Field("test", description="the split of the prompts; test has its own generator seed")
     prompts: int = Field(500, ge=2, description="prompts from the start of the split")

@@ -15,7 +15,7 @@ from posttrain.pipeline.tables.sources import USER_KINDS, UserTables
 class CommandRun(UserTables, OwnCommand):
     """One run of `data.commands`: a command of your own, and which of the files that it writes is which table."""
 
-    start: str = model_slot("the model that it may use", optional=True)
+    start: str = model_slot("a model that the command may use", optional=True)
     data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
 
@@ -23,7 +23,7 @@ class ExternalRun(OwnCommand):
     """One run of `external.runs`: a trainer of your own, as a command."""
 
     makes: Literal["model"] = Field("model", description="what the command writes into {out}")
-    start: str = model_slot("the model it starts from")
+    start: str = model_slot("the start model")
     data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
 
@@ -34,7 +34,7 @@ class RolloutsRun(OwnCommand):
         description="format of the files: trl (completions_*.parquet), prime_rl (traces.jsonl), inspect (logs), or "
         "a plugin's"
     )
-    start: str = model_slot("the model that sampled them, whose tokenizer their tokens are of", optional=True)
+    start: str = model_slot("the model that sampled them and whose tokenizer encodes them", optional=True)
     data: str = table_slot("prompts", description="the table that contains their prompts", optional=True)
     rewards: dict[str, float] = Field(
         {},

@@ -24,8 +24,8 @@ from posttrain.train.run_config import Algorithms
 class OfflineRun(OfflineConfig):
     """One run of `offline.runs`: a policy objective on stored rollouts."""
 
-    start: str = model_slot("the model it starts from")
-    data: str = rollouts_slot("the run whose rollouts it learns from")
+    start: str = model_slot("the start model")
+    data: str = rollouts_slot("the run whose stored rollouts are used")
 
 
 OFFLINE = Algorithms((POLICY_ROWS, lambda _: OfflineRun))

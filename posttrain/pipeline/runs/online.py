@@ -37,7 +37,7 @@ from posttrain.train.tokenize_tables import windows
 class OnlineParams(OnlineConfig):
     """The names that every run of `online.runs` has."""
 
-    start: str = model_slot("the model it starts from")
+    start: str = model_slot("the start model")
     data: str = table_slot("prompts", description="the prompts to sample for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
 

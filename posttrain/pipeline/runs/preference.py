@@ -22,7 +22,7 @@ from posttrain.train.tokenize_tables import comparisons, feedback
 class PreferenceRun(PreferenceTraining):
     """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
 
-    start: str = model_slot("the model it starts from")
+    start: str = model_slot("the start model")
     data: str = table_slot("pairs", "feedback", description="comparisons; feedback for kto and bco")
 
 

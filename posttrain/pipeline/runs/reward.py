@@ -31,7 +31,7 @@ from posttrain.train.trained import Trained
 class RewardRun(RewardTraining, HeldoutRows):
     """One run of `reward.runs`: a reward model."""
 
-    start: str = model_slot("the model whose backbone it takes; of a reward model also the head", scores=None)
+    start: str = model_slot("the model that provides the backbone; a reward model also provides the head", scores=None)
     data: str = table_slot("pairs", description="the comparisons")
     feedback: str = table_slot("feedback", description="judged answers, for compare ranks and labels", optional=True)
     demonstrations: str = table_slot("chat", description="answers whose mean score is shifted to 0", optional=True)
@@ -52,7 +52,7 @@ class SetRun(Params):
     """One run of `reward.sets`: reward models or teachers for one run that has several."""
 
     first: str = model_slot("a reward model or a teacher, or a set of them", scores=None, sets=True)
-    second: str = model_slot("another one of its kind", scores=None, sets=True)
+    second: str = model_slot("another model or set of the same kind", scores=None, sets=True)
 
 
 def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Example]]:

@@ -36,7 +36,7 @@ DEFAULT_TABLES: Final = SAMPLED[:3]
 class SamplesRun(SampleConfig):
     """One run of `data.samples`: tables of pairs, of feedback and of demonstrations, made from samples of a policy."""
 
-    policy: str = model_slot("the model that is sampled")
+    policy: str = model_slot("the model to sample")
     data: str = table_slot("prompts", description="the prompts to sample for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     tables: list[SampledKind] = Field(

@@ -21,7 +21,7 @@ from posttrain.train.tokenize_tables import demonstrations, windows
 class SftRun(SftConfig, HeldoutRows):
     """One run of `sft.runs`: learning from demonstrations, or more pretraining of a model on a corpus."""
 
-    start: str = model_slot("the model it starts from")
+    start: str = model_slot("the start model")
     data: str = table_slot("chat", "corpus", description="the demonstrations, or the texts for further pretraining")
 
     @property
