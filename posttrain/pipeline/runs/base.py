@@ -1,4 +1,4 @@
-"""The settings of `base.scratch`, `base.folders` and `base.hub`, and a new model."""
+"""The settings of `base.scratch`, `base.folders` and `base.hub`, and the creation of a new model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ScratchRun(ScratchConfig, HeldoutRows):
 
 
 class FolderRun(TemplateParams):
-    """One run of `base.folders`: a model that you have, in a folder."""
+    """One run of `base.folders`: your own model in a folder."""
 
     path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
     outside_workspace: bool = Field(False, description="allow `path` to lead out of the workspace")
@@ -41,7 +41,7 @@ class FolderRun(TemplateParams):
 
 
 class HubRun(TemplateParams):
-    """One run of `base.hub`: a model of the Hugging Face Hub."""
+    """One run of `base.hub`: a model from the Hugging Face Hub."""
 
     name: str = Field(min_length=1, description="the Hub name, e.g. Qwen/Qwen3-0.6B")
     revision: str = Field(
@@ -52,7 +52,7 @@ class HubRun(TemplateParams):
 
 @contextmanager
 def tokenizer_folder(run: str) -> Iterator[Path]:
-    """A folder for the tokenizer of a new model, which is removed in the end."""
+    """Yield a temporary folder for the tokenizer of a new model."""
     folder = Path(f"models/.tokenizer-{run}")
     try:
         yield folder
@@ -61,7 +61,7 @@ def tokenizer_folder(run: str) -> Iterator[Path]:
 
 
 def scratch_rows(reads: RunInputs[ScratchRun], folder: Path) -> TrainingRows:
-    """Train the tokenizer into the folder, and return the windows of the corpus and a new model."""
+    """Train the tokenizer into the folder. Return the windows of the corpus and a new model."""
     params, corpus = reads.params, reads.table(reads.params.data)
     frame = read_table(corpus, "corpus")
     with phase("train"):

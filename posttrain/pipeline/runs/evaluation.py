@@ -19,7 +19,7 @@ from posttrain.settings.plain import NONE
 
 
 class EvaluateParams(EvaluateConfig):
-    """`evaluate.settings`: how policies are measured, and the names of what is read."""
+    """`evaluate.settings`: how policies are evaluated, and on which inputs."""
 
     data: str = table_slot("prompts", description="the prompts of the evaluation")
     reference: str = model_slot("the reference model for the KL", optional=True)
@@ -53,11 +53,11 @@ SAMPLING = frozenset(
     {"samples", "kl_samples", "sampling", "engine", "engine_args", "engine_servers", "context", "reward"}
     | {"metrics", "must_not_fall", "max_failed", "on_failures"}
 )
-"""The settings of samples, which a likelihood does not read."""
+"""The settings for samples. An evaluation by likelihood does not read them."""
 
 
 class EvaluateRun(EvaluateParams):
-    """One run of `evaluate.runs`: one policy on a table of its own, by its samples or by likelihoods."""
+    """One run of `evaluate.runs`: one policy on its own table, by samples or by likelihoods."""
 
     policy: str = model_slot("the policy; for a table of pairs also a reward model", scores=None)
     data: str = table_slot("prompts", "pairs", "corpus", description="the table to evaluate on")
@@ -71,7 +71,7 @@ class EvaluateRun(EvaluateParams):
     @model_validator(mode="before")
     @classmethod
     def _of_its_table(cls, given: Any) -> Any:
-        """Take the split and the way to measure that the kind of table has."""
+        """Set the default split and method for the kind of table."""
         kind = str(given.get("data", "")).rpartition("/")[2] if isinstance(given, dict) else "prompts"
         return {"split": "heldout", "by": "likelihood", **given} if kind in ("pairs", "corpus") else given
 
@@ -93,7 +93,7 @@ class EvaluateRun(EvaluateParams):
 
 
 def load_policies() -> dict[str, str]:
-    """Label -> model of the policies that params.yaml evaluates."""
+    """Return label -> model of the policies that params.yaml evaluates."""
     policies = at(read(), "evaluate.policies")
     odd = [f"{label!r}: {name!r}" for label, name in policies.items() if not _right_policy(label, name)]
     if odd:

@@ -1,4 +1,4 @@
-"""The settings of `offline.runs`, and the stored rollouts that a run of it reads."""
+"""The settings of `offline.runs`, and the stored rollouts that such a run reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OFFLINE = Algorithms((POLICY_ROWS, lambda _: OfflineRun))
 
 
 def need_tokens(source: Any, where: str) -> None:
-    """Refuse to learn from a run whose settings store not all of its rollouts, or not whose tokens they have."""
+    """Reject a run that does not store all its rollouts, or whose tokenizer is unknown."""
     if (stored := getattr(source, "rollouts", "full")) != "full":
         what = f"the run stores rollouts: {stored}, and tokens of all are needed"
         raise ParamsError(what=what, where=where, fix="Set rollouts: full there")
@@ -42,7 +42,7 @@ def need_tokens(source: Any, where: str) -> None:
 
 
 def logged_rollouts(stored: StoredRollouts, vocabulary: str, *, grouped: bool) -> LoggedRollouts:
-    """Return the rollouts that were scored; `grouped`: groups of which one rollout is left are left out too."""
+    """Return the scored rollouts. `grouped`: also leave out groups with only one rollout left."""
     if stored.summary["vocabulary"] != vocabulary:
         what = "the rollouts were sampled with another tokenizer than that of the start model"
         raise DataError(what=what, where=str(stored.folder), fix="Start from the run's model or from its start")
