@@ -18,6 +18,7 @@ from posttrain.api.typed_config import check_config
 from posttrain.data.shown import short_repr
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
+from posttrain.online.rollout_log import SampleLog
 from posttrain.online.run import OnlineRun, train_on_samples
 from posttrain.rewards.given import terms_given
 from posttrain.rewards.reward import WeightedReward
@@ -58,6 +59,7 @@ def train_online(
     output: str | Path | None = None,
     checkpoints: CheckpointStore | None = None,
     recorder: Recorder | None = None,
+    rollouts: SampleLog | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
@@ -78,8 +80,8 @@ def train_online(
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
     arguments resumes a killed one. For a peft model, model/ has the whole model with the adapter merged, and adapter/
-    has peft's own files. checkpoints, recorder: your own places for these. on_step: is called with the number of each
-    step and its metrics. name: what messages and rollouts call the run.
+    has peft's own files. checkpoints, recorder, rollouts: your own places for these. on_step: is called with the
+    number of each step and its metrics. name: what messages and rollouts call the run.
     """
     if config is None:
         params = _params(algorithm, reward, settings, seed, heldout)
@@ -91,7 +93,8 @@ def train_online(
     named = [algorithm, settings]
     return trained_on_samples(
         model, tokenizer, prompts, params, named, reference=reference, reward_model=reward_model, heldout=heldout,
-        sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name,
+        sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, rollouts=rollouts, on_step=on_step,
+        name=name,
         patient=config is None, examples=lambda text: _windows(text, corpus, params),
     )  # fmt: skip
 
@@ -100,6 +103,7 @@ def trained_on_samples(
     model: Any, tokenizer: Any, prompts: Sequence[Any], params: OnlineConfig, given: Sequence[Any], *,
     reference: Any | None, reward_model: str | Path | None, heldout: Sequence[Any], sampler: Sampler | None,
     output: str | Path | None, checkpoints: CheckpointStore | None, recorder: Recorder | None,
+    rollouts: SampleLog | None,
     on_step: Callable[[int, dict[str, float]], None] | None, name: str, patient: bool,
     teach: Callable[[ChatText, ModelSet, Sequence[Prompt]], Sequence[Teacher]] = lambda text, models, asked: (),  # noqa: ARG005
     examples: Callable[[ChatText], Sequence[Example]] = lambda text: (),  # noqa: ARG005
@@ -121,7 +125,9 @@ def trained_on_samples(
         arguments = [*given, *_read_and_scored(text, asked, params), reference, str(type(sampler)), known_by(scorer)]
         arguments += [repr([(row.prompt, row.rest) for example in shown for row in example.rows])] if shown else []
         store, log = places(name, params, models, output, arguments, checkpoints, recorder)
-        trained = train_on_samples(run, store, log, sampler=sampler, on_step=on_step, patient=patient)
+        trained = train_on_samples(
+            run, store, log, rollouts=rollouts, sampler=sampler, on_step=on_step, patient=patient
+        )
     save(trained, model, tokenizer, output)
     return trained
 

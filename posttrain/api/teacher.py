@@ -18,6 +18,7 @@ from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
 from posttrain.online.distill import StudentConfig
+from posttrain.online.rollout_log import SampleLog
 from posttrain.online.teachers import Student, teachers_of
 from posttrain.rewards.given import terms_given
 from posttrain.rollout import Prompt
@@ -53,6 +54,7 @@ def distill(
     output: str | Path | None = None,
     checkpoints: CheckpointStore | None = None,
     recorder: Recorder | None = None,
+    rollouts: SampleLog | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
@@ -82,18 +84,21 @@ def distill(
         rows = models.policy.config.get_text_config().vocab_size
         return teachers_of(params, Student(text, rows, asked, questions), named, models.runtime)
 
-    def examples(text: ChatText) -> Sequence[Example]:
-        if not demonstrations or isinstance(demonstrations[0], Example):
-            return demonstrations  # type: ignore[return-value]
-        return examples_of(text, demonstrations, LikelihoodObjective(LikelihoodConfig()), "demonstrations")
-
     with _computing(named.values()):
         return trained_on_samples(
             model, tokenizer, prompts, params, [algorithm, settings, *map(known_by, named.values())],
             reference=reference, reward_model=reward_model, heldout=heldout, sampler=sampler, output=output,
-            checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name, patient=config is None, teach=teach,
-            examples=examples,
+            checkpoints=checkpoints, recorder=recorder, rollouts=rollouts, on_step=on_step, name=name,
+            patient=config is None, teach=teach,
+            examples=lambda text: _examples(text, demonstrations),
         )  # fmt: skip
+
+
+def _examples(text: ChatText, demonstrations: Sequence[Mapping[str, Any] | Example]) -> Sequence[Example]:
+    """Return rows of sft as examples; examples stay as they are."""
+    if not demonstrations or isinstance(demonstrations[0], Example):
+        return demonstrations  # type: ignore[return-value]
+    return examples_of(text, demonstrations, LikelihoodObjective(LikelihoodConfig()), "demonstrations")
 
 
 def _config(

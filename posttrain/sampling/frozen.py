@@ -22,11 +22,12 @@ from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, SampledModel, Servers, refuse_sampling
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import Sampler, SamplingParams
+from posttrain.settings.called import Called
 from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 
-class ScoredSampling(Params):
+class ScoredSampling(Params, metaclass=Called):
     """The settings of a policy that is sampled and scored, and not trained."""
 
     samples: int = Field(8, ge=1, description="samples of each prompt")
