@@ -31,7 +31,7 @@ _PLACES = {
     "sample_and_score": "api.scored",
     "score": "api.scorers",
     "train_model": "api.train",
-    "train_on_rollouts": "online.stored",
+    "train_on_rollouts": "api.stored",
     "train_online": "api.online",
 }
 """Public name -> the module below `posttrain` that has it. It is imported when the name is first used."""

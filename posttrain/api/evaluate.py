@@ -57,7 +57,7 @@ def evaluate_model(
     the reward `model`. sampler: opens what samples, by default the engine of the settings. name, where: what messages
     call the evaluation and the place of its settings.
 
-    Example: `evaluate_model(model, tokenizer, rows, {"correct": 1.0}).metrics["score"]`
+    Example: `evaluate_model(model, tokenizer, prompts, {"correct": 1.0}).metrics["score"]`
     """
     if config is None:
         own = {"samples": samples, "seed": seed, "max_failed": max_failed, **_scored_by(reward)}

@@ -35,8 +35,7 @@ def sample_and_score(
     reward_model: the folder of the model behind the reward `model`. sampler: opens what samples, by default the engine
     of the settings. name, where: what messages call the work and the place of its settings.
 
-    Example: `best = max(zip(found.rewards, found.rollouts))` with
-    `found = sample_and_score(model, tokenizer, rows, SampleConfig(samples=8))`
+    Example: `sample_and_score(model, tokenizer, prompts, SampleConfig(reward=reward, samples=8)).rewards`
     """
     check_config(config, SampleConfig, NAME, {})
     scored_by = scorer_folder(config, reward_model)

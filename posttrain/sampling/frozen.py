@@ -74,7 +74,7 @@ OpenSampler = Callable[[SampledModel, SamplingParams, Sequence[Prompt]], Abstrac
 def load_frozen(folder: str | Path, config: ScoredSampling) -> SampledModel:
     """Load the policy of a folder to sample it: on the device and in the precision of `config`.
 
-    Example: `evaluate_model(load_frozen("models/sft/main", config), None, rows, config=config)`
+    Example: `policy = load_frozen("models/sft/main", EvaluateConfig())`
     """
     runtime, folder = Runtime(config.device), Path(folder)
     text = load_text(folder, config.date, config.template)

@@ -28,7 +28,7 @@ class Trained(list[dict[str, float]]):
     its weight, over all samples of the round; each step of the round repeats them. `tail("reward", steps)` averages
     over several steps. With `heldout` the last row has the final measurement, and no `reward`.
 
-    Example: `posttrain.train_online(model, tokenizer, prompts, reward)[-1]["reward"]`
+    Example: `train_online(model, tokenizer, prompts, reward, settings={"rollout": {"rounds": 2}})[-1]["reward"]`
     """
 
     def __init__(self, run: TrainingRun, rows: Sequence[dict[str, float]], last: dict[str, float]) -> None:
