@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.argument_checks import model_folder
+from posttrain.api.argument_checks import check_config, model_folder
 from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of
-from posttrain.api.typed_config import check_config
 from posttrain.errors import ParamsError
 from posttrain.evaluate.config import EvaluateConfig
 from posttrain.evaluate.intervals import SEED

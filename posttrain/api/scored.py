@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.api.argument_checks import check_config
 from posttrain.api.evaluate import frozen, scorer_folder
 from posttrain.api.given import prompts_given
 from posttrain.api.own_model import Messages
-from posttrain.api.typed_config import check_config
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.frozen import OpenSampler

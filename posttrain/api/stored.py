@@ -10,10 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.api.argument_checks import model_folder
+from posttrain.api.argument_checks import check_config, model_folder
 from posttrain.api.models import for_model, opened
 from posttrain.api.output import known_by, places, save
-from posttrain.api.typed_config import check_config
 from posttrain.data.parquet import DECODE_ERRORS, decode
 from posttrain.errors import DataError
 from posttrain.online.rollout_log import FORMAT, SUMMARY

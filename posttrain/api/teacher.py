@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.api.argument_checks import model_folder
+from posttrain.api.argument_checks import check_config, model_folder
 from posttrain.api.online import trained_on_samples
 from posttrain.api.output import known_by
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model
 from posttrain.api.rows import examples_of, questions_of
-from posttrain.api.typed_config import check_config
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing

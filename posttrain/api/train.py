@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from posttrain.api.argument_checks import refuse_no_rows
+from posttrain.api.argument_checks import check_config, refuse_no_rows
 from posttrain.api.models import check_watched, for_model, forget_scale, opened
 from posttrain.api.output import places, save
-from posttrain.api.typed_config import check_config
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.loading import is_scorer
 from posttrain.supervised.config import SupervisedConfig
