@@ -11,7 +11,7 @@ from posttrain.answers.nodes import Unreadable
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
-        ("B", "B"), ("(b)", "B"), ("**C**", "C"), ("C, A", "AC"), ("B) Paris", "B"), ("A or B", None), 
+        ("B", "B"), ("(b)", "B"), ("**C**", "C"), ("C, A", "AC"), ("B) Paris", "B"), ("A or B", None),
         ("b and c", None),
         ("Paris", None), ("F", None), ("A, A", None), ("Because", None), ("BD", "BD"),
     ],
