@@ -48,8 +48,9 @@ CASES: list[tuple[str, Answer]] = [
     (r"x \in \{1, 2\}", Named("x", SET)), (r"\mathbb{R}", WHOLE_LINE),
     (r"\mathbb{R}_{>0}", reals(ZERO, "()", INFINITY)),
     (r"\mathbb{R}^+", reals(ZERO, "()", INFINITY)), (r"\emptyset", Items("set", ())), ("{}", Items("set", ())),
- 
-      (r"(-\infty, 1) \cup (1, \infty)", Reals((Span(MINUS_INFINITY, False, N1, False), Span(N1, False, INFINITY, False)))),
+
+      (r"(-\infty, 1) \cup (1, \infty)", Reals((Span(MINUS_INFINITY, False, N1, False),
+     Span(N1, False, INFINITY, False)))),
     (r"\mathbb{R} \setminus \{1\}", Reals((Span(MINUS_INFINITY, False, N1, False), Span(N1, False, INFINITY, False)))),
     (r"\{x | x > 1\}", reals(N1, "()", INFINITY)), ("x > 1 and x < 2", reals(N1, "()", N2, "x")),
     ("x = 1 or x > 2", Reals((Span(N1, True, N1, True), Span(N2, False, INFINITY, False)), "x")),
