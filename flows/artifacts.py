@@ -76,7 +76,9 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     timings = ""
     with contextlib.suppress(PipelineError):  # stages that ran on other hosts have no timings here
         timings = f"```\n{timings_table(root / FOLDER, [stage.name for stage in stages])}\n```"
-    create_markdown_artifact(escaped(timings) or _NONE, key="timings", description="What each stage's time went into")
+    create_markdown_artifact(
+        escaped(timings) or _NONE, key="timings", description="How long each part of each stage took"
+    )
     if failed:  # the page under report/ is that of an earlier run
         print(_posttrain(root, "show", "report"), end="", flush=True)
     about = "Every setting and its figures, or why it has none"
@@ -85,12 +87,12 @@ def publish(root: Path, stages: Sequence[Stage], outcomes: Mapping[str, Outcome]
     current = [stage for stage in stages if outcomes.get(stage.name, _NOT_RUN).state in _CURRENT]
     changed = metrics_diff(root, [file for stage in current for file in stage.metrics])
     create_table_artifact(
-        safe_rows(changed), key="metrics", description="Metrics of this run that differ from the last commit's"
+        safe_rows(changed), key="metrics", description="Metrics of this run that differ from the last commit"
     )
     # Not as image artifacts: Prefect's page would print the address of each, which contains the whole picture.
     drawn = plots(root, [file for stage in current for file in stage.plots])
     images = "\n\n".join(f"![{title}]({image})" for title, image in drawn.items())
-    create_markdown_artifact(escaped(images) or _NONE, key="plots", description="The plots that dvc.yaml names")
+    create_markdown_artifact(escaped(images) or _NONE, key="plots", description="The plots in dvc.yaml")
 
 
 def safe_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

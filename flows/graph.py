@@ -38,11 +38,11 @@ Executor = Literal["local", "workers", "ray", "dask"]
 class Needs(Params):
     """What a stage needs to run: the keys of `meta` in dvc.yaml that flows read."""
 
-    gpus: int = Field(default=0, ge=0, description="GPU slots that the stage holds while it runs")
-    retries: int = Field(default=0, ge=0, description="How often the stage is retried after a failure")
+    gpus: int = Field(default=0, ge=0, description="GPU slots that the stage occupies while it runs")
+    retries: int = Field(default=0, ge=0, description="Retries after a failure")
     retry_delay: float = Field(default=0.0, ge=0.0, description="Seconds before a retry")
     timeout: float | None = Field(
-        default=None, gt=0.0, description="Seconds that one attempt may take; default: no limit"
+        default=None, gt=0.0, description="Timeout of one attempt in seconds; default: no limit"
     )
 
 

@@ -315,7 +315,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="posttrain server",
-        description="Run Prefect's server and pages on loopback until Ctrl-C; flows in this folder report there.",
+        description="Run Prefect's server and UI on loopback until Ctrl-C; flows in this folder report to it.",
         epilog=f"example: posttrain server {EXAMPLE}",
     )
     add_arguments(parser)

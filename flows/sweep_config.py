@@ -44,7 +44,7 @@ class Range(Params):
 
     low: float
     high: float
-    scale: Literal["log", "linear"] = Field("log", description="log: every order of magnitude is as likely")
+    scale: Literal["log", "linear"] = Field("log", description="log: every order of magnitude is equally likely")
 
     @model_validator(mode="after")
     def _ordered(self) -> Range:
@@ -60,23 +60,26 @@ class Random(Params):
 
     draws: int = Field(ge=1)
     seed: int = Field(0, ge=0, description="the same seed gives the same draws")
-    over: dict[str, Range | list[Any]] = Field(min_length=1, description="key -> a range, or a list to choose from")
+    over: dict[str, Range | list[Any]] = Field(min_length=1, description="key -> a range, or a list of values")
 
 
 class Sweep(Params):
     """A file under sweeps/: every combination of the grid, every listed setting, every random draw; times the seeds."""
 
-    grid: dict[str, list[Any]] = Field(default_factory=dict, description="key -> its values; all combinations are run")
+    grid: dict[str, list[Any]] = Field(default_factory=dict, description="key -> its values; every combination is run")
     settings: list[dict[str, Any]] = Field(
-        default_factory=list, description="settings, each a mapping of keys to values"
+        default_factory=list, description="a list of settings, each a mapping of keys to values"
     )
     random: Random | None = Field(None, description="random search")
-    seeds: list[int] = Field(default_factory=list, description="each setting is run once with each")
+    seeds: list[int] = Field(default_factory=list, description="seeds; each setting is run once with each")
     seed_keys: list[str] = Field(
         default_factory=list,
-        description="where a seed is put; default: `seed` of each swept run, or of all runs if nothing is swept",
+        description="the key for the seed; default: `seed` of each run in the sweep, or of all runs if nothing is "
+        "varied",
     )
-    targets: list[str] = Field(default_factory=list, description="stages to run, with what they need; default: all")
+    targets: list[str] = Field(
+        default_factory=list, description="stages to run, with the stages they need; default: all"
+    )
 
     @model_validator(mode="after")
     def _not_empty(self) -> Sweep:

@@ -7,7 +7,7 @@
     print(posttrain.sample(model, tokenizer, ["What is 2 + 3?"], n=4).texts)
     print(posttrain.evaluate_model(model, tokenizer, heldout, reward).metrics["score"])
 
-`posttrain.losses` has the losses alone, for a training loop of your own.
+`posttrain.losses` has only the losses, for your own training loop.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: torch takes seconds."""
+    """Import a public name on first use, because importing torch takes seconds."""
     from importlib import import_module
     from importlib.metadata import version
 

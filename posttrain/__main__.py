@@ -1,4 +1,4 @@
-"""`posttrain COMMAND`: check, inspect and repair a project. `posttrain COMMAND --help` shows an example of each."""
+"""`posttrain COMMAND`: check, inspect and repair a project. `posttrain COMMAND --help` shows an example."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from posttrain.pipeline.commands import line
 
 
 def script() -> int:
-    """Run the command `posttrain`; in a checkout with the checkout's own code, as `python -m posttrain` does."""
+    """Run the command `posttrain`. Inside a checkout, use the checkout's code, as `python -m posttrain` does."""
     here = Path("posttrain/__main__.py")
     if here.is_file() and not here.samefile(__file__):
         os.execv(sys.executable, [sys.executable, "-m", "posttrain", *sys.argv[1:]])
@@ -32,7 +32,7 @@ def script() -> int:
 
 
 def main() -> int:
-    """Run one command; an error is one line, with a traceback only if POSTTRAIN_TRACEBACK is set."""
+    """Run one command. Print an error as one line; add a traceback only if POSTTRAIN_TRACEBACK is set."""
     _leave_out_folder()
     make_streams_safe()
     try:
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _show(text: str, *, is_json: bool) -> None:
-    """Print what a command returned; what is not of ours in a text with terminal codes is escaped already."""
+    """Print the result of a command. If it contains terminal codes, text from other sources is escaped already."""
     if isinstance(text, Coded):
         shown: str = Coded(f"{text}\n")
     elif is_json or isinstance(text, line.Document):
@@ -74,7 +74,7 @@ def _show(text: str, *, is_json: bool) -> None:
 
 
 def _said(error: PosttrainError) -> int:
-    """Print an error in one line, with `--json` as a document too, and return the exit code."""
+    """Print an error as one line, with `--json` also as a JSON document, and return the exit code."""
     if os.environ.get("POSTTRAIN_TRACEBACK"):
         traceback.print_exc()
     print("\n".join(map(folded, escaped(f"error: {masked(str(error))}").split("\n"))), file=sys.stderr)
@@ -92,7 +92,7 @@ def _leave_out_folder() -> None:
 
 
 def _params_error_behind(error: PosttrainError) -> PosttrainError:
-    """Return the mistake in params.yaml because of which DVC could not read the pipeline, if any; else the error."""
+    """Return the mistake in params.yaml that keeps DVC from reading the pipeline, or else the error itself."""
     cause = type(error.__cause__)
     if cause.__module__.startswith("dvc.") and cause.__module__ != "dvc.lock":  # a busy DVC is not the file's fault
         from posttrain.pipeline.checks.params_schema import check_params

@@ -1,4 +1,4 @@
-"""One small tree of errors; every message says what is wrong, where, and how to fix it."""
+"""The classes of errors. Every message says what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LACKING: Final = re.compile(
     r"allocate memory|out of memory|start new thread|Resource temporarily unavailable"
     r"|launch worker thread|ThreadPoolBuildError|WouldBlock"
 )
-"""How Python, torch, pyarrow, polars and tokenizers say that the system gave them no memory or no thread."""
+"""Messages of Python, torch, pyarrow, polars and tokenizers when the system denies memory or a thread."""
 
 
 def lacks_resources(error: BaseException) -> bool:
-    """Whether an error says that memory or threads ran out, which says nothing about any file."""
+    """Return whether an error means that memory or threads ran out. Such an error says nothing about any file."""
     if isinstance(error, MemoryError):
         return True
     if isinstance(error, OSError) and error.errno is not None:
@@ -29,7 +29,7 @@ def lacks_resources(error: BaseException) -> bool:
 
 
 def excerpt(value: object, most: int = 60) -> str:
-    """Return a value as Python writes it, in few characters; a text that is cut keeps both its quotes."""
+    """Return a value's repr, shortened. A text that is cut keeps both quotes."""
     text = repr(value)
     if len(text) <= most:
         return text
@@ -37,9 +37,9 @@ def excerpt(value: object, most: int = 60) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text as one line of at most so many characters; a longer one is cut before a word, and ends in ` ...`.
+    """Return a text as one line of at most `most` characters. A longer text is cut before a word and ends in ` ...`.
 
-    A number is one word, so that none is cut into another one.
+    A number counts as one word, so it is never cut into another number.
     """
     line = " ".join(text.split())
     if len(line) <= most:
@@ -62,12 +62,15 @@ class PosttrainError(Exception):
 
     @property
     def code(self) -> str:
-        """Return the kind of failure for programs, e.g. `params`: the name of its class here; it does not change."""
+        """Return the kind of failure for programs, e.g. `params`.
+
+        It comes from the name of the class here and does not change.
+        """
         kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
         return kind.__name__.removesuffix("Error").lower()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let Ray, Dask and process pools send it: exceptions are otherwise rebuilt from positional arguments."""
+        """Let Ray, Dask and process pools pickle it. Exceptions are otherwise rebuilt from positional arguments."""
         return _rebuilt, (type(self), self.what, self.where, self.fix)
 
 
@@ -76,7 +79,7 @@ def _rebuilt(kind: type[PosttrainError], what: str, where: str, fix: str) -> Pos
 
 
 def from_system(error: OSError, where: str) -> PipelineError:
-    """An error of the operating system in our words; a library's own OSError, without a number, is raised again."""
+    """Return an operating system error in our words. Raise a library's own OSError, without a number, again."""
     if error.errno is None:
         raise error
     fix = "Fix the file, its folder or their rights and run it again"
@@ -88,11 +91,11 @@ def from_system(error: OSError, where: str) -> PipelineError:
 
 
 class ParamsError(PosttrainError, ValueError):
-    """A parameter is unknown, of the wrong type, out of range or contradicts another."""
+    """A parameter is unknown, has the wrong type, is out of range or contradicts another one."""
 
 
 class PluginError(ParamsError):
-    """An installed plugin cannot be used; the text names its distribution."""
+    """An installed plugin cannot be used. The message names its distribution."""
 
 
 class TableError(PosttrainError, ValueError):
@@ -100,15 +103,15 @@ class TableError(PosttrainError, ValueError):
 
 
 class DataError(PosttrainError, ValueError):
-    """A data source cannot be read or cannot give what was asked of it."""
+    """A data source cannot be read or does not contain what was requested."""
 
 
 class ModelError(PosttrainError, ValueError):
-    """A model directory is missing, damaged or does not fit its tokenizer or its use."""
+    """A model folder is missing, damaged, or does not fit its tokenizer or its use."""
 
 
 class TrainingError(PosttrainError, RuntimeError):
-    """Training went wrong in a way that more steps cannot fix."""
+    """Training failed in a way that more steps cannot fix."""
 
 
 class CheckpointError(PosttrainError, RuntimeError):
@@ -120,7 +123,7 @@ class RewardError(PosttrainError, RuntimeError):
 
 
 class PipelineError(PosttrainError, RuntimeError):
-    """The pipeline's graph or its runner is in a state that needs a person."""
+    """The pipeline's graph or its runner is in a state that a person must fix."""
 
 
 class PackageError(PosttrainError, RuntimeError):
@@ -128,4 +131,4 @@ class PackageError(PosttrainError, RuntimeError):
 
 
 class EngineError(PosttrainError, RuntimeError):
-    """The server of an external engine did not start, died, or gave an answer that cannot be used."""
+    """The server of an external engine did not start, died, or sent an answer that cannot be used."""

@@ -1,4 +1,4 @@
-"""The packages that only a part of posttrain needs, and the line of pip that installs them."""
+"""The packages that only parts of posttrain need, and the pip command that installs them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "lora": ("peft", "accelerate"),
     "languages": ("py3langid",),
 }
-"""Extra -> what its packages are imported as."""
+"""Extra -> the import names of its packages."""
 CORE: Final = ("torch", "transformers", "safetensors", "pydantic", "polars")
 
 
 def package_error(error: ModuleNotFoundError) -> PackageError | None:
-    """Return what to install where a package could not be imported; None for a module of anybody else."""
+    """Return what to install if a package could not be imported; None if the module is not from one of our extras."""
     missing = (error.name or "").split(".")[0]
     for extra, packages in {"": CORE, **EXTRAS}.items():
         if missing in {package.split(".")[0] for package in packages}:
@@ -50,7 +50,7 @@ def need(extra: str) -> None:
 
 
 def need_or_exit(extra: str) -> None:
-    """End the process with one line if a package of an extra is missing: before a stage or a flow imports it."""
+    """Exit with one line if a package of an extra is missing. Call it before importing a stage or a flow."""
     try:
         need(extra)
     except PackageError as error:

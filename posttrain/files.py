@@ -1,4 +1,4 @@
-"""Writes files completely or not at all; sizes and free memory."""
+"""Write files completely or not at all; sizes and free memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def is_outside(path: str | Path, root: str | Path = ".") -> bool:
-    """Return whether a path, with its links resolved, is outside the workspace or another folder."""
+    """Return whether a path, with links resolved, is outside the workspace or another folder."""
     return not Path(path).resolve().is_relative_to(Path(root).resolve())
 
 
@@ -27,7 +27,7 @@ def write_json(path: Path, data: object, *, shared: bool = False) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
-    """A temporary path whose file or folder replaces `path` at the end; an error leaves `path` as it was.
+    """Yield a temporary path that replaces `path` at the end. After an error, `path` is unchanged.
 
     `shared`: several processes or threads may write it at the same time.
 
@@ -50,7 +50,7 @@ def atomic_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 
 def remove_oldest(new: Path, most: int) -> None:
-    """Remove the least recently used files of a cache beyond `most` bytes, and their digests; `new` stays."""
+    """Remove a cache's least recently used files beyond `most` bytes, with their digests; `new` stays."""
     used: list[tuple[float, int, Path]] = []
     for file in new.parent.glob(f"*{new.suffix}"):
         with contextlib.suppress(FileNotFoundError):  # another process may remove it at the same time
@@ -63,7 +63,7 @@ def remove_oldest(new: Path, most: int) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or a folder's list of names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -72,7 +72,7 @@ def fsync(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Write a file, or a folder with all its files, and its name to the disk."""
+    """Write a file, or a folder with all its files, to the disk, with its name."""
     if path.is_dir():
         for here, _, files in os.walk(path):
             for name in files:
@@ -97,7 +97,7 @@ def write_text(path: Path, text: str, *, shared: bool = False) -> None:
 
 
 def read_finite_json(path: Path) -> Any:
-    """Read a JSON file; numbers that are not finite are refused, as in the JSON standard."""
+    """Read a JSON file. Reject numbers that are not finite, as the JSON standard does."""
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
 
 
@@ -108,14 +108,14 @@ def _finite(text: str) -> float:
 
 
 def rounded(values: Mapping[str, float], digits: int = 6) -> dict[str, float]:
-    """Return the numbers, rounded to significant digits; a line names those that are not finite, which JSON lacks."""
+    """Return the finite numbers, rounded to significant digits. Print a line about the others, which JSON lacks."""
     if odd := [name for name, value in values.items() if not math.isfinite(value)]:
         print(f"not finite, so left out: {', '.join(odd)}", file=sys.stderr)
     return {name: float(f"{value:.{digits}g}") for name, value in values.items() if name not in odd}
 
 
 def free_memory() -> float:
-    """Return the bytes of memory that are free, within the container's limit."""
+    """Return the free memory in bytes, within the container's limit."""
     import resource
 
     free = _available()
@@ -131,7 +131,7 @@ def free_memory() -> float:
 
 
 def _available() -> float:
-    """Return the bytes that the system could give a process; all memory where it does not say."""
+    """Return the bytes that the system could give a process; all memory if the system does not say."""
     page = os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -140,7 +140,7 @@ def _available() -> float:
 
 
 def _address_space() -> int:
-    """Return the bytes of addresses that this process uses; 0 where the system does not say."""
+    """Return the size of this process's address space in bytes; 0 if the system does not say."""
     with contextlib.suppress(OSError, ValueError):
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -156,7 +156,7 @@ def format_size(size: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Return a duration as text, in the largest unit with a value of two or more."""
+    """Return a duration as text, in the largest unit with a value of at least 2."""
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -164,5 +164,5 @@ def format_age(seconds: float) -> str:
 
 
 def user_cache() -> Path:
-    """Return the user's cache folder, outside of every project: $XDG_CACHE_HOME/posttrain, or ~/.cache/posttrain."""
+    """Return the user's cache folder outside any project: $XDG_CACHE_HOME/posttrain, or ~/.cache/posttrain."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "posttrain"

@@ -1,4 +1,4 @@
-"""Lock files, which keep two processes from the same folder or stage."""
+"""Lock files, which keep two processes out of the same folder or stage."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 from posttrain.errors import PipelineError
 
 PATIENCE_S = 10.0
-"""How long to wait for a lock: an orphan ends itself within a second."""
+"""Seconds to wait for a lock. An orphaned process ends itself within a second."""
 HELD = "held"
 """The lock file of a run's checkpoints."""
 STALE_S = 60.0
-"""How old a folder that nobody holds must be to be removed: its process may be about to hold it."""
+"""Age in seconds before an unlocked folder is removed, because its process may be about to lock it."""
 _HELD: dict[str, int] = {}
 
 
 def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
-    """Hold a lock file until this process ends; raise with the holder's name if another process has it."""
+    """Hold a lock file until this process ends. Raise with the holder's name if another process holds it."""
     key, until = os.path.abspath(file), time.monotonic() + patience_s
     while key not in _HELD:
         handle = _locked(file)
@@ -40,7 +40,7 @@ def hold(file: Path, what: str, patience_s: float = PATIENCE_S) -> None:
 
 
 def held_folder(prefix: str, parent: Path, what: str) -> Path:
-    """Return a new folder that only this user can enter, held until this process ends; removes those of killed ones."""
+    """Return a new private folder that is locked until this process ends; remove folders of killed processes."""
     for old in parent.glob(f"{prefix}????????"):  # the letters of mkdtemp
         with contextlib.suppress(OSError):
             state = old.lstat()
@@ -60,7 +60,7 @@ def is_locked(file: Path) -> bool:
 
 
 def remove_unlocked(folder: Path) -> bool:
-    """Remove a folder of checkpoints unless a process uses it; whether it was removed."""
+    """Remove a folder of checkpoints unless a process uses it. Return whether it was removed."""
     handle = _locked(folder / HELD)
     if handle is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,7 +69,7 @@ def remove_unlocked(folder: Path) -> bool:
 
 
 def _locked(file: Path) -> int | None:
-    """The handle of the lock on a file, None if another process has it; the kernel releases it when a process ends."""
+    """Return a handle of a file's lock; None if another process holds it. The kernel frees it when a process ends."""
     import fcntl
 
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,15 @@
-"""Losses for a training loop of your own: torch tensors in, the loss and its metrics out.
+"""Losses for your own training loop: torch tensors in, the loss and its metrics out.
 
     logp, entropy = token_logprobs(model(ids).logits[:, :-1], ids[:, 1:])
     advantages = group_advantages("grpo", rewards, groups=8)
     loss, metrics = policy_loss("grpo", logp, old_logp, advantages, mask[:, 1:], ref_logp=ref_logp)
     loss.backward()
 
-Axes: B rows, T tokens, V vocabulary, D hidden size. `mask` [B, T] is true (or 1) at the tokens that are trained;
-padding may be on either side. Names of algorithms and their `settings` are those of docs/algorithms.md; `settings`
-replaces some, e.g. `{"kl": {"type": "loss", "beta": 0.1}}`. A loss is that of a whole optimizer step: to add up
-micro-batches, multiply each one's loss by its share of the step's rows, or of its tokens where `aggregation` is
-token_mean; rows that count, where `truncated` is mask.
+Axes: B rows, T tokens, V vocabulary, D hidden size. `mask` [B, T] is true (or 1) at the trained tokens; padding may be
+on either side. Names of algorithms and their `settings` are listed in docs/algorithms.md. `settings` replaces some
+defaults, e.g. `{"kl": {"type": "loss", "beta": 0.1}}`. A loss is computed for a whole optimizer step. To add up
+micro-batches, multiply each loss by the micro-batch's share of the step's rows; with `aggregation` token_mean, by its
+share of the tokens. With `truncated` mask, only rows that count are shared out.
 """
 
 from __future__ import annotations
@@ -99,15 +99,15 @@ def policy_loss(
     """Return the loss of an online RL algorithm (grpo, ppo, rloo, dapo, gspo, ...) for given advantages.
 
     logp [B, T]: log-probs under the trained policy, with gradient. old_logp [B, T]: under the policy that sampled.
-    advantages [B] or [B, T]: a number per row or per token. ppo and reinforce_pp whiten them here; before you cut a
-    step into micro-batches, `whiten` them yourself and set `whiten: False`. Subtract a KL penalty on the reward (ppo,
-    rloo, reinforce) from the rewards that the advantages are computed from.
+    advantages [B] or [B, T]: one per row or per token. ppo and reinforce_pp whiten them here; if you cut a step into
+    micro-batches, `whiten` them first and set `whiten: False`. For a KL penalty in the reward (ppo, rloo, reinforce),
+    subtract it from the rewards before you compute advantages.
 
     ref_logp [B, T]: under the frozen reference, for a KL term in the loss and the metrics kl_k1, kl_k2 and kl_k3.
-    entropy [B, T]: for the metric, the bonus (setting `entropy`) and `top_entropy`. sampler_logp [B, T]: what an
-    inference engine recorded, where old_logp is the trainer's own (setting `correction`). truncated [B]: completions
-    without an end token (grpo_plus). max_length: the constant of dr_grpo. groups: of p3o, as in `group_advantages`.
-    epoch: the number of earlier steps on the same samples. state: your dict, {} at first, of coefficients that adapt.
+    entropy [B, T]: for the metric, the bonus (setting `entropy`) and `top_entropy`. sampler_logp [B, T]: recorded by an
+    inference engine, if old_logp is computed by the trainer (setting `correction`). truncated [B]: completions without
+    an end token (grpo_plus). max_length: the constant of dr_grpo. groups: for p3o, as in `group_advantages`. epoch: the
+    number of earlier steps on the same samples. state: your dict, initially {}, for coefficients that adapt.
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
     _check_supported(algorithm, knobs)
@@ -154,12 +154,12 @@ def preference_loss(
     """Return the loss of a preference algorithm (dpo, ipo, simpo, orpo, cpo, slic, apo_zero, exo, kto, bco, ...).
 
     logp [B, T]: log-probs of the answers' tokens under the trained policy, with gradient. ref_logp [B, T]: under the
-    frozen reference; simpo, orpo, cpo and slic have none.
+    frozen reference; simpo, orpo, cpo and slic do not need it.
 
-    Pairs: the first half of the rows are the chosen answers, the second half the rejected ones in the same order.
-    kto and bco take single answers with labels [B]: +1 desirable, -1 undesirable, and for kto 0 for a prompt with the
-    answer to another prompt, which estimates the KL. state: a dict that you keep, {} at first, for bco's running mean.
-    aot and aot_unpaired sort the rows that they are given: give all of an optimizer step.
+    Pairs: the first half of the rows are the chosen answers, the second half the rejected ones in the same order. kto
+    and bco take single answers with labels [B]: +1 desirable, -1 undesirable. For kto, 0 marks a prompt with the answer
+    to another prompt, which estimates the KL. state: a dict that you keep, initially {}, for bco's running mean. aot
+    and aot_unpaired sort the given rows, so pass all rows of an optimizer step.
     """
     objective = PreferenceObjective(settings_of(PREFERENCE_ROWS, algorithm, settings))
     reference, unpaired = objective.knobs.reference, not objective.knobs.paired
@@ -175,13 +175,14 @@ def preference_loss(
 def diffusion_dpo_loss(
     prediction: Tensor, ref_prediction: Tensor, noise: Tensor, *, beta: float
 ) -> tuple[Tensor, Metrics]:
-    """Return the loss of Diffusion-DPO (arXiv:2311.12908), mean -log sigmoid(-beta (h - l)), of a denoiser.
+    """Return the Diffusion-DPO loss (arXiv:2311.12908) of a denoiser: mean -log sigmoid(-beta (h - l)).
 
-    h = |noise - prediction|^2 - |noise - ref_prediction|^2 of the chosen sample, summed over all but the first axis, l
-    the same of the rejected one. The first half of the rows are the chosen samples, the second half the rejected ones
-    in the same order, each pair at one time step. beta: the paper's beta T omega(lambda_t), one number.
+    h = |noise - prediction|^2 - |noise - ref_prediction|^2 for the chosen sample, summed over all but the first axis. l
+    is the same for the rejected sample. The first half of the rows are the chosen samples, the second half the rejected
+    ones in the same order; the two samples of a pair have the same time step. beta: the paper's beta T omega(lambda_t),
+    one number.
 
-    prediction: of the noise in noised samples, with gradient. ref_prediction: of the frozen reference.
+    prediction: the predicted noise of noised samples, with gradient. ref_prediction: the frozen reference's prediction.
     """
     pairs = _pairs(noise.shape[0], "noise")
     if not prediction.shape == ref_prediction.shape == noise.shape:
@@ -197,14 +198,14 @@ def diffusion_dpo_loss(
 def mdpo_loss(
     logp: Tensor, mask: Tensor, ref_logp: Tensor, *, beta: float = 0.1, anchor: float = 0.0
 ) -> tuple[Tensor, Metrics]:
-    """Return the loss of mDPO (arXiv:2406.11839) for answers to an image.
+    """Return the mDPO loss (arXiv:2406.11839) for answers to an image.
 
-    -log sigmoid(w - l) - log sigmoid(w - o) - log sigmoid(w - anchor), where w, l and o are beta (logp - ref_logp),
-    summed over tokens, of the chosen answer, the rejected answer, and the chosen answer to another image: a crop of
-    this one, or one that it does not fit. The last term keeps the chosen answer's reward above the anchor.
+    -log sigmoid(w - l) - log sigmoid(w - o) - log sigmoid(w - anchor). w, l and o are beta (logp - ref_logp), summed
+    over tokens, for the chosen answer, the rejected answer, and the chosen answer to another image: a crop of this
+    image, or an image that the answer does not fit. The last term keeps the chosen answer's reward above the anchor.
 
-    logp, ref_logp [3B, T]: the first third of the rows are the chosen answers, the second the rejected ones, the last
-    the chosen ones given the other image, in the same order.
+    logp, ref_logp [3B, T]: the first third of the rows are the chosen answers, the second third the rejected ones, and
+    the last third the chosen ones with the other image, in the same order.
     """
     triples, odd = divmod(mask.shape[0], 3)
     if odd:
@@ -216,10 +217,10 @@ def mdpo_loss(
 
 
 def group_preference_loss(scores: Tensor, shares: Tensor, known: Tensor) -> tuple[Tensor, Metrics]:
-    """Return the loss of GPO's preference module, mean KL(shares || softmax(scores)) over the unknown questions.
+    """Return the loss of GPO's preference module: mean KL(shares || softmax(scores)) over the unknown questions.
 
-    scores [B, Q, O]: of `GroupPreferences`, with gradient. shares [B, Q, O]: how the groups really answered. known
-    [B, Q]: the questions whose shares the module has read; some must be unknown.
+    scores [B, Q, O]: from `GroupPreferences`, with gradient. shares [B, Q, O]: the groups' real answers. known [B, Q]:
+    the questions whose shares the module has read; some must be unknown.
     """
     asked = ~known.bool()
     if not asked.any():
@@ -231,7 +232,7 @@ def group_preference_loss(scores: Tensor, shares: Tensor, known: Tensor) -> tupl
 
 
 def _pairs(rows: int, where: str) -> int:
-    """Return how many pairs the rows are."""
+    """Return the number of pairs in the rows."""
     pairs, odd = divmod(rows, 2)
     if odd:
         what, fix = f"{rows} rows are not pairs", "Give the chosen rows, then as many rejected ones"
@@ -240,7 +241,7 @@ def _pairs(rows: int, where: str) -> int:
 
 
 def _preferred(margins: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
-    """Return the sum of mean -log sigmoid(margin), and of each margin its mean and how often it is above 0."""
+    """Return the sum of mean -log sigmoid(margin), and metrics: each margin's mean and how often it is above 0."""
     metrics = {}
     for name, margin in margins.items():
         metrics[f"{name}accuracy"] = float((margin > 0).float().mean())
@@ -251,7 +252,7 @@ def _preferred(margins: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
 def reward_loss(
     chosen: Tensor, rejected: Tensor, *, margin: Tensor | float = 0.0, centring_weight: float = 0.0
 ) -> tuple[Tensor, Metrics]:
-    """Return the Bradley-Terry loss of a reward model, mean -log sigmoid(chosen - rejected - margin).
+    """Return a reward model's Bradley-Terry loss: mean -log sigmoid(chosen - rejected - margin).
 
     chosen, rejected [B]: scores of the two answers of each prompt. margin: one number, or [B]. centring_weight: weight
     of (chosen + rejected)^2, which keeps scores around 0.
@@ -265,9 +266,9 @@ def reward_loss(
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, *, clip: float | None = 0.2
 ) -> Tensor:
-    """PPO's loss of a critic: the mean over tokens of 0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2).
+    """Return PPO's critic loss: the token mean of 0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2).
 
-    values [B, T]: with gradient; old_values [B, T]: when the samples were drawn; returns [B, T]: see `gae`.
+    values [B, T]: with gradient. old_values [B, T]: values when the samples were drawn. returns [B, T]: see `gae`.
     """
     value_N, old_N = flat("values", values, mask), flat("old_values", old_values, mask)
     return clipped_value(value_N, old_N, flat("returns", returns, mask), clip).mean()
@@ -281,12 +282,12 @@ def group_advantages(
     weights: Sequence[float] = (),
     settings: Settings | None = None,
 ) -> Tensor:
-    """Return the advantage [B] of each sample over the samples of the same prompt, as the algorithm compares them.
+    """Return each sample's advantage [B] over the samples of the same prompt, by the algorithm's formula.
 
-    grpo, gspo, dapo: (R - mean) / (std + 1e-4), 0 where all rewards agree; dr_grpo: R - mean; rloo: R - mean of the
-    others; maxrl: (R - mean) / mean; gdpo: rewards [B, K] are K parts, with `weights`.
+    grpo, gspo, dapo: (R - mean) / (std + 1e-4), 0 if all rewards are equal. dr_grpo: R - mean. rloo: R - mean of the
+    others. maxrl: (R - mean) / mean. gdpo: rewards [B, K] are K parts with `weights`.
 
-    rewards [B]. groups: how many samples each prompt has, where they are neighbours; or the prompt's number [B].
+    rewards [B]. groups: the number of samples per prompt, if they are adjacent; or each row's prompt number [B].
     """
     knobs = settings_of(POLICY_ROWS, algorithm, settings)
     if knobs.advantage_entry.by_length:
@@ -310,7 +311,7 @@ def group_advantages(
 
 
 def _group_numbers(groups: int | Tensor, count: int, device: torch.device) -> Tensor:
-    """Return the prompt's number of each of so many rows."""
+    """Return each row's prompt number."""
     if not isinstance(groups, int):
         return groups
     if groups < 2 or count % groups:
@@ -320,7 +321,7 @@ def _group_numbers(groups: int | Tensor, count: int, device: torch.device) -> Te
 
 
 def _parts(rewards: Tensor, weights: Sequence[float]) -> dict[str, Tensor]:
-    """Return the columns of the parts of rewards [B, K]."""
+    """Return the columns of rewards [B, K] by part."""
     if rewards.dim() != 2 or len(weights) != rewards.shape[1]:
         what, fix = f"rewards of shape {[*rewards.shape]} and {len(weights)} weights", "Give rewards [B, K], K weights"
         raise ParamsError(what=what, where="weights", fix=fix)
@@ -330,11 +331,11 @@ def _parts(rewards: Tensor, weights: Sequence[float]) -> dict[str, Tensor]:
 def gae(
     rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 0.95
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantages and returns (Schulman 2016), both [B, T] and 0 outside the mask.
+    """Return generalised advantages and returns (Schulman 2016), both [B, T] and 0 outside the mask.
 
-    delta_t = r_t + gamma V_{t+1} - V_t, A_t = sum_l (gamma lam)^l delta_{t+l}, return = A + V. rewards [B, T], or [B]
-    for an outcome, which the last token gets. values [B, T]: of the state before each token; zeros with lam 1 give the
-    discounted return.
+    delta_t = r_t + gamma V_{t+1} - V_t, A_t = sum_l (gamma lam)^l delta_{t+l}, return = A + V. rewards [B, T]; or [B]
+    for an outcome, which is placed on the last token. values [B, T]: of the state before each token. Zeros with lam 1
+    give the discounted return.
     """
     value_N, lengths_B = flat("values", values, mask).detach(), mask.bool().sum(1)
     reward_N = formulas.at_last_token(rewards, lengths_B) if rewards.dim() == 1 else flat("rewards", rewards, mask)
@@ -343,7 +344,7 @@ def gae(
 
 
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
-    """(A - mean) / std over all tokens of the mask, 0 elsewhere: [B, T] -> [B, T]."""
+    """Return (A - mean) / std over all tokens of the mask, 0 elsewhere: [B, T] -> [B, T]."""
     advantage_N = flat("advantages", advantages, mask).detach()
     return padded(formulas.whiten(advantage_N, torch.ones_like(advantage_N)), mask)
 
@@ -351,7 +352,7 @@ def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
 def kl_estimate(logp: Tensor, ref_logp: Tensor, estimator: str = "k3") -> Tensor:
     """Return an estimate of KL(policy || reference) at each token that the policy sampled, in the shape of logp.
 
-    k1: logp - ref_logp; k2: k1^2 / 2; k3: exp(-k1) + k1 - 1, never negative. In a reward use k1; in a loss k2 or k3,
+    k1: logp - ref_logp; k2: k1^2 / 2; k3: exp(-k1) + k1 - 1, never negative. Use k1 in a reward and k2 or k3 in a loss,
     because the gradient of k1 has expectation 0.
     """
     estimate: Tensor = entry(ESTIMATORS, estimator, "estimator")(logp, ref_logp)
@@ -359,10 +360,10 @@ def kl_estimate(logp: Tensor, ref_logp: Tensor, estimator: str = "k3") -> Tensor
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """(log-prob, entropy) of each token, both [B, T] with gradient, in float32 at least.
+    """Return each token's log-prob and entropy, both [B, T] with gradient, in float32 or higher precision.
 
-    logits [B, T, V] predict tokens [B, T]: of a causal model `logits[:, :-1]` and `ids[:, 1:]`. Give the temperature
-    that the samples were drawn with. Only the logits stay in memory for the backward pass.
+    logits [B, T, V] predict tokens [B, T]: with a causal model, `logits[:, :-1]` and `ids[:, 1:]`. Pass the sampling
+    temperature. Only the logits stay in memory for the backward pass.
     """
     return _token_logprobs(logits, ModuleHead(nn.Identity(), logits.shape[-1]), tokens, temperature)
 
@@ -370,9 +371,9 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
 def token_logprobs_from_hidden(
     hidden: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor | None = None, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the same without ever holding the logits [B, T, V]; for models that neither scale nor cap their logits.
+    """Return the same without storing the logits [B, T, V]; for models that do not scale or cap their logits.
 
-    hidden [B, T, D]: the last hidden states, which predict tokens [B, T]. weight [V, D] and bias [V]: those of
+    hidden [B, T, D]: the last hidden states, which predict tokens [B, T]. weight [V, D] and bias [V]: from
     `model.get_output_embeddings()`.
     """
     return _token_logprobs(hidden, Head(weight, bias), tokens, temperature)
@@ -390,7 +391,7 @@ def _token_logprobs(
 
 
 def _check_supported(algorithm: str, knobs: Any) -> None:
-    """Refuse terms that need more than the log-probs of samples."""
+    """Reject terms that need more than the samples' log-probs."""
     if knobs.ptx or knobs.penalty.type == "exact":
         what, fix = "ptx and penalty exact need more than the log-probs of samples", "Use ptx 0 and penalty sampled"
         raise ParamsError(what=what, where=f"settings of {algorithm}", fix=fix)

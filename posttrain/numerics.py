@@ -1,4 +1,4 @@
-"""What decides the order of sums on a CPU: the instructions that torch's libraries may use."""
+"""Choose the CPU instructions of torch's libraries, which decide the order of sums."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ CHOICES: Final = {
     "avx2": ("avx2", "AVX2", "AVX2"),
     "avx512": ("avx512", "AVX512", "AVX512_CORE"),
 }
-"""Value of the variable -> that of torch's, MKL's and oneDNN's own variable."""
+"""Value of the variable -> values of torch's, MKL's and oneDNN's own variables."""
 REMOVED: Final = (
     "DNNL_DEFAULT_FPMATH_MODE", "DNNL_MAX_CPU_ISA", "MKL_DEBUG_CPU_TYPE", "MKL_ENABLE_INSTRUCTIONS",
     "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES", "NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE",
     "OPENBLAS_CORETYPE", "PYTORCH_TUNABLEOP_ENABLED", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )  # fmt: skip
-"""Settings of single libraries, which would give other results than the record says."""
+"""Settings of single libraries that would give other results than the record claims."""
 
 
 def fix_numerics() -> None:
-    """Use one CPU instruction set, so that machines with and without AVX-512 sum in the same order, as stages do.
+    """Use one CPU instruction set, so that machines with and without AVX-512 sum in the same order.
 
-    Call it before torch is imported. POSTTRAIN_CPU_ISA chooses the set: avx2 (the default), avx512 or default (SSE).
-    Without this call the same arguments give the same bytes only in the same environment on the same kind of CPU.
+    Stages do the same. Call it before torch is imported. POSTTRAIN_CPU_ISA chooses the set: avx2 (the default), avx512
+    or default (SSE). Without this call, the same arguments give the same bytes only in the same environment on the same
+    kind of CPU.
 
     Example: `import posttrain; posttrain.fix_numerics(); import torch`
     """
@@ -41,7 +42,7 @@ def fix_numerics() -> None:
 
 
 def set_numerics() -> None:
-    """Set the variables that torch's libraries read when they are imported."""
+    """Set the variables that torch's libraries read on import."""
     chosen = os.environ.setdefault(VARIABLE, "avx2")
     if chosen not in CHOICES:
         fix = f"Use one of {', '.join(CHOICES)}, or unset it"

@@ -1,4 +1,4 @@
-"""The data types from a prompt to a gradient: a row of tokens with a mask, a prompt, a rollout and its scores."""
+"""The data types from prompt to gradient: a row of tokens with a mask, a prompt, a rollout and its scores."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ Message = Mapping[str, str]
 Ids = Sequence[int]
 Status = Literal["ok", "unparseable", "timeout", "error", "infrastructure"]
 Finish = Literal["stop", "length", "turns", "timeout", "error"]
-"""How an episode ended: with a stop token or string, at the most tokens or turns, or because its task failed."""
+"""How an episode ended: with a stop token or string, at the token or turn limit, or because its task failed."""
 FAILED: frozenset[Status] = frozenset({"timeout", "error", "infrastructure"})
-"""The completion could not be scored: such a score never counts as 0."""
+"""The completion could not be scored. Such a score never counts as 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """The tokens that top_k and top_p left to draw each of some sampled tokens from: all ids, and how many each has."""
+    """The tokens that top_k and top_p kept at each sampled token: all ids, and the count for each token."""
 
     ids: Tensor
-    """int32, those of the first token first."""
+    """int32 ids, ordered by sampled token."""
     counts: Tensor
-    """int32; 0: nothing was left out."""
+    """int32 counts; 0: no token was excluded."""
 
     def part(self, tokens: slice) -> Kept:
-        """Return those of adjacent tokens."""
+        """Return the part for a range of adjacent tokens."""
         start, counts = int(self.counts[: tokens.start].sum()), self.counts[tokens]
         return Kept(self.ids[start : start + int(counts.sum())], counts)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """The tokens of a conversation: a prompt, which is never trained and may be shared, and the rest.
+    """The tokens of a conversation: `prompt`, which is never trained and may be shared, and `rest`.
 
-    `mask` says of each token of `rest` whether it is trained; turns of a user or a tool between those of the policy are
-    not. None: every token of `rest` is trained.
+    `mask` is true at the trained tokens of `rest`. Turns of a user or a tool between the policy's turns are not
+    trained. None: every token of `rest` is trained.
 
     Example: `TokenRow([5, 6], [7, 8, 9], [True, False, True])`
     """
@@ -47,16 +47,17 @@ class TokenRow:
     rest: Ids
     mask: Sequence[bool] | None = None
     kept: Kept | None = None
-    """What each trained token was drawn from, where log-probs are over these tokens alone; None: over all."""
+    """The tokens that each trained token was drawn from, if log-probs are over these tokens only; None: all tokens."""
     experts: Tensor | None = None
-    """The experts [tokens, layers, k] that a mixture has to choose (`router.replay`), -1: its own choice; None: any."""
+    """The experts [tokens, layers, k] that a mixture must choose (`router.replay`). -1: the model chooses; None:
+    always."""
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.rest)
 
     @property
     def trained(self) -> Sequence[int]:
-        """The indices in `rest` that are trained; the first token of a row without a prompt cannot be predicted."""
+        """The indices in `rest` that are trained. The first token of a row without a prompt cannot be predicted."""
         first = 0 if self.prompt else 1
         if self.mask is None:
             return range(first, len(self.rest))
@@ -64,14 +65,14 @@ class TokenRow:
 
     @property
     def turn_ends(self) -> list[int]:
-        """Of each trained turn, the number of trained tokens up to its end."""
+        """For each trained turn, the number of trained tokens up to its end."""
         places = self.trained
         last = len(places) - 1
         return [nth + 1 for nth, place in enumerate(places) if nth == last or places[nth + 1] != place + 1]
 
 
 def token_rows(prompts: Sequence[Ids], completions: Sequence[Ids]) -> list[TokenRow]:
-    """Rows of one prompt and one completion each."""
+    """Return rows of one prompt and one completion each."""
     return [TokenRow(*pair) for pair in zip(prompts, completions, strict=True)]
 
 
@@ -81,21 +82,22 @@ class Score:
 
     value: float
     status: Status = "ok"
-    """unparseable: the reward found no answer in the completion; its value counts."""
+    """`unparseable`: the reward found no answer in the completion, but its value counts."""
     reason: str = ""
     answer: str = ""
-    """The answer that it found in the completion, by which samples can vote."""
+    """The answer that the reward found in the completion. Majority votes compare these."""
     steps: Sequence[Sequence[float]] = ()
-    """Of a score that is a sum over steps: the sampled tokens up to a step's end, and what the step adds."""
+    """For a score that is a sum over steps: for each step, the number of sampled tokens up to its end, and its
+    value."""
 
     @property
     def known(self) -> float | None:
-        """The value; None where the reward failed, which is never a 0."""
+        """The value, or None if the reward failed, which never counts as 0."""
         return None if self.status in FAILED else self.value
 
     @property
     def plain(self) -> tuple[float, str, str, str, list[list[float]]]:
-        """The values as JSON has them; `Score(*plain)` is the score again."""
+        """Return the values as plain JSON types. `Score(*plain)` restores the score."""
         return self.value, self.status, self.reason, self.answer, [list(step) for step in self.steps]
 
     def __post_init__(self) -> None:
@@ -108,7 +110,7 @@ class Score:
 
 
 def stored_value(score: Mapping[str, Any]) -> float | None:
-    """Return the value of a score in a table; None where the reward failed (older tables have 0.0 there)."""
+    """Return the value of a score in a table; None if the reward failed (older tables store 0.0)."""
     return None if score["status"] in FAILED else score["value"]
 
 
@@ -125,19 +127,19 @@ class Prompt:
     task: str = ""
     problem: str = ""
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """What the chat template reads of this prompt in addition, e.g. {"enable_thinking": False}."""
+    """Extra variables for the chat template, e.g. {"enable_thinking": False}."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One episode: its tokens, a mask of those that the policy sampled, their log-probs, and its scores."""
+    """One episode: its tokens, a mask of the tokens that the policy sampled, their log-probs, and its scores."""
 
     prompt: Prompt
     sample: int
     """Its index among the samples of its prompt."""
     row: TokenRow
     logps: Sequence[float]
-    """Of the tokens in the mask, as the sampler recorded them."""
+    """Log-probs of the masked tokens, as the sampler recorded them."""
     text: str
     """The policy's last turn, without its stop token."""
     finish: Finish
@@ -145,23 +147,23 @@ class Rollout:
     turns: Sequence[Message] = ()
     """Everything after the prompt's messages."""
     version: str = ""
-    """The weights that sampled it."""
+    """The version of the weights that sampled it."""
     scores: Mapping[str, Score] = field(default_factory=dict)
     turn_rewards: Sequence[float] = ()
-    """Of each completion, from the task's steps; empty for a task of one turn."""
+    """Rewards from the task's steps, one per completion; empty for a single-turn task."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What the task's steps reported."""
+    """Data that the task's steps reported."""
     reason: str = ""
     """Why the episode failed."""
 
     @property
     def failed(self) -> Score | None:
-        """The score that every reward gives to an episode whose task failed; None: rewards judge it."""
+        """The score that every reward gives if the task failed; None: it did not fail, and rewards score it."""
         return Score(0.0, self.finish, self.reason) if self.finish in ("timeout", "error") else None
 
     @property
     def transcript(self) -> str:
-        """The completion; for an episode of several turns all turns with their roles."""
+        """The completion; for an episode of several turns, all turns with their roles."""
         if len(self.turns) < 2:
             return self.text
         return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in self.turns)

@@ -30,7 +30,8 @@ class CorrectionOptions(Options):
     """The ratio, and the bounds of a truncated one."""
 
     level: Literal["token", "sequence", "geometric"] = Field(
-        "token", description="a ratio for each token, or for each sequence: the product or geometric mean of its tokens"
+        "token",
+        description="a ratio per token, or per sequence: the product or the geometric mean of its tokens' ratios",
     )
     low: float | None = Field(None, gt=0, le=1, description="lower bound of w; null: none")
     high: float = Field(2.0, ge=1, description="upper bound of w")

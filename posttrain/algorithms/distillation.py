@@ -28,13 +28,14 @@ class TeacherConfig(Params):
     """The divergence from the teacher, and what it sees."""
 
     divergence: Annotated[Options, DIVERGENCE] = Field(
-        DIVERGENCE.chosen, description="the divergence from the teacher that is minimised"
+        DIVERGENCE.chosen, description="the divergence from the teacher, which training minimises"
     )
-    temperature: float = Field(1.0, gt=0, description="of both distributions")
+    temperature: float = Field(1.0, gt=0, description="divide the logits of both models by this")
     context: str | None = Field(
         None,
         min_length=1,
-        description="a system turn that only the teacher gets; {answer}, and {NAME} of a key of `info`, are the row's",
+        description="a system turn that only the teacher gets; {answer} and {NAME} are replaced by the row's "
+        "answer and `info`",
     )
 
     @model_validator(mode="after")
@@ -52,13 +53,13 @@ class TeacherConfig(Params):
 class DistillConfig(TeacherConfig):
     """The divergence from the teacher, and how the tokens' losses are averaged."""
 
-    aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
+    aggregation: Aggregation = Field("token_mean", description="average token losses over tokens or over sequences")
 
 
 class TaughtConfig(PolicyConfig, TeacherConfig):
     """A policy objective, and the weight of the divergence next to it."""
 
-    teacher_coef: float = Field(0.1, gt=0, description="coefficient of the divergence in the loss of a policy row")
+    teacher_coef: float = Field(0.1, gt=0, description="weight of the divergence in the loss of a policy algorithm")
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class TaughtObjective(PolicyObjective):
 class DistillRunConfig(DistillConfig):
     """A divergence, and which answers it is computed on."""
 
-    own: float = Field(1.0, ge=0, le=1, description="fraction of the steps on the student's own samples (GKD's lambda)")
+    own: float = Field(1.0, ge=0, le=1, description="share of steps on the student's own samples (GKD's lambda)")
 
 
 DISTILL_ROWS: Listing[AlgorithmRow] = Listing("posttrain.algorithms.distill", "ROWS", typed(DistillRunConfig))

@@ -58,7 +58,7 @@ class Moving(Options):
 
     moves: ClassVar[Mapping[str, str]] = {}
     """Number -> the option that is its end."""
-    steps: int | None = Field(None, ge=1, description="with an end: the optimizer steps until it is reached")
+    steps: int | None = Field(None, ge=1, description="with `end`: optimizer steps until it is reached")
 
     @property
     def ends(self) -> dict[str, float]:

@@ -27,10 +27,12 @@ class KlOptions(Moving):
     beta: float = Field(ge=0, description="the coefficient of the KL, e.g. 0.05")
     estimator: Literal["k1", "k2", "k3"] = Field("k1", description="estimator of the KL (docs/algorithms.md)")
     target: float | None = Field(
-        None, gt=0, description="adaptive beta: the KL per sequence to aim at; null keeps beta fixed"
+        None, gt=0, description="adaptive beta: the target KL per sequence; null: beta is fixed"
     )
-    horizon: int = Field(HORIZON, ge=1, description="with a target: samples over which beta may change by its own size")
-    end: float | None = Field(None, ge=0, description="the beta that a straight line reaches; null keeps beta fixed")
+    horizon: int = Field(
+        HORIZON, ge=1, description="with target: number of samples over which beta may change by its own size"
+    )
+    end: float | None = Field(None, ge=0, description="beta changes linearly to this value; null: beta is fixed")
 
     @model_validator(mode="after")
     def _follows_a_target(self) -> KlOptions:
@@ -52,18 +54,18 @@ class LossKlOptions(KlOptions):
 class SequenceKlOptions(KlOptions):
     """A KL penalty in the outcome reward."""
 
-    reduce: Literal["sum", "mean"] = Field("sum", description="over a sequence's tokens")
+    reduce: Literal["sum", "mean"] = Field("sum", description="combine the KL over a sequence's tokens by sum or mean")
 
 
 class PenaltyOptions(Options):
     """A penalty on the KL to the sampling policy (PPO's other form)."""
 
-    beta: float = Field(1.0, gt=0, description="coefficient at the start")
+    beta: float = Field(1.0, gt=0, description="initial coefficient")
     target: float | None = Field(
         0.01,
         gt=0,
-        description="halve below target / 1.5, double above 1.5 target, by the KL before a round's last step; "
-        "null keeps beta fixed",
+        description="halve beta if the KL before a round's last step is below target / 1.5, double it above 1.5 "
+        "target; null: beta is fixed",
     )
 
 
@@ -71,18 +73,18 @@ class TrpoOptions(Options):
     """The trust region and how its step is computed."""
 
     type: str = "trpo"
-    delta: float = Field(0.01, gt=0, description="bound on the mean KL(old || new) of a step")
-    damping: float = Field(0.1, ge=0, description="multiple of the identity added to the Fisher matrix")
+    delta: float = Field(0.01, gt=0, description="upper bound of a step's mean KL(old || new)")
+    damping: float = Field(0.1, ge=0, description="multiple of the identity that is added to the Fisher matrix")
     iterations: int = Field(10, ge=1, description="conjugate gradient iterations")
-    backtracks: int = Field(10, ge=0, description="halvings of the step before it is skipped")
+    backtracks: int = Field(10, ge=0, description="times that a step is halved before it is skipped")
 
 
 KL: OneOf[Option] = OneOf(
     {
         "none": Option(Options, "no KL penalty"),
-        "loss": Option(LossKlOptions, "beta KL(policy || reference) of each token in the loss"),
-        "reward_token": Option(KlOptions, "each token's reward less beta times its KL, for gae and return_to_go"),
-        "reward_sequence": Option(SequenceKlOptions, "the outcome reward less beta times the sequence's KL"),
+        "loss": Option(LossKlOptions, "beta KL(policy || reference) per token in the loss"),
+        "reward_token": Option(KlOptions, "each token's reward minus beta times its KL, for gae and return_to_go"),
+        "reward_sequence": Option(SequenceKlOptions, "the outcome reward minus beta times the sequence's KL"),
     },
     "none",
 )
@@ -97,7 +99,7 @@ PENALTY: OneOf[Option] = OneOf(
 UPDATE: OneOf[Option] = OneOf(
     {
         "adamw": Option(Options, "AdamW, with the settings of optimizer"),
-        "trpo": Option(TrpoOptions, "the natural gradient step within a bound on KL(old || new)"),
+        "trpo": Option(TrpoOptions, "natural gradient steps with a bound on KL(old || new)"),
     },
     "adamw",
 )
@@ -110,32 +112,34 @@ class PolicyConfig(Params):
 
     advantage: Annotated[Options, ADVANTAGE] = Field(ADVANTAGE.chosen, description="how rewards become advantages")
     surrogate: Annotated[Options, SURROGATE] = Field(
-        SURROGATE.chosen, description="the term of each token that is maximised"
+        SURROGATE.chosen, description="the term per token that training maximises"
     )
     aggregation: Literal["sequence_sum", "sequence_mean", "token_mean", "fixed_length"] = Field(
         "sequence_mean", description="how token losses are averaged"
     )
-    kl: Annotated[Options, KL] = Field(KL.chosen, description="where the KL to the reference is penalised")
+    kl: Annotated[Options, KL] = Field(KL.chosen, description="where a penalty on the KL to the reference is applied")
     penalty: Annotated[Options, PENALTY] = Field(PENALTY.chosen, description="penalty on the KL to the sampling policy")
     correction: Annotated[Options, CORRECTION] = Field(
-        CORRECTION.chosen, description="weights that correct for a sampler with other log-probs than the trainer"
+        CORRECTION.chosen, description="importance weights if the sampler's log-probs differ from the trainer's"
     )
-    entropy: float = Field(0.0, ge=0, description="entropy bonus")
-    whiten: bool = Field(False, description="whiten advantages over all tokens of the step")
+    entropy: float = Field(0.0, ge=0, description="coefficient of the entropy bonus")
+    whiten: bool = Field(False, description="whiten advantages over all tokens of a step")
     truncated: Literal["keep", "mask"] = Field(
-        "keep", description="mask: truncated rows give no loss, stay in baselines"
+        "keep", description="mask: truncated rows have no loss, but count in baselines"
     )
     overlong: float | None = Field(
-        None, gt=0, description="soft overlong punishment over this last part of sampling.max_tokens, e.g. 0.2"
+        None, gt=0, description="soft penalty in this last fraction of sampling.max_tokens, e.g. 0.2"
     )
     resample: int = Field(
-        0, ge=0, description="dynamic sampling: extra rounds to replace groups of zero reward variance"
+        0, ge=0, description="dynamic sampling: extra draws that replace groups without reward variance"
     )
     ptx: float = Field(
-        0.0, ge=0, description="PPO-ptx: weight of the likelihood of pretraining rows (InstructGPT: 27.8)"
+        0.0, ge=0, description="PPO-ptx: weight of the log-likelihood of pretraining rows (InstructGPT: 27.8)"
     )
-    update: Annotated[Options, UPDATE] = Field(UPDATE.chosen, description="the rule that turns gradients into a step")
-    allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
+    update: Annotated[Options, UPDATE] = Field(
+        UPDATE.chosen, description="the rule that turns gradients into weight updates"
+    )
+    allow_unsupported: bool = Field(False, description="allow combinations that are rejected by default")
 
     @field_validator("correction", mode="before")
     @classmethod

@@ -19,14 +19,18 @@ LOSS: OneOf[PairLoss | UnaryLoss] = OneOf(LOSSES, DPO, own=(PairLoss, UnaryLoss)
 class PreferenceConfig(Params):
     """The settings of a preference objective."""
 
-    loss: Annotated[Options, LOSS] = Field(LOSS.chosen, description="the loss per pair or labelled answer")
-    reference: bool = Field(True, description="whether log-probs are taken relative to the reference policy")
-    reduce: Literal["sum", "mean"] = Field("sum", description="over an answer's tokens")
+    loss: Annotated[Options, LOSS] = Field(LOSS.chosen, description="the loss of a pair or a labelled answer")
+    reference: bool = Field(True, description="use log-probs relative to the reference policy")
+    reduce: Literal["sum", "mean"] = Field(
+        "sum", description="combine log-probs over an answer's tokens by sum or mean"
+    )
     nll: float = Field(0.0, ge=0, description="weight of the chosen answers' mean negative log-likelihood")
     parts: int = Field(
-        1, ge=1, description="sDPO: number of parts of the data; each part's reference is the policy at its start"
+        1,
+        ge=1,
+        description="sDPO: number of parts of the data; each part's reference is the policy at the start of the part",
     )
-    allow_unsupported: bool = Field(False, description="allow combinations that are refused by default")
+    allow_unsupported: bool = Field(False, description="allow combinations that are rejected by default")
 
     @model_validator(mode="after")
     def _meaningful(self) -> PreferenceConfig:

@@ -27,11 +27,12 @@ from posttrain.text.packing import sent
 class RewardConfig(Params):
     """The settings of the Bradley-Terry objective."""
 
-    margin: float = Field(0.0, ge=0, description="by how much the chosen answer's score must win")
-    margins: Literal["constant", "column"] = Field("constant", description="column: plus each winner's own margin")
+    margin: float = Field(0.0, ge=0, description="margin that the chosen answer's score must exceed")
+    margins: Literal["constant", "column"] = Field("constant", description="column: add each winner's own margin")
     compare: Literal["pairs", "ranks", "labels"] = Field(
         "pairs",
-        description="ranks: all K (K - 1) / 2 pairs of a prompt's answers; labels: each answer alone, right or wrong",
+        description="ranks: all K (K - 1) / 2 pairs of a prompt's answers; labels: each answer separately, right "
+        "or wrong",
     )
 
     @model_validator(mode="after")
@@ -40,7 +41,7 @@ class RewardConfig(Params):
             raise ValueError("margin, margins and centring are of comparisons, and compare is labels. Remove them")
         return self
 
-    centring: float = Field(0.0, ge=0, description="coefficient of (s_c + s_r)^2, which keeps scores around 0")
+    centring: float = Field(0.0, ge=0, description="coefficient of (s_c + s_r)^2, which keeps scores near 0")
 
 
 @dataclass(frozen=True)

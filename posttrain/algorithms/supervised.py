@@ -19,7 +19,7 @@ Aggregation = Literal["token_mean", "sequence_mean"]
 class LikelihoodConfig(Params):
     """How the tokens' losses are averaged."""
 
-    aggregation: Aggregation = Field("token_mean", description="token or sequence mean")
+    aggregation: Aggregation = Field("token_mean", description="average token losses over tokens or over sequences")
     by_probability: bool = Field(
         False, description="weigh each token's loss by its own probability, without gradient (DFT, Wu 2025)"
     )

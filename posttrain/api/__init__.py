@@ -1,4 +1,4 @@
-"""The training loop, the sampler and the evaluation as Python functions, on models and tokenizers of transformers."""
+"""The training loop, the sampler and the evaluation as Python functions for models and tokenizers of transformers."""
 
 from importlib import import_module
 from typing import Any
@@ -34,12 +34,12 @@ _PLACES = {
     "train_on_rollouts": "api.stored",
     "train_online": "api.online",
 }
-"""Public name -> the module below `posttrain` that has it. It is imported when the name is first used."""
+"""Public name -> the module below `posttrain` that defines it. The module is imported on first use of the name."""
 __all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name on first use."""
     if name not in _PLACES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     return getattr(import_module(f"posttrain.{_PLACES[name]}"), name)

@@ -1,4 +1,4 @@
-"""Checks of what a call is given: rows, their columns, folders, a config; each error says what to write instead."""
+"""Checks of a call's arguments: rows, columns, folders, a config. Each error shows what to write instead."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OTHER_NAMES: Final = {
     "rejected": ("bad", "dispreferred", "loser", "worse", "response_rejected"),
     "label": ("good", "correct", "score", "preference"),
 }
-"""Our column -> what other data sets call it."""
+"""Our name of a column -> names that other data sets use for it."""
 ON_THE_HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
-    """Refuse what is not a list: one text, one row, a file, a table of another library, a generator."""
+    """Reject an argument that is not a list: one text, one row, a file, a table of another library, a generator."""
     fix = f"Give a list of {what}"
     if isinstance(given, str | Path):
         raise DataError(what=f"this is one string, not {what}", where=argument, fix=fix)
@@ -49,7 +49,7 @@ def refuse_no_rows(given: Any, argument: str, what: str = "rows") -> None:
 
 
 def rename_hint(row: Mapping[str, Any], kind: Kind) -> str:
-    """Return which columns of a row to rename, where it has those of a layout by other names; else nothing."""
+    """Return which columns of a row to rename if it has a known layout under other names; else ""."""
     for layout in LAYOUTS[kind]:
         free = [name for name in row if name not in layout and row[name] is not None]
         found: dict[str, str] = {}
@@ -63,13 +63,13 @@ def rename_hint(row: Mapping[str, Any], kind: Kind) -> str:
 
 
 def _other_name(name: str, free: Sequence[str]) -> str | None:
-    """Return the column that most likely is ours by another name."""
+    """Return the column that is most likely ours under another name."""
     known = next((other for other in OTHER_NAMES.get(name, ()) if other in free), None)
     return known or nearest(name, free)
 
 
 def model_folder(path: Any, argument: str) -> Path:
-    """Return the folder of a model that an argument names; refuse what is not a folder."""
+    """Return the model folder that an argument gives; reject a path that is not a folder."""
     if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
         shown = "None" if path is None else f"of the type {type(path).__name__}"
         fix = 'Give the folder of a model, e.g. "models/sft/main"'
@@ -88,7 +88,7 @@ def model_folder(path: Any, argument: str) -> Path:
 
 
 def check_config(config: Any, kind: type[Any], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
-    """Refuse a config of another call, and arguments next to it; `others`: name -> (given, default)."""
+    """Reject a config of another class, and other arguments next to it; `others`: name -> (given, default)."""
     if not isinstance(config, kind):
         what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
         raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")

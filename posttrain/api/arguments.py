@@ -1,4 +1,4 @@
-"""The arguments of a call as a text that is the same for the same ones: it names the checkpoints of an output."""
+"""The arguments of a call as text. Equal arguments give equal texts, which identify the checkpoints of an output."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def plain_arguments(value: Any, seen: set[int] | None = None) -> str:
-    """Return a text of plain values, of the code of functions and of weights; of other objects, their `repr`.
+    """Return a text of plain values, of functions' code and of weights; for other objects, of their `repr`.
 
-    Of a function count its code, what it has captured, and what it names in its file; `seen`: functions and classes
-    that are in the text already.
+    For a function, its code, its captured values and the names that it uses from its file count. `seen`: functions and
+    classes that are in the text already.
     """
     seen = set() if seen is None else seen
     if isinstance(value, Mapping):
@@ -57,7 +57,7 @@ def digest(weight: torch.Tensor) -> str:
 
 
 def _object(value: Any, seen: set[int]) -> str:
-    """Return the text of an object's class and of its fields."""
+    """Return a text of an object's class and fields."""
     if isinstance(value, type) or not (hasattr(value, "__dict__") or is_dataclass(value)) or id(value) in seen:
         return plain_arguments(type(value), seen)
     seen.add(id(value))
@@ -67,7 +67,7 @@ def _object(value: Any, seen: set[int]) -> str:
 
 
 def _once(value: Any, seen: set[int]) -> str:
-    """Return the text of a function or a class; of one that is in the text already, its name."""
+    """Return the text of a function or class, or only its name if the text has it already."""
     name = f"{value.__module__}.{value.__qualname__}"
     if id(value) in seen:
         return name
@@ -93,13 +93,13 @@ def _members(of: type) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return what a function and the functions in it name."""
+    """Return the names that a function and its inner functions use."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
     return set(code.co_names).union(*inner)
 
 
 def _is_installed(module: str, code: CodeType | None) -> bool:
-    """Return whether code belongs to Python, to a package or to posttrain: the checkpoints know these otherwise."""
+    """Return whether code belongs to Python, an installed package or posttrain. Checkpoints record these anyway."""
     if module == "__main__" and code is None:  # a script of the user's, whatever has started it
         return False
     file = code.co_filename if code is not None else getattr(sys.modules.get(module), "__file__", None) or ""

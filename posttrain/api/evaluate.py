@@ -1,4 +1,4 @@
-"""Measure a model on prompts and rewards in memory."""
+"""Measure a model on prompts with rewards, in memory."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def evaluate_model(
 ) -> Evaluation:
     """Sample each prompt several times and once greedily, score the completions, and return the metrics.
 
-    model, tokenizer: of transformers, or the policy of `load_frozen` and None. prompts and reward: as in
-    `train_online`. seed: a seed that no training uses by default, so that two models are compared on the same random
-    numbers. sampling: other keys of a run's `sampling`, as `{"top_p": 0.9}`. max_failed: the largest share of
-    completions that a reward may fail to score; or config: all settings, typed, in place of these.
+    model, tokenizer: from transformers; or the policy from `load_frozen`, and None. prompts and reward: as in
+    `train_online`. seed: the default is a seed that no training uses, so that two models are compared on the same
+    random numbers. sampling: other keys of a run's `sampling`, e.g. `{"top_p": 0.9}`. max_failed: the largest share of
+    completions that a reward may fail to score. config: all settings as one typed object, instead of these arguments.
 
-    reference: a model that KL is measured against, or the folder of one. reward_model: the folder of the model behind
-    the reward `model`. sampler: opens what samples, by default the engine of the settings. name, where: what messages
-    call the evaluation and the place of its settings.
+    reference: a model (or its folder) for measuring KL. reward_model: the folder of the model behind the reward
+    `model`. sampler: opens the sampler; the default is the engine in the settings. name, where: names of the evaluation
+    and of its settings in messages.
 
     Example: `evaluate_model(model, tokenizer, prompts, {"correct": 1.0}).metrics["score"]`
     """
@@ -76,7 +76,10 @@ def evaluate_model(
 
 
 def scorer_folder(config: ScoredSampling, reward_model: str | Path | None) -> Path | None:
-    """Return the folder of the reward model; refuse one that nothing reads, and a reward `model` without one."""
+    """Return the folder of the reward model.
+
+    Reject a reward model that no reward uses, and a reward `model` without one.
+    """
     if reward_model is None:
         refuse_learned(config.terms, "Give reward_model: the folder of one")
         return None
@@ -85,7 +88,7 @@ def scorer_folder(config: ScoredSampling, reward_model: str | Path | None) -> Pa
 
 
 def _scored_by(reward: Any) -> dict[str, Any]:
-    """Return the reward and the metrics of a call: a weight of 0 makes a metric."""
+    """Return the rewards and metrics of a call. A reward with weight 0 becomes a metric."""
     if reward is None:
         raise ParamsError(what="there is no reward", where="reward", fix="Give a function of rollouts, or a config")
     terms = terms_given(reward)
@@ -95,7 +98,7 @@ def _scored_by(reward: Any) -> dict[str, Any]:
 
 @contextmanager
 def frozen(model: Any, tokenizer: Any, config: ScoredSampling) -> Iterator[SampledModel]:
-    """The policy of `load_frozen`, or a model of the caller's, which is as it was afterwards."""
+    """Yield the policy from `load_frozen`, or the caller's own model, which is restored afterwards."""
     if isinstance(model, SampledModel):
         if tokenizer is not None:
             what, fix = "the policy of load_frozen has its own tokenizer", "Give None"
@@ -115,7 +118,7 @@ def frozen(model: Any, tokenizer: Any, config: ScoredSampling) -> Iterator[Sampl
 
 @contextmanager
 def beside(reference: Any, runtime: Runtime) -> Iterator[Any]:
-    """A reference as an evaluation takes it: a folder, or a model, which is as it was afterwards."""
+    """Yield a reference for an evaluation: a folder, or a model, which is restored afterwards."""
     if reference is None or isinstance(reference, str | Path):
         yield reference if reference is None else model_folder(reference, "reference")
         return

@@ -1,4 +1,4 @@
-"""Prompts as a call is given them."""
+"""Prompts that a call receives as arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from posttrain.text.chat import ChatText
 
 
 def refuse_unread(terms: Mapping[str, WeightedReward]) -> None:
-    """Refuse a reward model that no reward reads."""
+    """Reject a reward model that no reward uses."""
     if not learned(terms):
         what = f"no reward reads it: the rewards are {', '.join(terms)}"
         fix = 'Add the reward `model`, e.g. reward={"model": 1.0}, or remove reward_model'
@@ -31,14 +31,14 @@ def refuse_unread(terms: Mapping[str, WeightedReward]) -> None:
 
 
 def refuse_learned(terms: Mapping[str, WeightedReward], fix: str) -> None:
-    """Refuse the reward `model` where no reward model is given."""
+    """Reject the reward `model` if the call gives no reward model."""
     if named := learned(terms):
         what = f"the reward '{next(iter(named))}' is the score of a reward model, and none is given"
         raise ParamsError(what=what, where="reward", fix=fix)
 
 
 def _task(row: Mapping[str, Any]) -> str:
-    """Return the task that a row names, whose rewards and replies it wants; "" without one."""
+    """Return the task of a row, which decides default rewards and replies; "" if the row has none."""
     task = row.get("task") or ""
     if not isinstance(task, str):
         raise RowError(f"'task' is {short_repr(task)}; give the name of a task")
@@ -49,7 +49,7 @@ def _task(row: Mapping[str, Any]) -> str:
 def prompts_given(
     text: ChatText, given: Sequence[str | Messages | Mapping[str, Any] | Prompt], argument: str = "prompts"
 ) -> list[Prompt]:
-    """Return the prompts with their tokens; a row is read as a row of a file is."""
+    """Return the prompts with their tokens. A row is read like a row of a file."""
     if isinstance(given, str):
         raise DataError(what="this is one string, not a list", where=argument, fix=f"Write [{short_repr(given)}]")
     refuse_no_rows(given, argument, "prompts")

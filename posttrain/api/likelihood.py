@@ -1,4 +1,4 @@
-"""Measure a model by the likelihood of given texts."""
+"""Measure a model by the likelihoods of given texts."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def evaluate_likelihood(
 ) -> Evaluation:
     """Measure a model without samples: which answer of a pair or option of a question is likelier, or bits per byte.
 
-    model, tokenizer: of transformers, or the policy of `load_frozen` and None; or the folder of a language model or,
-    for pairs, of a reward model, and None. rows: as in `train_model`, or a table of the kind. kind: `pairs` (prompt,
-    chosen, rejected), `corpus` (text), or `prompts` with their options in `info`: {"options": ["Paris", "Rome"]}.
-    reference: of pairs, a model whose log-probs are subtracted, or the folder of one. config: the device, the template
-    and the seed of the intervals. where: what messages call the place of the settings.
+    model, tokenizer: from transformers; or the policy from `load_frozen`, and None; or the folder of a language model
+    (for pairs also of a reward model), and None. rows: as in `train_model`, or a table of this kind. kind: `pairs`
+    (prompt, chosen, rejected), `corpus` (text), or `prompts` with their options in `info`: {"options": ["Paris",
+    "Rome"]}. reference: for pairs, a model (or its folder) whose log-probs are subtracted. config: the device, the
+    template and the seed of the intervals. where: the place of the settings in messages.
 
     Example: `evaluate_likelihood(model, tokenizer, [{"text": "a text"}], "corpus").metrics["bits_per_byte"]`
     """
@@ -66,7 +66,7 @@ def evaluate_likelihood(
 
 
 def _of_folder(folder: Path, config: EvaluateConfig) -> SampledModel:
-    """Load a language model or a reward model."""
+    """Load a language model or a reward model from its folder."""
     runtime, text = Runtime(config.device), load_text(folder, config.date, config.template)
     return SampledModel(frozen_on(runtime.suit(load_model(folder)), runtime), folder, text, runtime)
 
@@ -83,7 +83,7 @@ def _by_scorer(model: SampledModel, rows: pl.DataFrame, kind: LikelihoodKind, se
 
 
 def _table(rows: Sequence[Any], kind: LikelihoodKind) -> pl.DataFrame:
-    """Return rows in memory as a table of their kind."""
+    """Return rows in memory as a table of this kind."""
     refuse_no_rows(rows, "rows")
     found = []
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Load a model of transformers and sample it."""
+"""Load a transformers model and sample from it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from posttrain.text.chat import ChatText
 
 
 def load_model(path: str | Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a folder in the format of transformers.
+    """Return (model, tokenizer) from a folder in the format of transformers.
 
-    The model has float32 weights. Every tensor is checked; only safetensors are read, and no code of the folder is run.
-    A model of `AutoModelForCausalLM` can be used as well, if its weights are float32.
+    The model has float32 weights. Every tensor is checked. Only safetensors files are read, and no code in the folder
+    is run. You can also use a model from `AutoModelForCausalLM` if its weights are float32.
     """
     path = model_folder(path, "path")
     model, tokenizer = load_policy(path), load_tokenizer(path)
@@ -46,18 +46,18 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Samples:
-    """Completions, padded on the right; the completions of a prompt are neighbours."""
+    """Completions, padded on the right. The completions of one prompt are adjacent."""
 
     ids: Tensor
-    """[B, T] prompt and completion."""
+    """[B, T] tokens of prompt and completion."""
     mask: Tensor
     """[B, T] true at the tokens of the completion."""
     logp: Tensor
-    """[B, T] of those tokens at the temperature they were drawn with, 0 elsewhere."""
+    """[B, T] log-probs of the completion's tokens at the sampling temperature; 0 elsewhere."""
     texts: list[str]
     """B completions as text, without the end token."""
     truncated: Tensor
-    """[B] whether a completion has no end token."""
+    """[B] true if the completion has no end token."""
 
 
 def sample(
@@ -74,10 +74,10 @@ def sample(
     greedy: bool = False,
     seed: int = 0,
 ) -> Samples:
-    """Draw n completions of each prompt: a string (one user turn) or a list of messages. One prompt needs no list.
+    """Draw n completions of each prompt. A prompt is a string (one user turn) or a list of messages.
 
-    The same seed gives the same completions, whatever the other prompts are; those of a prompt that is there twice
-    differ. stop: strings that end a completion.
+    A single prompt needs no list. The same seed gives the same completions of a prompt, whatever the other prompts are.
+    Completions of a repeated prompt differ. stop: strings that end a completion.
     """
     values = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k, "stop": list(stop)}
     params = check(_Drawn, {**values, "n": n}, where="sample", file="arguments")
@@ -114,11 +114,11 @@ def sample(
 class _Drawn(SamplingParams):
     """The arguments of `sample`."""
 
-    n: int = Field(1, ge=1, description="completions of each prompt")
+    n: int = Field(1, ge=1, description="completions per prompt")
 
 
 def _turns(prompt: Any, number: int) -> Messages:
-    """Return a prompt as turns; refuse what is neither a text nor messages, e.g. a row."""
+    """Return a prompt as turns. Reject anything else than text or messages, e.g. a row."""
     turns: Any = turns_of(prompt, "user")
     if isinstance(turns, Sequence) and all(isinstance(one, Mapping) and {"role", "content"} <= {*one} for one in turns):
         return turns
@@ -127,7 +127,10 @@ def _turns(prompt: Any, number: int) -> Messages:
 
 
 def _requests(prompts: Sequence[Sequence[int]], n: int) -> list[Request]:
-    """Return n requests of each prompt; its tokens, not its place, and how often it was there before name them."""
+    """Return n requests of each prompt.
+
+    A request's seed depends on the prompt's tokens and repetitions, not on its place.
+    """
     drawn: Counter[str] = Counter()
     requests = []
     for ids in prompts:
@@ -140,7 +143,7 @@ def _requests(prompts: Sequence[Sequence[int]], n: int) -> list[Request]:
 def check_room(
     text: ChatText, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, where: str
 ) -> None:
-    """Refuse completions that memory or the model's context will not hold."""
+    """Reject completions that do not fit into memory or the model's context."""
     try:
         check_capacity(text.context, prompts, count, params, where)
     except ParamsError as error:
@@ -148,7 +151,7 @@ def check_room(
 
 
 def _as_list(prompts: str | Messages | Sequence[str | Messages]) -> Sequence[str | Messages]:
-    """Return several prompts as they are, and one prompt, a string or messages, as a list of one."""
+    """Return several prompts as they are; wrap a single prompt (a string or messages) in a list."""
     if isinstance(prompts, str):
         return [prompts]
     refuse_no_rows(prompts, "prompts", "prompts")

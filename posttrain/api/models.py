@@ -1,4 +1,4 @@
-"""The models of a training: those of a folder, or a model that the caller has."""
+"""The models of a training run, from a folder or from the caller."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from posttrain.train.loop import TrainingParams
 from posttrain.train.model_set import ModelSet, Teacher
 
 SHIFT: Final = "reward_shift"
-"""The key of a reward model's config with the mean score of demonstrations."""
+"""The key in a reward model's config for the mean score of demonstrations."""
 MODEL_NAMES: Final = {
     "kl_old": "the old policy", "ref_logp": "a reference", "score": "a head that scores", "value": "a critic",
 }  # fmt: skip
-"""Column that an objective needs -> the model that it is computed with."""
+"""Column that an objective needs -> the model that computes it."""
 MODEL_COLUMNS: Final = frozenset(MODEL_NAMES)
 C = TypeVar("C", bound=TrainingParams)
 
 
 def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequence[Teacher] = ()) -> ModelSet:
-    """Return the models of a training that starts from the model of a folder.
+    """Return the models for a training run that starts from a model folder.
 
-    They are the policy and whatever the objective of `config` needs: a reference, a critic, the old policy. `config`
-    also decides the adapter, the device, the precision, and how several processes divide the models: start the script
-    with `torchrun --nproc-per-node N` for `processes` N.
+    They are the policy and the other models that the objective in `config` needs: a reference, a critic, the old
+    policy. `config` also sets the adapter, the device, the precision, and how several processes divide the models. To
+    use `processes` N, start the script with `torchrun --nproc-per-node N`.
 
     Example: `models = load_models("models/sft/main", OnlineConfig.preset("grpo", reward=reward))`
     """
@@ -56,7 +56,7 @@ def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequenc
 
 
 def models_from(folder: Path, config: TrainingParams, teachers: Sequence[Teacher] = ()) -> ModelSet:
-    """Return the same in a process that has met the others."""
+    """Return the same models in a process that is already connected to the others."""
     models = ModelSet.load(
         config.runtime(), folder, config.needs, config, temperature=config.logp_temperature, teachers=teachers
     )
@@ -66,13 +66,13 @@ def models_from(folder: Path, config: TrainingParams, teachers: Sequence[Teacher
 
 @dataclass(frozen=True)
 class LoadedModels(ModelSet):
-    """Models of a folder, and what they were loaded for."""
+    """Models from a folder, and the settings that they were loaded for."""
 
     adapter: Any = None
     needs: frozenset[str] = frozenset()
 
     def check(self, config: TrainingParams) -> None:
-        """Refuse settings that these models cannot have."""
+        """Reject settings that these models do not support."""
         lacking = sorted((config.needs - self.needs) & MODEL_COLUMNS)
         if config.adapter == self.adapter and not lacking and world.count() == config.processes:
             return
@@ -84,7 +84,7 @@ class LoadedModels(ModelSet):
 
 
 def _meet(config: TrainingParams) -> None:
-    """Meet the other processes that torchrun has started."""
+    """Connect to the other processes that torchrun started."""
     size = int(os.environ.get("WORLD_SIZE") or 1)
     if world.count() == 1 and size == config.processes > 1:
         local = int(os.environ.get("LOCAL_RANK") or 0)
@@ -98,7 +98,7 @@ def _meet(config: TrainingParams) -> None:
 
 
 def for_model(config: C, model: Any) -> C:
-    """Return the settings for a model of the caller's: its own device, and nothing that only loading can do."""
+    """Return the settings for the caller's own model: its device, and no option that applies only to loading."""
     if isinstance(model, LoadedModels):
         model.check(config)
     if isinstance(model, ModelSet):
@@ -128,10 +128,10 @@ def for_model(config: C, model: Any) -> C:
 def opened(
     model: Any, tokenizer: Any, config: TrainingParams, reference: Any | None
 ) -> Iterator[tuple[ModelSet, ChatText]]:
-    """The models of a training, while it trains; afterwards a model of the caller's is as it was but for its weights.
+    """Yield the models during a training run. Afterwards only the weights of the caller's model have changed.
 
-    `model`: models of `load_models`, which have all that the training needs, with their text or None; or a model of
-    transformers, next to which a reference, a critic and an old policy are copied where the objective needs them.
+    `model`: models from `load_models`, complete and with their text or None; or a transformers model. Its reference,
+    critic and old policy are copies of it, made if the objective needs them.
     """
     if tokenizer is None and not isinstance(model, ModelSet):
         raise ParamsError(what="a model of transformers needs its tokenizer", where="tokenizer", fix="Give it")
@@ -155,7 +155,7 @@ def opened(
 
 @contextmanager
 def _around(policy: Any, config: TrainingParams, reference: Any | None) -> Iterator[ModelSet]:
-    """Yield the models of a training whose policy is a model of the caller's."""
+    """Yield the models of a run whose policy is the caller's own model."""
     runtime, needs = config.runtime(), config.needs
     start = frozen_of(policy, reference, moves=config.reference_moves) if "ref_logp" in needs else reference
     frozen = policy if start is None else start
@@ -168,19 +168,19 @@ def _around(policy: Any, config: TrainingParams, reference: Any | None) -> Itera
 
 
 def _critic(model: Any, runtime: Runtime) -> Any:
-    """Return a scalar head on a copy of the model, which is not rounded yet."""
+    """Return a copy of the model with a scalar head. Call it before the model's weights are rounded."""
     with our_attention(model):
         return placed(scorer_of(copy.deepcopy(model), type(model).__name__), runtime)
 
 
 def forget_scale(model: Any) -> None:
-    """Forget which texts a reward model was trained on, and the mean of its scores: training changes both."""
+    """Remove the record of a reward model's training texts and its mean score, because training changes both."""
     for key in (SHIFT, WHOLE_TEXT):
         vars(model.config).pop(key, None)
 
 
 def check_watched(watch: Any, heldout: Sequence[Any]) -> None:
-    """Refuse held-out rows that nothing measures, a watch without rows, and a single row, which has no interval."""
+    """Reject held-out rows without a watch, a watch without rows, and a single row, which gives no interval."""
     if bool(len(heldout)) != (watch is not None):
         what = (
             "no setting `watch` measures them" if len(heldout) else "watch measures held-out rows, and there are none"

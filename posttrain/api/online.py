@@ -1,4 +1,4 @@
-"""Train a model on its own samples: GRPO and others on prompts and rewards in memory."""
+"""Train a model on its own samples in memory: GRPO and other algorithms with prompts and rewards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ARGUMENTS = {
     "algorithm": "algorithm", "data": "prompts", "reward": "reward", "reward_model": "reward_model", "seed": "seed",
     "start": "model",
 }  # fmt: skip
-"""Keys of a run in params.yaml that are arguments of the call."""
+"""Keys of a run in params.yaml that are arguments of the function."""
 
 
 def train_online(
@@ -62,25 +62,25 @@ def train_online(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on its own samples (grpo, ppo, rloo, online_dpo, ...); returns each step's metrics.
+    """Train the model in place on its own samples (grpo, ppo, rloo, online_dpo, ...). Return the metrics of each step.
 
-    model, tokenizer: of transformers, or the models of `load_models` and None, with which adapters, engines and several
-    processes work. prompts: strings, lists of messages, or rows with `prompt`, and `answer` and `info` for the rewards.
-    reward: a function of all rollouts of a round that returns a number for each (`rollout.text`,
-    `rollout.prompt.answer`), a reward made with `posttrain.rewards.rule`, or a mapping of several: {"correct": 1.0,
-    "brief": (function, 0.2)}, in which a reward of posttrain has its settings as in params.yaml. Functions run in this
-    process without a time limit. reward_model: the folder of the model behind the reward `model`.
+    model, tokenizer: from transformers; or models from `load_models`, and None, which adapters, engines and several
+    processes need. prompts: strings, lists of messages, or rows with `prompt`, and with `answer` and `info` for the
+    rewards. reward: a function of all rollouts of a round that returns a number for each (`rollout.text`,
+    `rollout.prompt.answer`); a reward made with `posttrain.rewards.rule`; or a mapping of several: {"correct": 1.0,
+    "brief": (function, 0.2)}. In a mapping, posttrain's own rewards take the same settings as in params.yaml. Functions
+    run in this process without a time limit. reward_model: the folder of the model behind the reward `model`.
 
     settings: keys of online.runs (`posttrain params online`): {"rollout": {"rounds": 20}, "kl": "none", "optimizer":
-    {"lr": 1e-5}}; or config: all settings, typed, in place of algorithm, reward, settings and seed. reference: the
-    frozen model of the KL; by default a copy of the model as it is. corpus: texts that `ptx` learns next to the
-    samples. heldout: prompts that the setting `watch` measures
-    the policy on while it trains. sampler: by default the engine of the settings, which is the built-in decoder.
+    {"lr": 1e-5}}. config: all settings as one typed object, instead of algorithm, reward, settings and seed. reference:
+    the frozen model for the KL; the default is a copy of the initial model. corpus: texts for `ptx`, which are trained
+    in addition to the samples. heldout: prompts for the evaluations of the setting `watch` during training. sampler:
+    the default is the engine in the settings, which is the built-in decoder by default.
 
-    output: a folder for checkpoints, metrics.csv, rollouts/ and model/, which `load_model` reads; a call with the same
-    arguments resumes a killed one. For a peft model, model/ has the whole model with the adapter merged, and adapter/
-    has peft's own files. checkpoints, recorder, rollouts: your own places for these. on_step: is called with the
-    number of each step and its metrics. name: what messages and rollouts call the run.
+    output: a folder for checkpoints, metrics.csv, rollouts/ and model/. `load_model` reads model/. A call with the same
+    arguments resumes an interrupted one. For a PEFT model, model/ contains the whole model with the adapter merged, and
+    adapter/ the adapter in PEFT's own format. checkpoints, recorder, rollouts: your own stores instead. on_step: a function that
+    is called with each step's number and metrics. name: the run's name in messages and rollouts.
     """
     if config is None:
         params = _params(algorithm, reward, settings, seed, heldout)
@@ -107,9 +107,9 @@ def trained_on_samples(
     teach: Callable[[ChatText, ModelSet, Sequence[Prompt]], Sequence[Teacher]] = lambda text, models, asked: (),  # noqa: ARG005
     examples: Callable[[ChatText], Sequence[Example]] = lambda text: (),  # noqa: ARG005
 ) -> Trained:  # fmt: skip
-    """Train by typed settings; `given`: arguments that name the checkpoints of an output, with the settings.
+    """Train with typed settings. `given`: arguments that, with the settings, identify the checkpoints of an output.
 
-    `teach`: makes the teachers of a student; `examples`: makes what is learned next to the samples.
+    `teach`: makes the teachers of a student. `examples`: makes the rows that are trained in addition to the samples.
     """
     params, scorer = for_model(params, model), _scorer(params, reward_model)
     check_watched(params.watch, heldout)
@@ -132,7 +132,10 @@ def trained_on_samples(
 
 
 def _scorer(params: OnlineConfig, reward_model: str | Path | None) -> Path | None:
-    """Return the folder of the reward model; refuse one that nothing reads, and a reward `model` without one."""
+    """Return the folder of the reward model.
+
+    Reject a reward model that no reward uses, and a reward `model` without one.
+    """
     terms = {**({} if params.watch is None else params.watch.terms), **params.terms}
     if reward_model is None:
         refuse_learned(terms, "Give reward_model: the folder of one")
@@ -142,7 +145,7 @@ def _scorer(params: OnlineConfig, reward_model: str | Path | None) -> Path | Non
 
 
 def _check_corpus(params: OnlineConfig, corpus: Sequence[str] | Sequence[Example]) -> None:
-    """Refuse pretraining text without ptx, and the other way round."""
+    """Reject pretraining text without `ptx`, and `ptx` without text."""
     if bool(getattr(params, "ptx", 0)) == bool(len(corpus)):
         return
     what = "ptx learns pretraining text, and none is given" if not len(corpus) else "only ptx learns pretraining text"
@@ -150,7 +153,7 @@ def _check_corpus(params: OnlineConfig, corpus: Sequence[str] | Sequence[Example
 
 
 def _windows(text: ChatText, corpus: Sequence[str] | Sequence[Example], params: OnlineConfig) -> Sequence[Example]:
-    """Return pretraining text in windows, as ptx learns it."""
+    """Return pretraining text in windows for `ptx`."""
     if isinstance(corpus, str):
         raise DataError(what="this is one string, not a list", where="corpus", fix=f"Write [{short_repr(corpus)}]")
     if not len(corpus) or isinstance(corpus[0], Example):
@@ -162,7 +165,7 @@ def _windows(text: ChatText, corpus: Sequence[str] | Sequence[Example], params: 
 
 
 def _scorable(text: ChatText, given: Sequence[Any], terms: Mapping[str, WeightedReward], argument: str) -> list[Prompt]:
-    """Return the prompts that the rewards can judge; prompts that are encoded already, as they are."""
+    """Return the prompts that the rewards can judge. Encoded prompts are returned unchanged."""
     prompts = prompts_given(text, given, argument)
     if not terms or all(isinstance(prompt, Prompt) for prompt in given):
         return prompts
@@ -170,7 +173,7 @@ def _scorable(text: ChatText, given: Sequence[Any], terms: Mapping[str, Weighted
 
 
 def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineConfig) -> list[Any]:
-    """Return what decides the tokens and the rewards of a run."""
+    """Return everything that decides the tokens and rewards of a run."""
     watched = {} if params.watch is None else params.watch.terms
     rewards = [{name: term.reward for name, term in terms.items()} for terms in (params.terms, watched)]
     return [repr(prompts), text.tokenizer.get_chat_template(), text.stops.tokens, rewards]
@@ -179,7 +182,7 @@ def _read_and_scored(text: ChatText, prompts: Sequence[Prompt], params: OnlineCo
 def _params(
     algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int, heldout: Sequence[Any]
 ) -> OnlineConfig:
-    """Return the settings of the run, as those of a run of params.yaml are read."""
+    """Return the settings of the run, read like a run in params.yaml."""
     given = dict(settings or {})
     if twice := [key for key in ARGUMENTS if key in given]:
         what = "it is an argument of the call"

@@ -1,4 +1,4 @@
-"""Where a call in Python writes: a folder of the caller's, the store and recorder that it gives, or nowhere."""
+"""Where a call writes: to the caller's folder, to the given store and recorder, or nowhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from posttrain.train.trained import Trained
 MODEL: Final = "model"
 """The folder of an output that `load_model` reads."""
 ADAPTER: Final = "adapter"
-"""The folder of an output with the adapter of a model that the caller wrapped with peft, in peft's own format."""
+"""The folder of an output for the adapter of a model that the caller wrapped with PEFT, in PEFT's own format."""
 
 
 def places(
@@ -34,7 +34,7 @@ def places(
 ) -> tuple[CheckpointStore, Recorder]:  # fmt: skip
     """Return where a run saves its checkpoints and its metrics.
 
-    `given`: arguments of the call that name the checkpoints of its output, with the settings and the weights.
+    `given`: arguments that, with the settings and weights, identify the checkpoints of the call's output.
     """
     if output is None:
         return checkpoints or NoCheckpoints(), recorder or NoRecorder()
@@ -55,7 +55,7 @@ def places(
 
 
 def known_by(model: Any) -> Any:
-    """Return what names a model among the arguments: of a folder the digests of its files, else the model itself."""
+    """Return what identifies a model among the arguments: the file digests of a folder, or else the model itself."""
     if not isinstance(model, str | Path):
         return model
     folder = Path(model)
@@ -63,9 +63,9 @@ def known_by(model: Any) -> Any:
 
 
 def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None) -> None:
-    """Save what was trained, where there is an output.
+    """Save the trained model if the call has an output.
 
-    `load_model` reads the folder model/. If the caller wrapped the model with peft, model/ gets the whole model with
+    `load_model` reads the folder model/. If the caller wrapped the model with PEFT, model/ gets the whole model with
     the adapter merged, and adapter/ gets the adapter.
     """
     if output is None:
@@ -86,5 +86,5 @@ def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None
 
 
 def _weights(models: ModelSet) -> dict[str, str]:
-    """Return digests of the policy's weights as they are now, of this process's rows where they are divided."""
+    """Return digests of the policy's current weights; with sharded models, of this process's rows."""
     return {name: digest(own_part(part.data)) for name, part in models.policy.named_parameters()}

@@ -1,4 +1,4 @@
-"""A model of the caller's: its device, its tokenizer, its attention."""
+"""Use of the caller's own model: its device, tokenizer and attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def check_rows(text: ChatText, lengths: Sequence[int], argument: str) -> None:
-    """Refuse rows that are longer than the model's context."""
+    """Reject rows that are longer than the model's context."""
     longest = max(lengths, default=0)
     if text.context is not None and longest > text.context:
         place = lengths.index(longest)
@@ -30,7 +30,7 @@ def check_rows(text: ChatText, lengths: Sequence[int], argument: str) -> None:
 
 
 def own_model(model: Any) -> Any:
-    """Return the model itself, where it is given in peft's wrapper: its layers keep their adapters."""
+    """Return the model without PEFT's wrapper. Its layers keep their adapters."""
     if not hasattr(model, "get_base_model"):
         return model
     active = model.active_peft_config
@@ -41,7 +41,7 @@ def own_model(model: Any) -> Any:
 
 
 def turns_of(turns: str | Messages, role: str) -> Messages:
-    """Return a string as one turn of a role."""
+    """Return a string as one turn of this role."""
     return [{"role": role, "content": turns}] if isinstance(turns, str) else turns
 
 
@@ -53,13 +53,13 @@ def text_of(model: Any, tokenizer: Any, today: str = DATE, variables: Mapping[st
 
 
 def device_of(model: Any) -> DeviceParams:
-    """Return the settings of the device that the model is on; they change no setting of torch."""
+    """Return the settings of the model's device. They change no setting of torch."""
     return DeviceParams(device=model.device.type, deterministic=False, threads=min(torch.get_num_threads(), 256))
 
 
 @contextmanager
 def our_attention(model: Any) -> Iterator[None]:
-    """The model runs packed rows with our attention; afterwards it has its own again."""
+    """Use our attention for packed rows; restore the model's own attention afterwards."""
     if model.dtype != torch.float32 and not is_trained_in_bf16(model):
         what, fix = (
             f"its weights are {model.dtype}",
@@ -80,7 +80,7 @@ def our_attention(model: Any) -> Iterator[None]:
 
 
 def frozen_of(model: Any, reference: Any | None, *, moves: bool) -> Any:
-    """Return the reference of a run: the given one, or a copy of the model; a copy of the given one where it moves."""
+    """Return the reference of a run: the given one, or a copy of the model. If it moves, a given one is copied too."""
     if reference is None:
         return copy.deepcopy(model)
     return copy.deepcopy(reference) if moves else reference

@@ -1,4 +1,4 @@
-"""Rows in memory, and an algorithm by its name, as `train_model` is given them."""
+"""Rows in memory, and the settings of an algorithm by its name, for `train_model`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from posttrain.train.tokenize_tables import conversation, exchanges
 class Amounts(Params):
     """Numbers among the arguments."""
 
-    epochs: float = Field(1.0, gt=0, description="times through the rows")
+    epochs: float = Field(1.0, gt=0, description="passes through the rows")
     batch_size: int = Field(16, ge=1, description="rows per step")
-    evaluate_every: int = Field(50, ge=1, description="steps between measurements")
+    evaluate_every: int = Field(50, ge=1, description="steps between evaluations")
 
 
 def config_of(
     algorithm: str, settings: Mapping[str, Any] | None, optimizer: Mapping[str, Any] | None, numbers: Mapping[str, Any],
     given: Mapping[str, Any], *, watched: bool,
 ) -> SupervisedConfig:  # fmt: skip
-    """Return the settings of a training by the name of its algorithm; `watched`: held-out rows are measured."""
+    """Return the settings of a training algorithm by its name. `watched`: the call has held-out rows."""
     amounts = check(Amounts, dict(numbers), where="train_model", file="arguments")
     values = {**given, "epochs": amounts.epochs, "batch": amounts.batch_size, "optimizer": dict(optimizer or {})}
     values |= {"watch": {"every": amounts.evaluate_every}} if watched else {}
@@ -65,7 +65,7 @@ def config_of(
 
 
 def _learns_from_samples(algorithm: str) -> bool:
-    """Return whether an algorithm is one of train_online."""
+    """Return whether the algorithm belongs to `train_online`."""
     return any(
         algorithm in row_modules(f"posttrain.{room}", "ROWS") for room in ("algorithms.policy", "online.sampled")
     )
@@ -74,7 +74,7 @@ def _learns_from_samples(algorithm: str) -> bool:
 def examples_of(
     text: ChatText, rows: Sequence[Mapping[str, Any] | Example], objective: MeasuredObjective, argument: str
 ) -> Sequence[Example]:
-    """Return rows in memory as examples; each is read as a row of a file is."""
+    """Return rows in memory as examples. Each row is read like a row of a file."""
     examples: list[Example] = []
     for number, row in enumerate(rows):
         try:
@@ -104,7 +104,7 @@ def examples_of(
 
 
 def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjective) -> Example:
-    """Return a row as training has it; it is read as a row of a file is."""
+    """Return a row as a training example. It is read like a row of a file."""
     if _is_paired(objective):
         read = convert(row, "pairs")
         columns: dict[str, Sequence[float]] = {"side": [1.0, -1.0]}
@@ -122,7 +122,7 @@ def _example(text: ChatText, row: Mapping[str, Any], objective: MeasuredObjectiv
 
 
 def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversation]:
-    """Return what demonstrations answer: their turns before the last one."""
+    """Return the questions of demonstrations: the turns before the last one."""
     talks = []
     for number, row in enumerate(rows):
         if isinstance(row, Example):
@@ -138,7 +138,7 @@ def questions_of(rows: Sequence[Mapping[str, Any] | Example]) -> list[Conversati
 
 
 def _kind(objective: MeasuredObjective) -> Kind:
-    """Return the kind of table whose columns a row has."""
+    """Return the kind of table whose columns the rows have."""
     if _is_paired(objective):
         return "pairs"
     return "feedback" if isinstance(objective, PreferenceObjective | RewardObjective) else "chat"

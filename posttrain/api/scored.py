@@ -1,4 +1,4 @@
-"""Sample a model and score its samples, as rows for training are made of them."""
+"""Sample from a model and score the samples, e.g. to make training rows."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def sample_and_score(
     name: str = NAME,
     where: str = NAME,
 ) -> ScoredSamples:
-    """Sample each prompt several times and score the completions, to choose the best, or to make pairs of them.
+    """Sample each prompt several times and score the completions, to choose the best or to make pairs.
 
-    model, tokenizer: of transformers, or the policy of `load_frozen` and None. prompts: as in `train_online`.
-    reward_model: the folder of the model behind the reward `model`. sampler: opens what samples, by default the engine
-    of the settings. name, where: what messages call the work and the place of its settings.
+    model, tokenizer: from transformers; or the policy from `load_frozen`, and None. prompts: as in `train_online`.
+    reward_model: the folder of the model behind the reward `model`. sampler: opens the sampler; the default is the
+    engine in the settings. name, where: names of this task and of its settings in messages.
 
     Example: `sample_and_score(model, tokenizer, prompts, SampleConfig(reward=reward, samples=8)).rewards`
     """

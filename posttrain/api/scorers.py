@@ -1,4 +1,4 @@
-"""Reward models in Python: made from a language model, trained by `train_model`, and asked for scores."""
+"""Reward models in Python: make one from a language model, train it with `train_model`, and compute scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MICRO_TOKENS: Final = 16_384
 
 
 def reward_model(model: Any) -> Any:
-    """Return a reward model: a copy of the language model with a scalar head, which starts at 0.
+    """Return a reward model: a copy of the language model with a scalar head, initialised to 0.
 
     Example: `scorer = reward_model(model); train_model(scorer, tokenizer, pairs, "reward")`
     """
@@ -44,7 +44,7 @@ def reward_model(model: Any) -> Any:
 
 
 def load_reward_model(path: str | Path) -> tuple[Any, Any]:
-    """(reward model, tokenizer) of a folder in the format of transformers; of a language model with a new head."""
+    """Return (reward model, tokenizer) from a folder in transformers' format. A language model gets a new head."""
     path = model_folder(path, "path")
     scorer, tokenizer = load_scorer(path), load_tokenizer(path)
     scorer.runs_in_rows = runs_in_rows(scorer)

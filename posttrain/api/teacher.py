@@ -31,7 +31,7 @@ from posttrain.train.trained import Trained
 
 NAME = "distill"
 TEACHER = "teacher"
-"""The name of a teacher that is given without one."""
+"""The name of a teacher that is given without a name."""
 
 
 def distill(
@@ -57,14 +57,14 @@ def distill(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on its teachers' distributions; returns each step's metrics, `teacher_kl` among them.
+    """Train the model in place on its teachers' distributions. Return each step's metrics, including `teacher_kl`.
 
-    teacher: a model of transformers with the same tokenizer, or the folder of one; a mapping of several by name, which
-    the setting `weights` weighs; or None, if the setting `served` has an endpoint or the models of `load_models` have
-    teachers. algorithm: reverse_kl (own samples), gkd (half own samples), distill (demonstrations alone),
-    context_distill (only the teacher reads the setting `context`), or a policy algorithm, which also learns from the
-    teacher by `teacher_coef`. demonstrations: rows of sft. reward: is watched; a policy algorithm learns from it. Other
-    arguments: as in `train_online`.
+    teacher: a transformers model with the same tokenizer, or its folder; a mapping of names to several, with the
+    setting `weights` for their weights; or None, if the setting `served` gives an endpoint or the models from
+    `load_models` have teachers. algorithm: reverse_kl (own samples), gkd (half own samples), distill (demonstrations
+    only), context_distill (only the teacher reads the setting `context`), or a policy algorithm, which also learns from
+    the teacher with weight `teacher_coef`. demonstrations: rows as for sft. reward: only measured, except that a policy
+    algorithm trains on it. Other arguments: as in `train_online`.
 
     Example: `distill(student, tokenizer, "models/large", prompts, settings={"rollout": {"rounds": 20}})`
     """
@@ -103,7 +103,7 @@ def _examples(text: ChatText, demonstrations: Sequence[Mapping[str, Any] | Examp
 def _config(
     config: StudentConfig | None, algorithm: str, reward: Any, settings: Mapping[str, Any] | None, seed: int
 ) -> StudentConfig:
-    """Return the settings of a call, as those of a run are read."""
+    """Return the settings of a call, read like those of a run."""
     if config is not None:
         return config
     own = {**(settings or {}), "seed": seed, **({} if reward is None else {"reward": terms_given(reward)})}
@@ -111,7 +111,7 @@ def _config(
 
 
 def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
-    """Return the teachers by their names, as models or as paths of their folders."""
+    """Return the teachers by name, as models or as paths of folders."""
     has_teachers = isinstance(model, ModelSet) and bool(model.teachers)
     if has_teachers and teacher is not None:
         what, fix = "the models of load_models have teachers already", "Give None"
@@ -133,7 +133,7 @@ def _named(teacher: Any, model: Any, config: StudentConfig) -> dict[str, Any]:
 
 @contextmanager
 def _computing(teachers: Any) -> Iterator[None]:
-    """The caller's teachers compute as the student does; afterwards they are as they were."""
+    """Let the caller's teachers compute as the student does; restore them afterwards."""
     with ExitStack() as stack:
         for teacher in teachers:
             if not isinstance(teacher, Path):

@@ -28,7 +28,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "algorithm": "sft", "settings": None, "optimizer": None, "epochs": 1.0, "batch_size": 16, "evaluate_every": 50,
     "seed": 0, "micro_tokens": 16_384, "checkpoint_every": 50,
 }  # fmt: skip
-"""Arguments that a config has in their place, and their defaults."""
+"""Arguments that a config replaces, and their defaults."""
 
 
 def train_model(
@@ -55,24 +55,27 @@ def train_model(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on rows in memory; returns the metrics of each step. Of a peft model: its adapters.
+    """Train the model in place on rows in memory. Return the metrics of each step.
 
-    model, tokenizer: of transformers, or the models of `load_models` and None, with which adapters and several
-    processes work. algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (of a
-    model that `reward_model` made), with `settings` of it. rows of sft: `messages`, or `prompt` and `completion`; of
-    pairs and of reward: `prompt`, `chosen`, `rejected`; of kto and bco: `prompt`, `completion`, `label`. A turn is a
-    string or a list of messages.
+    For a PEFT model, only the adapters are trained.
 
-    config: all settings, typed, in place of algorithm, settings, optimizer and the numbers. reference: the frozen model
-    that preference algorithms compare with; by default a copy of the model as it is. optimizer: e.g. `{"lr": 1e-5}`
+    model, tokenizer: from transformers; or models from `load_models`, and None, which adapters and several processes
+    need. algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (for a model
+    from `reward_model`), with its `settings`. rows for sft: `messages`, or `prompt` and `completion`; for pairs and
+    reward: `prompt`, `chosen`, `rejected`; for kto and bco: `prompt`, `completion`, `label`. A turn is a string or a
+    list of messages.
+
+    config: all settings as one typed object, instead of algorithm, settings, optimizer and the numbers. reference: the
+    frozen model for preference algorithms; the default is a copy of the initial model. optimizer: e.g. `{"lr": 1e-5}`
     (docs: `posttrain params sft`). micro_tokens: most tokens in one forward pass.
 
-    heldout: rows that are measured (`heldout_loss` and others) before the first step, every `evaluate_every` steps, and
-    at the end, as a last row of the metrics; of a config: by its `watch`. heldout_table: the same rows as a table, for
-    a `watch` that samples their prompts. output: a folder for checkpoints, metrics.csv and model/, which `load_model`
-    reads; a call with the same arguments resumes a killed one. For a peft model, model/ has the whole model with the
-    adapter merged, and adapter/ has peft's own files. checkpoints, recorder: your own places for these. on_step: called
-    with each step's number and its metrics. name: what messages and checkpoints call the run.
+    heldout: rows that are evaluated (`heldout_loss` and others) before the first step, every `evaluate_every` steps,
+    and at the end as a last row of the metrics. With a config, its `watch` decides. heldout_table: the same rows as a
+    table, for a `watch` that samples their prompts. output: a folder for checkpoints, metrics.csv and model/.
+    `load_model` reads model/. A call with the same arguments resumes an interrupted one. For a PEFT model, model/
+    contains the whole model with the adapter merged, and adapter/ the adapter in PEFT's own format. checkpoints,
+    recorder: your own stores instead. on_step: a function that is called with each step's number and metrics. name: the
+    run's name in messages and checkpoints.
     """
     given = {"algorithm": algorithm, "settings": settings, "optimizer": optimizer}
     numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
@@ -97,7 +100,7 @@ def _config(
     config: SupervisedConfig | None, given: Mapping[str, Any], numbers: Mapping[str, Any], values: Mapping[str, Any],
     *, watched: bool,
 ) -> SupervisedConfig:  # fmt: skip
-    """Return the settings: those that are given, with nothing next to them, or those that the arguments say."""
+    """Return the given config, which excludes other settings, or a config made from the arguments."""
     if config is None:
         made: SupervisedConfig = _rows().config_of(**given, numbers=numbers, given=values, watched=watched)
         return made
@@ -109,14 +112,14 @@ def _config(
 
 
 def _rows() -> Any:
-    """Import what reads rows and names: a stage gives a config and examples, and does not depend on it."""
+    """Import the module that reads rows and names. A stage gives a config and examples and does not depend on it."""
     return import_module(f"{__package__}.rows")
 
 
 def _examples(
     text: ChatText, rows: Sequence[Mapping[str, Any] | Example], config: SupervisedConfig, argument: str
 ) -> Sequence[Example]:
-    """Return rows as examples; examples stay as they are."""
+    """Return rows as examples. Examples are returned unchanged."""
     refuse_no_rows(rows, argument)
     if isinstance(rows, Examples):
         return rows
@@ -127,20 +130,20 @@ def _examples(
 
 
 def check_table(watch: Any, table: pl.DataFrame | None) -> None:
-    """Refuse a watch that samples prompts where it is not given their table."""
+    """Reject a watch that samples prompts if the call has no table of them."""
     if table is None and watch is not None and getattr(watch, "reward", None) is not None:
         what, fix = "watch.reward samples the prompts of held-out rows", "Give heldout_table, or remove watch.reward"
         raise DataError(what=what, where="heldout_table", fix=fix)
 
 
 def _given(config: SupervisedConfig, examples: Sequence[Example], reference: Any) -> list[Any]:
-    """Return what names the checkpoints of an output, with the settings and the weights."""
+    """Return the arguments that, with the settings and weights, identify the checkpoints of an output."""
     tokens = [([(row.prompt, row.rest, row.mask) for row in example.rows], example.columns) for example in examples]
     return [repr(tokens), config.goal(), reference]
 
 
 def _check_kind(config: SupervisedConfig, policy: Any) -> None:
-    """Refuse a language model where a reward model is trained, and the other way round."""
+    """Reject a language model where a reward model is trained, and the other way round."""
     scores = config.scores
     if scores != is_scorer(policy):
         named = getattr(config, "algorithm", "reward" if scores else "sft")

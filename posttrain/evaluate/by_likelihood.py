@@ -1,4 +1,4 @@
-"""A model is measured by the likelihood of given texts: the one assembly, of stages and of calls."""
+"""Measure a model by the likelihoods of given texts. Stages and calls both use it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from posttrain.models.master_weights import frozen_on
 from posttrain.sampling.engines import SampledModel
 
 LikelihoodKind = Literal["pairs", "corpus", "prompts"]
-"""What a table has: pairs of answers, texts, or questions with options."""
+"""The kind of table: pairs of answers, texts, or questions with options."""
 
 
 def measure_likelihood(
     policy: SampledModel, rows: pl.DataFrame, kind: LikelihoodKind, *, reference: Any | Path | None, seed: int,
     source: str,
 ) -> Measured:  # fmt: skip
-    """Return the likelihoods of the rows, and the metrics of all of them.
+    """Return the likelihoods of the rows and their metrics.
 
-    `reference`: of pairs, a model whose log-probs are subtracted, or the folder of one; `source`: what messages call
-    the rows.
+    `reference`: for pairs, a model (or its folder) whose log-probs are subtracted. `source`: the name of the rows in
+    messages.
     """
     model, text, runtime = policy.policy, policy.text, policy.runtime
     if kind == "corpus":

@@ -1,4 +1,4 @@
-"""Which prompts and completions an evaluation stores as text (`evaluate.settings.completions`)."""
+"""Choose the prompts and completions that an evaluation stores as text (`evaluate.settings.completions`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from posttrain.errors import PosttrainError
 from posttrain.evaluate.context import Completions
 
 SAMPLED_PROMPTS = 20
-"""With `sampled` the text of so many prompts is stored: those with the lowest ids, which are hashes."""
+"""With `sampled`, the text of this many prompts is stored: prompts with the lowest ids, which are hashes."""
 
 
 def select_text(rollouts: pl.DataFrame, completions: Completions) -> pl.DataFrame:
-    """The rollouts with only the text that is stored; if not all is, with length and log-prob sum of every row."""
+    """Return rollouts with only the stored text. If some text is dropped, each row has a length and log-prob sum."""
     if completions == "full":
         return rollouts
     chosen = rollouts["prompt_id"].unique().sort().head(SAMPLED_PROMPTS if completions == "sampled" else 0)
@@ -35,7 +35,7 @@ def select_text(rollouts: pl.DataFrame, completions: Completions) -> pl.DataFram
 
 @contextlib.contextmanager
 def hide_quotes(completions: Completions) -> Iterator[None]:
-    """With `none`, replace the text of errors: messages of rewards and tasks quote prompts and completions."""
+    """With `none`, replace the text of errors, because messages of rewards and tasks quote prompts and completions."""
     try:
         yield
     except PosttrainError as error:
@@ -47,6 +47,6 @@ def hide_quotes(completions: Completions) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hide_stderr(completions: Completions) -> Iterator[None]:
-    """With `none`, drop lines on stderr, which may quote answers."""
+    """With `none`, drop lines on stderr, because they may quote answers."""
     with contextlib.redirect_stderr(io.StringIO()) if completions == "none" else contextlib.nullcontext():
         yield

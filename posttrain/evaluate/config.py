@@ -1,4 +1,4 @@
-"""The settings of an evaluation on samples, without names: what a call takes and a stage adds names to."""
+"""The settings of an evaluation on samples, without names. Calls use them, and stages add names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.sampling.frozen import ScoredSampling
 
 
 class EvaluateConfig(ScoredSampling):
-    """How a policy is measured on prompts.
+    """How posttrain measures a policy on prompts.
 
     Example: `EvaluateConfig(reward={"correct": 1.0}, samples=4, sampling={"max_tokens": 200})`
     """
@@ -22,19 +22,20 @@ class EvaluateConfig(ScoredSampling):
     kl_samples: int | None = Field(
         None,
         ge=1,
-        description="samples of each prompt that KL is measured on; null: all. It takes about as long as sampling them",
+        description="samples per prompt for the KL; null: all, which takes about as long as sampling them",
     )
-    seed: int = Field(SEED, ge=0, description="the samples' random numbers; a seed that no training uses")
+    seed: int = Field(SEED, ge=0, description="seed of the samples; the default is a seed that no training uses")
     context: Annotated[list[ContextTurn], AfterValidator(check_turns)] = Field(
         default_factory=list,
-        description="turns before each prompt, e.g. [{role: system, content: ...}] and examples: user, assistant, ...",
+        description="turns before each prompt, e.g. [{role: system, content: ...}], then examples as user, "
+        "assistant, ...",
     )
     reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
-        SCORE, description="weight of each reward by name; the weighted sum is the score"
+        SCORE, description="weight of each reward by name; the score is the weighted sum"
     )
     metrics: Metrics = Field(
         MEASURED,
-        description="rewards that are measured next to the score: [NAME, ...] or {NAME: {its options}}; where `reward` "
+        description="rewards that are measured but not counted: [NAME, ...] or {NAME: {its options}}; if `reward` "
         "is set, the default is none",
     )
 

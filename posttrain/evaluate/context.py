@@ -15,12 +15,12 @@ Completions = Literal["none", "sampled", "full"]
 class ContextTurn(Params):
     """One turn before the prompt."""
 
-    role: Literal["system", "user", "assistant"] = Field(description="whose turn it is")
-    content: str = Field(min_length=1, description="its text")
+    role: Literal["system", "user", "assistant"] = Field(description="role of the turn")
+    content: str = Field(min_length=1, description="text of the turn")
 
 
 def check_turns(context: Sequence[ContextTurn]) -> Sequence[ContextTurn]:
-    """Refuse turns that no prompt can follow: a system turn first, then a user's and an assistant's in turn."""
+    """Reject turns that no prompt can follow. Allowed: a system turn first, then user and assistant in alternation."""
     examples = [turn.role for turn in context if turn.role != "system"]
     first = ["system"] * (len(context) - len(examples))
     if len(first) > 1 or [turn.role for turn in context] != first + ["user", "assistant"] * (len(examples) // 2):

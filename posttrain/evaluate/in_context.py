@@ -1,7 +1,7 @@
-"""Turns before every prompt that is measured: a system turn and examples, as a baseline without training.
+"""Turns before every evaluated prompt: a system turn and examples, as a baseline without training.
 
-URIAL (arXiv:2312.01552) aligns a base model by them alone; ICDPO (arXiv:2402.09320) takes the sample that they made
-likelier: the highest log p(y | context, x) - log p(y | x).
+URIAL (arXiv:2312.01552) aligns a base model with such turns alone. ICDPO (arXiv:2402.09320) takes the sample whose
+likelihood they raise most: the highest log p(y | context, x) - log p(y | x).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from posttrain.sampling.sampler import encode_prompts
 from posttrain.text.chat import ChatText
 
 BY_CONTEXT = "context"
-"""The name of the score that ICDPO chooses by."""
+"""The name of the score that ICDPO maximises."""
 
 
 def encode_in_context(
     text: ChatText, prompts: Sequence[Prompt], context: Sequence[ContextTurn], where: str
 ) -> list[Prompt]:
-    """Return the prompts with the tokens of the context before them; their messages stay as they were."""
+    """Return the prompts with the context's tokens before theirs. Their messages are unchanged."""
     system = [turn.content for turn in context if turn.role == "system"]
     examples = [{"role": turn.role, "content": turn.content} for turn in context if turn.role != "system"]
     asked = {turn["content"] for turn in examples if turn["role"] == "user"}
@@ -44,7 +44,7 @@ def encode_in_context(
 
 
 def without_context(text: ChatText, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return the rollouts as answers to the prompts alone, as rewards and the reference read them."""
+    """Return the rollouts as answers to the prompts without context, for rewards and the reference."""
     known = {rollout.prompt.id: rollout.prompt for rollout in rollouts}
     plain = {prompt.id: prompt for prompt in encode_prompts(text, list(known.values()))}
     prompts = [plain[rollout.prompt.id] for rollout in rollouts]

@@ -1,4 +1,4 @@
-"""Intervals by resampling prompts, since the samples of one prompt are not independent."""
+"""Compute intervals by resampling prompts, because the samples of one prompt are not independent."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from numpy.typing import NDArray
 
 RESAMPLES = 2000
 SEED = 20_261_121
-"""That of evaluations, where params.yaml names no other (`evaluate.settings.seed`)."""
+"""The default seed of evaluations (`evaluate.settings.seed`)."""
 
 BINS = 10
-"""Of the calibration error."""
+"""The number of bins of the calibration error."""
 _PICKED = 2**24
-"""Numbers that are drawn at a time."""
+"""Random numbers drawn at a time."""
 Floats = NDArray[np.float64]
 
 
 def interval(
     per_prompt: Floats, seed: int, level: float = 0.95, *, resamples: int = RESAMPLES, shares: bool = False
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over prompts (Efron 1979).
+    """Return the percentile bootstrap interval of the mean over prompts (Efron 1979).
 
-    `shares`: where all are 0, or all 1, no resample differs: then the bound of Clopper and Pearson (1934).
+    `shares`: if all values are 0, or all are 1, resamples do not differ, and the bound of Clopper and Pearson (1934) is
+    returned.
     """
     rng, count = np.random.default_rng(seed), len(per_prompt)
     if shares and (bool((per_prompt == 0).all()) or bool((per_prompt == 1).all())):
@@ -39,10 +40,10 @@ def interval(
 
 
 def prompt_figures(known: Sequence[Sequence[float]], samples: int, seed: int) -> dict[str, float]:
-    """Return the mean over prompts with its interval; of scores of 0 and 1 also pass@k.
+    """Return the mean over prompts with its interval; for scores of 0 and 1 also pass@k.
 
-    known: the scores of each prompt, without failed ones. k goes as far as every prompt has samples: prompts with
-    failed ones may be the hard ones.
+    known: the scores of each prompt, without failed ones. k is at most the smallest number of samples of a prompt,
+    because prompts with failed samples may be the hard ones.
     """
     groups = [np.array(scores, dtype=float) for scores in known if len(scores)]
     per_prompt, outcomes = np.array([group.mean() for group in groups]), is_outcome(np.concatenate(groups))
@@ -55,9 +56,10 @@ def prompt_figures(known: Sequence[Sequence[float]], samples: int, seed: int) ->
 
 
 def part_figures(name: str, values: Sequence[Sequence[float | None]], seed: int) -> dict[str, float]:
-    """Return the mean of a part of the reward, or of a metric, over prompts, with its interval.
+    """Return the mean over prompts, with its interval, of one part of the reward or one metric.
 
-    values: those of each prompt's completions; None: it failed there. `NAME_failed` counts these, where there are any.
+    values: the values of each prompt's completions; None: it failed. `NAME_failed` counts the failures, if there are
+    any.
     """
     known = [[value for value in mine if value is not None] for mine in values]
     failed = sum(map(len, values)) - sum(map(len, known))
@@ -69,11 +71,11 @@ def part_figures(name: str, values: Sequence[Sequence[float | None]], seed: int)
 
 
 FAILED_COUNT: Final = "_failed"
-"""Ends the name of the number of completions without a value of a metric."""
+"""The end of the metric name that counts completions without a value."""
 
 
 def failures_note(figures: Mapping[str, float], name: str) -> str:
-    """Return how many completions have no value of a metric, as it stands next to its mean; empty where all have."""
+    """Return how many completions lack a value of a metric, as a note after its mean; empty if none does."""
     failed = figures.get(f"{name}{FAILED_COUNT}") or 0
     return f" ({failed:,.0f} failed)" if failed else ""
 
@@ -84,14 +86,15 @@ def is_outcome(scores: Floats) -> bool:
 
 
 def sizes(samples: int) -> list[int]:
-    """Return the numbers of samples that figures are given for: 1, 2, 4, ... and all."""
+    """Return the numbers of samples that metrics are reported for: 1, 2, 4, ... and all."""
     return sorted({2**power for power in range(samples.bit_length())} | {samples})
 
 
 def best_of_k(chosen_by: Floats, scores: Floats, k: int) -> float:
-    """Return the mean score of the sample with the highest other score among k of them, over all choices of k.
+    """Return the expected score of the best of k samples by another score, over all choices of k.
 
-    sum_i C(n - i, k - 1) / C(n, k) score_i, i the rank from 1 by the other score; equal ones share their mean score.
+    sum_i C(n - i, k - 1) / C(n, k) score_i, with i the rank from 1 by the other score. Samples with equal ranks share
+    their mean score.
     """
     order = np.argsort(-chosen_by, kind="stable")
     ranked, by = scores[order], chosen_by[order]
@@ -102,7 +105,7 @@ def best_of_k(chosen_by: Floats, scores: Floats, k: int) -> float:
 
 
 def pass_at_k(n: int, right: Floats, k: int) -> Floats:
-    """1 - C(n - c, k) / C(n, k) for each prompt: unbiased pass@k from n samples of which c are right (Chen 2021)."""
+    """Return 1 - C(n - c, k) / C(n, k) per prompt: unbiased pass@k from n samples with c right ones (Chen 2021)."""
     if k > n:
         raise ValueError(f"pass@{k} needs at least {k} samples, there are {n}")
     misses = np.ones_like(right)
@@ -112,7 +115,7 @@ def pass_at_k(n: int, right: Floats, k: int) -> Floats:
 
 
 def calibration_error(sure_I: Floats, right_I: Floats) -> float:
-    """Return the expected calibration error of probabilities of being right (Naeini 2015), in bins of equal width."""
+    """Return the expected calibration error of probabilities of being right (Naeini 2015) with bins of equal width."""
     bins_I = np.minimum((sure_I * BINS).astype(int), BINS - 1)
     apart = [abs(float((sure_I - right_I)[bins_I == number].sum())) for number in range(BINS)]
     return math.fsum(apart) / len(sure_I)

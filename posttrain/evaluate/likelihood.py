@@ -1,7 +1,7 @@
-"""Evaluations without samples: the options of a question, the two answers of a pair, and texts, by their likelihood.
+"""Evaluate without samples, by likelihoods: of a question's options, of a pair's two answers, and of texts.
 
-score of a question  1 where the right option has the highest log-prob, its stop token included
-score of a pair      1 where the chosen answer has the higher log-prob (minus the reference's), or the higher score
+score of a question  1 if the right option has the highest log-prob, including its stop token
+score of a pair      1 if the chosen answer has the higher log-prob (minus the reference's), or the higher score
 score of a text      minus its bits per byte
 """
 
@@ -32,14 +32,14 @@ from posttrain.text.packing import micro_batches, pack
 
 MICRO_TOKENS = 16_384
 TIE = 1e-6
-"""Log-probs that differ by less are equal."""
+"""Log-probs that differ by less count as equal."""
 LIKELIHOOD = "likelihood"
 """The name of the score."""
 WITHOUT_PROMPT = [{"role": "user", "content": "(the likelihood of a text; it has no prompt)"}]
 
 
 class Measured(NamedTuple):
-    """What was measured: a row each, with its score, and the figures of all of them."""
+    """The results: one row per text with its score, and metrics over all rows."""
 
     rollouts: list[Rollout]
     metrics: dict[str, float]
@@ -82,7 +82,7 @@ def measure_options(model: Any, text: ChatText, prompts: Sequence[Prompt], runti
 
 
 def _chosen(values: np.ndarray[Any, Any], gold: int) -> float:
-    """Return whether the largest value is that of the right option; its share of those that are as large."""
+    """Return 1 if the right option alone has the largest value, 1/n if it shares it with n - 1 others, else 0."""
     best = np.flatnonzero(values >= values.max() - TIE)
     return float(gold in best) / len(best)
 
@@ -90,9 +90,9 @@ def _chosen(values: np.ndarray[Any, Any], gold: int) -> float:
 def measure_pairs(
     rows: pl.DataFrame, scores: tuple[Sequence[Rollout], Sequence[float]], *, odds: bool, seed: int
 ) -> Measured:
-    """Return whether the chosen answer of each pair has the higher score; `scores`: chosen and rejected in turns.
+    """Return whether the chosen answer of each pair has the higher score. `scores`: chosen and rejected in turn.
 
-    `odds`: whether the difference of two scores is the log-odds that the first answer is better, as of reward models.
+    `odds`: whether the difference of two scores is the log-odds that the first answer is better, as with reward models.
     """
     rollouts, values = scores
     gaps = np.array(values[0::2]) - np.array(values[1::2])
@@ -109,7 +109,7 @@ def measure_pairs(
 
 
 def pair_answers(text: ChatText, rows: pl.DataFrame) -> list[Rollout]:
-    """Return the chosen and the rejected answer of each pair, in turns."""
+    """Return the chosen and the rejected answer of each pair, in turn."""
     asked = []
     for row in rows.iter_rows(named=True):
         prompt = Prompt(row["id"], row["prompt"], (), problem=row["problem"], variables=row_variables(row))
@@ -118,7 +118,7 @@ def pair_answers(text: ChatText, rows: pl.DataFrame) -> list[Rollout]:
 
 
 def measure_texts(model: Any, text: ChatText, rows: pl.DataFrame, runtime: Runtime, seed: int) -> Measured:
-    """Return the bits per byte of each text; where it is longer than the context, of its parts one after the other."""
+    """Return the bits per byte of each text. A text that is longer than the context is split into parts."""
     start = text.tokenizer.bos_token_id if text.tokenizer.bos_token_id is not None else text.stop
     texts = rows["text"].to_list()
     tokens = text.plain(texts)
@@ -139,7 +139,7 @@ def measure_texts(model: Any, text: ChatText, rows: pl.DataFrame, runtime: Runti
 
 
 def readable_questions(rows: Iterable[Mapping[str, Any]], where: str) -> list[Prompt]:
-    """Return the prompts that have options and a right one among them; a line counts the others."""
+    """Return the prompts with options that include a right one. Print a line that counts the others."""
     prompts, faults = [], []
     for prompt in prompts_of(rows):
         try:
@@ -156,7 +156,7 @@ def readable_questions(rows: Iterable[Mapping[str, Any]], where: str) -> list[Pr
 
 
 def _options(prompt: Prompt) -> tuple[list[str], int]:
-    """Return the options of a question and which is right: by its text, its label, or its place from 0."""
+    """Return the options of a question and the index of the right one, given by text, label or index."""
     options: Any = prompt.info.get("options", prompt.info.get("choices"))
     labels: Any = string.ascii_uppercase
     if isinstance(options, dict):  # as ARC has them
@@ -194,14 +194,14 @@ def _scored(rollout: Rollout, score: float, logps: Sequence[float] = ()) -> Roll
 
 
 def _parts(ids: Sequence[int], context: int | None) -> Iterable[TokenRow]:
-    """Yield a text in rows that fit the context; the first token of each is the last of the one before."""
+    """Yield a text as rows that fit the context. Each row starts with the last token of the row before."""
     width = len(ids) if context is None else context - 1
     for first in range(0, len(ids) - 1, width):
         yield TokenRow([ids[first]], list(ids[first + 1 : first + 1 + width]))
 
 
 def _metrics(rollouts: Sequence[Rollout], seed: int) -> dict[str, float]:
-    """Return the figures that every evaluation has, and the score of each of several tasks."""
+    """Return the metrics of every evaluation, and with several tasks the score of each task."""
     scores = np.array([rollout.scores[LIKELIHOOD].value for rollout in rollouts])
     low, high = interval(scores, seed=seed, shares=is_outcome(scores))
     tasks = _places(pl.Series([rollout.prompt.task or "other" for rollout in rollouts]))

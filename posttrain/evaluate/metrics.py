@@ -1,4 +1,4 @@
-"""The metrics of an evaluation, computed from scored rollouts."""
+"""Compute the metrics of an evaluation from scored rollouts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ NOT_MEASURED = "the score is not measured, as no reward judges these prompts"
 def evaluation_metrics(
     reward: RewardSum, sampled: Sequence[Rollout], greedy: Sequence[Rollout], seed: int
 ) -> dict[str, float]:
-    """Return the score with its interval over prompts, the parts of the reward, and what the task measures.
+    """Return the score with its interval over prompts, the parts of the reward, and the task's own metrics.
 
-    Completions that could not be scored count nowhere; `failed` is their share.
+    Completions without a score are excluded everywhere; `failed` is their share.
     """
     samples, count = len(sampled) // len(greedy), len(sampled)
     by_prompt = [sampled[start : start + samples] for start in range(0, count, samples)]
@@ -61,7 +61,10 @@ def evaluation_metrics(
 
 
 def _parts(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], seed: int) -> dict[str, float]:
-    """Return each part of the reward and each metric; the only part that counts is the score."""
+    """Return each part of the reward and each metric.
+
+    If only one part has a weight, it is the score and is left out.
+    """
     found: dict[str, float] = {}
     for name in (name for name in reward.terms if [*weights(reward.terms)] != [name]):
         scores = [[rollout.scores[name] for rollout in mine if not reward.failure(rollout)] for mine in by_prompt]
@@ -71,7 +74,7 @@ def _parts(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], seed: int)
 
 
 def _majority(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:
-    """Return the score of the answer that most of k samples give (Wang 2023), of k samples at a time."""
+    """Return the score of the most frequent answer among k samples (Wang 2023)."""
     judging = [name for name, term in reward.terms.items() if term.counted and not term.judges_form]
     if len(judging) != 1 or not any(rollout.scores[judging[0]].answer for mine in by_prompt for rollout in mine):
         return {}
@@ -86,7 +89,10 @@ def _majority(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples
 
 
 def _voted(scores: Sequence[Score]) -> float:
-    """Return the score of the answer that is given most often, the mean of several; right answers are one, 0: none."""
+    """Return the score of the most frequent answer; the mean if several tie.
+
+    Right answers count as one answer; 0: no answer.
+    """
     votes: dict[str, list[float]] = {}
     for score in scores:
         if score.answer and score.status not in FAILED:
@@ -97,7 +103,10 @@ def _voted(scores: Sequence[Score]) -> float:
 
 
 def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples: int) -> dict[str, float]:
-    """Return the score of the best of k samples by each score that does not count: `model: 0.0`, a context's."""
+    """Return the score of the best of k samples, chosen by each score with weight 0, e.g.
+
+    `model: 0.0`, or by context.
+    """
     found: dict[str, float] = {}
     others = [name for name, term in reward.terms.items() if not (term.counted or term.gate or term.judges_form)]
     for name in others + [name for name in by_prompt[0][0].scores if name not in reward.terms]:
@@ -121,7 +130,7 @@ def _best_of(reward: RewardSum, by_prompt: Sequence[Sequence[Rollout]], samples:
 
 
 def status(reward: RewardSum, rollout: Rollout) -> str:
-    """ok if every reward that counts could score it; where one failed its status, else the first that is not ok."""
+    """Return ok if every counted reward could score it, else the status of a failed one or the first other status."""
     if failed := reward.failure(rollout):
         return failed[1].status
     statuses = [rollout.scores[name].status for name in weights(reward.terms)]
@@ -129,7 +138,7 @@ def status(reward: RewardSum, rollout: Rollout) -> str:
 
 
 def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
-    """Return the metrics of the task if all prompts have the same one; for several tasks the score of each."""
+    """Return the metrics of the task if all prompts share one; with several tasks, the score of each."""
     names = dict.fromkeys(rollout.prompt.task for rollout in rollouts)
     found: dict[str, float] = {}
     for name in names:
@@ -141,7 +150,7 @@ def _task_metrics(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[
 
 
 def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, float]:
-    """Return the task's own metrics, checked to be finite numbers."""
+    """Return the task's own metrics after checking that they are finite numbers."""
     try:
         found = {str(key): float(value) for key, value in load_task(name).metrics(rollouts, scores).items()}
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -159,9 +168,9 @@ def _figures(name: str, rollouts: Sequence[Rollout], scores: Sequence[float]) ->
 def kl_to_reference(
     model: Any, reference: Any, rows: Sequence[tuple[TokenRow, TokenRow]], temperature: float, runtime: Runtime
 ) -> dict[str, float]:
-    """KL(policy || reference) per completion from the policy's own samples: mean over rows of summed k1 and k3.
+    """Return KL(policy || reference) per completion from own samples: the mean over rows of summed k1 and k3.
 
-    rows: of each sample what the policy reads, and what the reference reads, which differ by `context` alone.
+    rows: for each sample, the row for the policy and the row for the reference. They differ only by `context`.
     """
     k1, k3 = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     for micro_batch in micro_batches([len(row) for row, _ in rows], list(range(len(rows))), 16_384):
@@ -174,7 +183,7 @@ def kl_to_reference(
 
 
 def rollouts_table(policy: str, rollouts: Sequence[Rollout], reward: RewardSum | None, *, greedy: bool) -> pl.DataFrame:
-    """Scored rollouts as a table without ids; without a reward each has one score, its own."""
+    """Return scored rollouts as a table without ids. Without a reward, each has one score, its own."""
     scores = [
         [{"name": name, "value": score.known, "status": score.status} for name, score in rollout.scores.items()]
         for rollout in rollouts
@@ -218,7 +227,7 @@ def _total(reward: RewardSum | None, rollout: Rollout) -> float | None:
 
 
 def summary(label: str, metrics: dict[str, float]) -> str:
-    """Return the metrics as one printed line."""
+    """Return the metrics as one line of text."""
     if metrics.get("judged") == 0:
         return f"{label}: {NOT_MEASURED}, length {metrics['length']:.1f}"
     name = "pass@1" if "pass_at_1" in metrics else "score"

@@ -1,6 +1,6 @@
-"""Statistics of matches between policies: win rates, ratings, and when an answer is clear.
+"""Statistics of matches between policies: win rates, ratings, and whether a result is clear.
 
-P prompts, Q pairs of policies, K policies, R resamples of the prompts. A win counts 1, a tie 1/2, a loss 0; NaN: the
+P prompts, Q pairs of policies, K policies, R resamples of the prompts. A win counts 1, a tie 1/2, a loss 0. NaN: the
 pair has no verdict on the prompt.
 """
 
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from posttrain.evaluate.intervals import RESAMPLES, Floats
 
 ELO: Final = 400 / math.log(10)
-"""Points of a rating for a log-odds of 1: a difference of 400 points is 10 wins to 1."""
+"""Rating points per unit of log-odds. A difference of 400 points means 10 wins to 1."""
 DRAWN: Final = 1.0
-"""Prompts that are added to each pair as a draw, so that a policy that always wins has a finite rating."""
+"""Drawn matches that are added to each pair, so that a policy that always wins has a finite rating."""
 BETS: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
-"""The shares of its capital that a gambler against 'equally good' stakes on each prompt, all of them side by side."""
+"""The shares of capital that gamblers against 'equally good' bet on each prompt, all in parallel."""
 Pair = tuple[str, str]
 """The labels of two policies."""
 LEVEL: Final = 0.95
@@ -29,25 +29,25 @@ _GRID: Final = np.arange(1, 1000) / 1000
 
 
 def resampled(prompts: int, seed: int) -> Floats:
-    """Return how often each prompt counts, [1 + R, P]: once in the first row, as drawn with replacement in the others.
+    """Return how often each prompt counts, [1 + R, P]: once in the first row; in the others, as drawn with replacement.
 
-    Every estimate is computed for all rows at once; that of the first row is the estimate, the others its spread.
+    Every estimate is computed for all rows at once. The first row gives the estimate, the others its spread.
     """
     drawn = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), size=RESAMPLES)
     return np.vstack([np.ones(prompts), drawn])
 
 
 def spread(values_R: Floats) -> tuple[float, float]:
-    """Return the percentile interval of an estimate, which is the first value and lies in it."""
+    """Return the percentile interval of an estimate. The first value is the estimate and lies in the interval."""
     low, high = np.nanquantile(values_R[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(min(low, values_R[0])), float(max(high, values_R[0]))
 
 
 def tallies(wins_PQ: Floats, weights_RP: Floats, seed: int) -> tuple[Floats, Floats]:
-    """Return the wins of each pair and the prompts with a verdict, each [1 + R, Q].
+    """Return the wins of each pair and the number of prompts with a verdict, each [1 + R, Q].
 
-    Where all n prompts were won, no resample differs. There the rate of a resample is u^(1/n), u uniform, whose lower
-    end is the exact bound of Clopper and Pearson (1934); and one less that where all were lost.
+    If all n prompts were won, resamples do not differ. Then a resample's rate is u^(1/n) with uniform u, whose lower
+    end is the exact bound of Clopper and Pearson (1934). If all were lost, it is one minus that.
     """
     played_RQ: Floats = weights_RP @ (~np.isnan(wins_PQ)).astype(float)
     won_RQ: Floats = weights_RP @ np.nan_to_num(wins_PQ)
@@ -61,10 +61,10 @@ def tallies(wins_PQ: Floats, weights_RP: Floats, seed: int) -> tuple[Floats, Flo
 
 
 def ratings(won_RQ: Floats, played_RQ: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
-    """Return the ratings of Bradley and Terry (1952) in points, [R, K], whose mean is 0.
+    """Return the Bradley-Terry (1952) ratings in points, [R, K], with mean 0.
 
-    P(i beats j) = 1 / (1 + 10^((rating_j - rating_i) / 400)), by maximum likelihood with one drawn prompt more in each
-    pair (`DRAWN`); by Newton's method.
+    P(i beats j) = 1 / (1 + 10^((rating_j - rating_i) / 400)), fitted by maximum likelihood with Newton's method, with
+    drawn matches added to each pair (`DRAWN`).
     """
     count = 1 + max(max(pair) for pair in pairs)
     design_QK = np.zeros((len(pairs), count))
@@ -86,18 +86,21 @@ def ratings(won_RQ: Floats, played_RQ: Floats, pairs: Sequence[tuple[int, int]])
 
 
 def ranks(ratings_RK: Floats) -> Floats:
-    """Return 1 + the number of policies with a higher rating, [R, K]; equal to a millionth of a point is equal."""
+    """Return 1 + the number of policies with a higher rating, [R, K].
+
+    Ratings within a millionth of a point are equal.
+    """
     rounded_RK = ratings_RK.round(6)
     found: Floats = 1 + (rounded_RK[:, None, :] > rounded_RK[:, :, None]).sum(axis=2)
     return found
 
 
 def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int64], weights_RP: Floats) -> Floats:
-    """Return the win rate of one pair if both wrote as much as each other, [R] (after Dubois et al. 2024).
+    """Return a pair's win rate as if both wrote texts of equal length, [R] (after Dubois et al. 2024).
 
-    P(win) = sigmoid(a + b x), x = the difference of the lengths of a match, divided by its root mean square; each
-    prompt weighs the same, b has the prior N(0, 1), and the result is sigmoid(a). The wins must not all be 1 or all 0.
-    The resamples are one Newton step from the fit; NaN: it holds no prompt of the pair.
+    P(win) = sigmoid(a + b x). x is the difference of the lengths in a match, divided by its root mean square. Each
+    prompt has the same weight, b has the prior N(0, 1), and the result is sigmoid(a). The wins must not all be 1 or all
+    0. Resamples take one Newton step from the fit. NaN: the resample contains no prompt of the pair.
     """
     prompts = weights_RP.shape[1]
     weight_M = 1 / np.bincount(prompt_M, minlength=prompts)[prompt_M]
@@ -124,10 +127,10 @@ def length_controlled(wins_M: Floats, longer_M: Floats, prompt_M: NDArray[np.int
 
 
 def evidence(wins_P: Floats, means: Floats) -> Floats:
-    """Return the evidence against each mean of the wins: the capital of gamblers who began with 1.
+    """Return the evidence against each mean of the wins: the capital of gamblers who started with 1.
 
-    They stake shares of it (`BETS`) on each prompt, half of them on more and half on less than the mean. If that is the
-    mean, the capital ever reaches 1 / alpha with a chance of at most alpha (Ville), however often one looks.
+    They bet shares of it (`BETS`) on each prompt, half of them on more and half on less than the mean. If the mean is
+    right, the probability that the capital ever reaches 1 / alpha is at most alpha (Ville), however often one looks.
     """
     bets, means_1 = np.array(BETS)[:, None, None], means[None, :, None]
     up = np.log1p(bets * (wins_P / means_1 - 1)).sum(axis=2)
@@ -138,12 +141,15 @@ def evidence(wins_P: Floats, means: Floats) -> Floats:
 
 
 def is_clear(wins_P: Floats, alpha: float) -> bool:
-    """Return whether the wins so far show that one is better; with equal ones ever true with a chance below alpha."""
+    """Return whether one policy is clearly better so far.
+
+    For equal ones the chance that this is ever true is < alpha.
+    """
     return bool(evidence(wins_P, np.array([0.5]))[0] >= 1 / alpha)
 
 
 def always_valid(wins_P: Floats, alpha: float) -> tuple[float, float]:
-    """Return an interval of the win rate that holds however the number of prompts was chosen."""
+    """Return an interval of the win rate that is valid for any rule to choose the number of prompts."""
     inside = _GRID[evidence(wins_P, _GRID) < 1 / alpha]
     if not len(inside):  # narrower than the grid
         return float(wins_P.mean()), float(wins_P.mean())
@@ -156,12 +162,12 @@ def _sigmoid(x: Floats) -> Floats:
 
 
 def with_numbers(matches: pl.DataFrame) -> pl.DataFrame:
-    """Return the matches with the number of each prompt, by the order of their ids: no draw and no label counts."""
+    """Return the matches with prompt numbers, ordered by id. Ties and labels do not affect the numbers."""
     return matches.with_columns(number=pl.col("prompt_id").rank("dense").cast(pl.Int64) - 1)
 
 
 def wins_by_prompt(matches: pl.DataFrame, pairs: Sequence[Pair]) -> Floats:
-    """Return the mean win of each pair on each prompt, [P, Q]; NaN without a verdict."""
+    """Return the mean win of each pair on each prompt, [P, Q]; NaN if there is no verdict."""
     found = np.full((matches["prompt_id"].n_unique(), len(pairs)), np.nan)
     column = {pair: nth for nth, pair in enumerate(pairs)}
     known = with_numbers(matches).drop_nulls("win").group_by("number", "first", "second").agg(pl.col("win").mean())
@@ -171,7 +177,7 @@ def wins_by_prompt(matches: pl.DataFrame, pairs: Sequence[Pair]) -> Floats:
 
 
 def rated_again(matches: pl.DataFrame) -> dict[str, float]:
-    """Return the rating of each policy, from the matches alone."""
+    """Return the rating of each policy, computed only from the matches."""
     pairs: list[Pair] = matches.select("first", "second").unique(maintain_order=True).rows()
     labels = list(dict.fromkeys(label for pair in pairs for label in pair))
     wins_PQ = wins_by_prompt(matches, pairs)

@@ -1,4 +1,4 @@
-"""One policy is sampled on prompts and its samples are scored: the one assembly, of stages and of calls."""
+"""Sample one policy on prompts and score its samples. Stages and calls both use it."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from posttrain.sampling.sampler import check_capacity, generate_rollouts
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured of a model, and its scored samples."""
+    """The metrics of a model, and its scored samples."""
 
     metrics: dict[str, float]
     """The mean reward `score` with its 95 % interval over prompts, pass@k, each reward, length, and others."""
     rollouts: list[Rollout]
-    """The scored samples; samples of one prompt are neighbours."""
+    """The scored samples. Samples of one prompt are adjacent."""
     greedy: list[Rollout]
-    """The greedy completion of each prompt; none of an evaluation by likelihoods."""
+    """The greedy completion of each prompt; empty for an evaluation by likelihoods."""
     scorer: RewardSum | None = None
-    """What scored them: its `total(rollout)` is the weighted sum of the scores of a rollout. None: likelihoods."""
+    """The scorer. `total(rollout)` is the weighted sum of a rollout's scores. None: likelihoods."""
 
 
 @dataclass(frozen=True)
 class PolicyEvaluation:
-    """What an evaluation is given, as values."""
+    """The inputs of an evaluation, as values."""
 
     config: EvaluateConfig
     policy: SampledModel
     prompts: Sequence[Prompt]
-    """With the tokens that the policy continues."""
+    """Prompts with the tokens that the policy continues."""
     reference: Any | Path | None = None
-    """What KL is measured against: a model, or the folder of one, which is loaded after the policy has sampled."""
+    """The reference for KL: a model, or a folder that is loaded after the policy has sampled."""
     reward_model: Path | None = None
     """The folder of the model behind the reward `model`."""
     name: str = "evaluate_model"
-    """What messages call the evaluation."""
+    """The evaluation's name in messages."""
     where: str = "evaluate_model"
-    """What messages call the place of its settings."""
+    """The place of its settings in messages."""
 
     def run(self, opens: OpenSampler | None = None) -> Evaluation:
-        """Sample each prompt several times and once greedily, score the samples, and measure them.
+        """Sample each prompt several times and once greedily, score the samples, and compute the metrics.
 
-        `opens`: what opens the sampler; None: the engine of the settings.
+        `opens`: opens the sampler; None: the engine in the settings.
         """
         config, policy = self.config, self.policy
         scorer = config.scorer(policy, self.reward_model, self.where)
@@ -72,7 +72,7 @@ class PolicyEvaluation:
         return Evaluation(metrics, sampled, greedy, scorer)
 
     def _drawn(self, opens: OpenSampler, scorer: RewardSum) -> tuple[list[list[Rollout]], dict[str, float]]:
-        """Return the samples and the greedy completions, and how far the sampler's log-probs are from the model's."""
+        """Return samples and greedy completions, and how far the sampler's log-probs are from the model's."""
         config, policy, prompts = self.config, self.policy, self.prompts
         if config.context:
             prompts = encode_in_context(policy.text, prompts, config.context, f"{self.where}.context")
@@ -91,7 +91,7 @@ class PolicyEvaluation:
         return drawn, gap_of(sampler, policy, drawn[0], config.sampling.temperature, self.name)
 
     def _kl(self, drawn: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
-        """Return the KL to the reference, where there is one; a line says why it is not measured."""
+        """Return the KL to the reference, if there is one. Print a line if it cannot be measured."""
         config, policy, reference = self.config, self.policy, self.reference
         if reference is None:
             return {}
@@ -113,7 +113,7 @@ class PolicyEvaluation:
 
 
 def refuse_truncation(config: EvaluateConfig, reference: Any) -> None:
-    """Refuse a reference whose KL cannot be measured, where a caller asks for it."""
+    """Reject a reference whose KL cannot be measured, if the caller requires it."""
     if reference is not None and config.sampling.truncates:
         what = "top_p and top_k leave out tokens, which the log-probs of the reference are over"
         raise ParamsError(what=what, where="reference", fix="Sample without them, or without a reference")

@@ -1,4 +1,4 @@
-"""`watch` of runs that learn from a table: its held-out rows are measured while the model is trained."""
+"""`watch` of runs that learn from a table: evaluate the model on held-out rows during training."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ from posttrain.train.model_set import ModelSet
 from posttrain.train.step import Batch
 
 FELL = 0.5
-"""Share of held-out pairs both of whose answers have become less likely from which on a line says so."""
+"""The share of held-out pairs with two less likely answers above which a line is printed."""
 
 
 SAMPLED: Final[Listing[tuple[Callable[..., tuple[dict[str, Any], dict[str, Any]]], Callable[..., Measure]]]] = Listing(
     "posttrain.online.heldout", "SAMPLED"
 )
-"""What reads a reward and what samples prompts; a run without them does not depend on the code that samples."""
+"""The modules that read a reward and sample prompts. Other runs do not depend on the code for sampling."""
 
 
 class TableWatch(WatchRule):
-    """Evaluation of the model while it is trained, on rows of the split `heldout` of the run's table."""
+    """Evaluation during training on rows of the split `heldout` of the run's table."""
 
-    rows: int = Field(256, ge=2, description="the most rows, the same ones each time, by their ids")
+    rows: int = Field(256, ge=2, description="most held-out rows, always the same ones, chosen by id")
 
 
 class DemonstrationWatch(TableWatch):
-    """The same of demonstrations, whose prompts can be sampled too: the samples' reward then decides."""
+    """The same for demonstrations. If their prompts are sampled, the reward of the samples decides."""
 
     reward: dict[str, Any] | None = Field(
         None,
-        description="the reward of samples for the rows' prompts, with the demonstration as the right answer; "
-        "null: nothing is sampled, the loss decides",
+        description="reward of samples for the rows' prompts, with the demonstration as right answer; null: no "
+        "samples, the loss decides",
     )
     metrics: Any = Field(
-        None, description="rewards that are measured of the samples too: [NAME, ...] or {NAME: {its options}}"
+        None,
+        description="rewards of the samples that are measured but not counted: [NAME, ...] or {NAME: {its options}}",
     )
-    samples: int = Field(1, ge=1, description="samples of each prompt, where there is a reward")
-    max_tokens: int = Field(64, ge=1, description="the longest sample, stop token included")
+    samples: int = Field(1, ge=1, description="samples per prompt, if there is a reward")
+    max_tokens: int = Field(64, ge=1, description="most tokens of a sample, including its stop token")
 
     @model_validator(mode="after")
     def _comparable(self) -> DemonstrationWatch:
@@ -66,15 +67,15 @@ class DemonstrationWatch(TableWatch):
         return self
 
 
-WATCH: Any = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
+WATCH: Any = Field(None, description="evaluation during training (docs/watching.md); null: none")
 """The setting `watch`."""
 
 
 class MeasuredObjective(Objective, Protocol):
-    """An objective that can be measured on held-out items."""
+    """An objective that can be evaluated on held-out items."""
 
     def heldout(self, micro: Ragged) -> HeldoutItems:
-        """Return what is measured of each item, from the columns that the objective needs."""
+        """Return the measured values of each item, from the columns that the objective needs."""
         ...
 
 
@@ -82,9 +83,9 @@ def table_watch(
     run: TrainingRun, objective: MeasuredObjective, params: TableWatch | None, examples: Sequence[Example],
     rows: pl.DataFrame | None = None, text: ChatText | None = None,
 ) -> HeldoutWatch | None:  # fmt: skip
-    """Return what evaluates the model on held-out examples; None where nothing does.
+    """Return the evaluation on held-out examples; None if there is none.
 
-    `rows`: the rows of demonstrations, whose prompts are sampled where there is a reward.
+    `rows`: the rows of demonstrations, whose prompts are sampled if there is a reward.
     """
     if params is None:
         return None
@@ -99,7 +100,7 @@ def table_watch(
 
 
 def heldout_rows(frame: pl.DataFrame, params: TableWatch | None, table: Path) -> pl.DataFrame:
-    """Return the held-out rows that are watched; none where nothing is."""
+    """Return the held-out rows for `watch`; empty if there is no watch."""
     rows = frame.filter(split="heldout")
     if params is None:
         return rows.clear()
@@ -111,7 +112,7 @@ def heldout_rows(frame: pl.DataFrame, params: TableWatch | None, table: Path) ->
 
 
 class HeldoutLoss:
-    """Measures the loss of held-out items; made before the first step, with the start model's weights."""
+    """Measures the loss of held-out items. It is created before the first step, with the start model's weights."""
 
     def __init__(self, models: ModelSet, objective: MeasuredObjective, examples: Sequence[Example], where: str) -> None:
         self._models, self._objective, self._where = models, objective, where
@@ -120,9 +121,9 @@ class HeldoutLoss:
         self._said = False
 
     def __call__(self) -> Measured:
-        """Return the loss of each item, larger is better, so that their mean is the mean by weight.
+        """Return minus the loss of each item, shifted so that the plain mean equals the weighted mean.
 
-        Each is that mean and what the item adds to it, so that resampled ones spread as the mean by weight does.
+        Each value is that mean plus the item's own influence on it, so resampled means spread like the weighted mean.
         """
         items = self._measured()
         share_I = items.weight_I / items.weight_I.sum()
@@ -140,7 +141,10 @@ class HeldoutLoss:
         return Measured(values_I.numpy(), values_I.numpy(), figures)
 
     def _compared(self) -> Batch:
-        """Return the items; pairs that are compared with each other, with what these weights compare each with."""
+        """Return the items.
+
+        For pairs that are compared with each other, add what the present weights compare each with.
+        """
         if not {"side", "step_start_logp"} <= self._objective.needs:
             return self._batch
         batch = self._models.add_scored_columns(self._batch, self._objective.needs)

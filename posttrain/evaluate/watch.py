@@ -1,4 +1,4 @@
-"""Evaluation of a model while it is trained, on held-out rows: the best weights are kept, and a run can end early."""
+"""Evaluate a model on held-out rows during training, keep the best weights, and possibly end the run early."""
 
 from __future__ import annotations
 
@@ -20,37 +20,42 @@ from posttrain.settings.params import Params
 
 
 class WatchRule(Params):
-    """When a model is evaluated while it is trained, and what follows."""
+    """When a model is evaluated during training, and the consequences."""
 
     every: int = Field(
-        10, ge=1, description="optimizer steps between evaluations, with one at the start and the end; no watch: none"
+        10,
+        ge=1,
+        description="optimizer steps between evaluations; the start and the end are always evaluated; without "
+        "`watch` nothing is",
     )
     keep: Literal["last", "best"] = Field(
-        "last", description="which weights become the model: the last, or those of the best evaluation"
+        "last", description="the weights that are saved: the last, or the best evaluation's"
     )
     patience: int | None = Field(
-        None, ge=1, description="evaluations in a row clearly worse than the best that end the run; null: never"
+        None,
+        ge=1,
+        description="end the run after this many consecutive evaluations clearly worse than the best; null: never",
     )
     over_optimisation: Literal["warn", "stop"] = Field(
         "warn",
-        description="what happens where, twice in a row since the best evaluation, what is learned from has clearly "
-        "improved and a reward that decides has clearly fallen",
+        description="what to do if twice in a row, since the best evaluation, the training quantity has clearly "
+        "risen and a deciding reward has clearly fallen",
     )
 
 
 class Quantity(NamedTuple):
-    """What is measured of each held-out row; in memory a larger value is better."""
+    """A quantity measured on each held-out row. In memory, larger is better."""
 
     metric: str
-    """`heldout_` and this, in the metrics."""
+    """The metric's name after `heldout_`."""
     label: str
     sign: float = 1.0
-    """-1: shown with the other sign, as a loss is."""
+    """-1: shown with the opposite sign, e.g. a loss."""
 
 
 Measure = Callable[[], Measured]
 METRIC: Final = "heldout_reward_"
-"""How the names of metrics of samples begin."""
+"""The prefix of metrics of samples."""
 ENDS: Final = ("_low", "_high")
 REWARDS: Final = (Quantity("true", "true reward"), Quantity("proxy", "reward that is learned from"))
 LOSS: Final[tuple[Quantity, ...]] = (Quantity("loss", "loss", -1),)
@@ -66,14 +71,14 @@ class HeldoutWatch:
     steps: int
     where: str
     quantities: tuple[Quantity, ...] = REWARDS
-    """What decides, and what is learned from if that is another."""
+    """The quantity that decides, and the one that is trained on, if it is another."""
 
     def __post_init__(self) -> None:
         self.history, self.ended = History(), False
         self._best = self._weights() if self.params.keep == "best" else {}
 
     def look(self, step: int) -> dict[str, float]:
-        """Return the metrics of the weights before this step, where one is due."""
+        """Return the metrics of the weights before this step, if an evaluation is due."""
         if step % self.params.every and step != self.steps:
             return {}
         newest = Evaluation(step, *self.measure())
@@ -91,7 +96,7 @@ class HeldoutWatch:
         return {**metrics, **newest.figures}
 
     def finish(self) -> dict[str, float]:
-        """Make the policy the one that is kept; which step that is, and what was measured of it, for the metrics."""
+        """Restore the policy that is kept. Return its step and its measurements as metrics."""
         best, last = self.history.best, self.history.evaluations[-1]
         kept = best if self._best else last
         with torch.no_grad():
@@ -131,7 +136,7 @@ class HeldoutWatch:
         return found
 
     def _judge(self, step: int, verdict: Verdict) -> None:
-        """Warn of over-optimisation, and end the run where the settings say so."""
+        """Warn about over-optimisation, and end the run if the settings require it."""
         true, proxy = self.quantities[0], self.quantities[-1]
         changed = verdict.true.shown(true.sign)
         since = f"since step {verdict.best.step} the {true.label} of held-out rows changed by {changed}"
@@ -147,7 +152,7 @@ class HeldoutWatch:
 
 
 def _shown(figures: Mapping[str, float]) -> Iterator[str]:
-    """Yield each metric with its interval, as the line of an evaluation shows it."""
+    """Yield each metric with its interval as text."""
     for key in figures:
         if f"{key}_low" in figures:
             name, note = key.removeprefix(METRIC), failures_note(figures, key)

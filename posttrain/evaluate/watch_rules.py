@@ -1,8 +1,8 @@
-"""What evaluations during training say: the best one, whether the newest is worse, and over-optimisation.
+"""Judge evaluations during training: the best one, whether the newest is worse, and over-optimisation.
 
-Two evaluations are compared prompt by prompt. The newest is compared with the best of n earlier ones, which chance has
-helped to choose, so the interval has the level 1 - 0.05 / n (Bonferroni). A run has many evaluations, so two in a row
-have to say the same before it counts as over-optimisation.
+Two evaluations are compared prompt by prompt. The newest is compared with the best of n earlier ones. Chance favours
+the best, so the interval has level 1 - 0.05 / n (Bonferroni). A run has many evaluations, so two consecutive ones must
+agree before posttrain reports over-optimisation.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from posttrain.evaluate.intervals import Floats, interval
 
 ALPHA = 0.05
 IN_A_ROW = 2
-"""Evaluations in a row that make an alarm. By chance alone one of 20 is worse in 26 % of runs, two in a row in 3 %."""
+"""Consecutive evaluations for an alarm. By chance, one of 20 is worse in 26 % of runs, two in a row in 3 %."""
 DRAWS = 10_000
-"""Resamples of an interval between two evaluations, whose level can be high."""
+"""Resamples for the interval between two evaluations. Its level can be high."""
 
 
 class Measured(NamedTuple):
-    """The present weights on the held-out rows; larger is better."""
+    """The results of the present weights on the held-out rows. Larger is better."""
 
     true_P: Floats
-    """What decides, of each row, as the mean true reward of a prompt's samples; nan where it is unknown."""
+    """The quantity that decides, per row, e.g. the mean true reward of a prompt's samples; nan if unknown."""
     proxy_P: Floats
-    """What is learned from; the same where there is nothing else."""
+    """The quantity that is trained on; the same if there is no other."""
     figures: Mapping[str, float] = {}
     """More metrics of these weights."""
 
 
 class Evaluation(NamedTuple):
-    """The weights before an optimizer step, as they were measured."""
+    """The results of the weights before an optimizer step."""
 
     step: int
     true_P: Floats
@@ -57,13 +57,13 @@ class Change(NamedTuple):
     high: float
 
     def shown(self, sign: float = 1.0) -> str:
-        """Return it as text; `sign` -1: of the negative, as of a loss."""
+        """Return the change as text. `sign` -1: with the opposite sign, e.g. for a loss."""
         low, high = sorted((sign * self.low, sign * self.high))
         return f"{sign * self.mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 class Verdict(NamedTuple):
-    """The newest evaluation against the best of those before it."""
+    """The newest evaluation compared with the best earlier one."""
 
     best: Evaluation
     true: Change
@@ -71,7 +71,7 @@ class Verdict(NamedTuple):
 
 
 class History:
-    """The evaluations of a run, and what follows from them."""
+    """The evaluations of a run and the conclusions from them."""
 
     def __init__(self) -> None:
         self.evaluations: list[Evaluation] = []
@@ -80,11 +80,11 @@ class History:
 
     @property
     def best(self) -> Evaluation:
-        """The evaluation with the highest mean true reward, the first of equals."""
+        """The evaluation with the highest mean true reward; the first if several are equal."""
         return max(self.evaluations, key=lambda evaluation: evaluation.true)
 
     def add(self, newest: Evaluation) -> Verdict | None:
-        """Append an evaluation; the verdict on it, if there are earlier ones."""
+        """Append an evaluation. Return the verdict on it if there are earlier ones."""
         earlier, best = len(self.evaluations), self.best if self.evaluations else None
         self.evaluations.append(newest)
         if best is None:
@@ -125,13 +125,13 @@ class History:
 
 
 def mean_with_interval(values_P: Floats, sign: float = 1.0) -> tuple[float, float, float]:
-    """Return the mean over the rows that are known, times `sign`, with its 95 % interval."""
+    """Return the mean over the known rows, times `sign`, with its 95 % interval."""
     known_P = sign * values_P[np.isfinite(values_P)]
     return float(known_P.mean()), *interval(known_P, seed=0)
 
 
 def change(before_P: Floats, after_P: Floats, level: float) -> Change:
-    """Return the mean difference over the prompts that both evaluations could score, with its interval."""
+    """Return the mean difference over the prompts with scores in both evaluations, with its interval."""
     apart_P = (after_P - before_P)[np.isfinite(after_P - before_P)]
     if not apart_P.any():
         return Change(0.0, 0.0, 0.0)

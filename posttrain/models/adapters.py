@@ -40,17 +40,19 @@ class LoraOptions(Options):
     """An adapter of low rank on linear layers."""
 
     type: Literal["lora", "dora", "qlora"] = "lora"
-    rank: int = Field(32, ge=1, le=4096, description="the rank of the update of each matrix")
+    rank: int = Field(32, ge=1, le=4096, description="rank of each matrix's update")
     alpha: int = Field(32, ge=1, description="the update is multiplied by alpha / rank")
-    rslora: bool = Field(False, description="it is multiplied by alpha / sqrt(rank): ranks above 64 learn as much")
+    rslora: bool = Field(False, description="scale by alpha / sqrt(rank) instead: ranks above 64 learn as much")
     targets: str | list[str] = Field(
         ALL_LINEAR,
         min_length=1,
-        description="the linear layers that get one: all but the head, and the routers and experts of a mixture; or "
+        description="linear layers that get an adapter: all but the head and a mixture's routers and experts; or "
         "names such as q_proj",
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="of the adapter's input; not in runs that sample")
-    merge: bool = Field(False, description="save a whole model with the adapter merged into it")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="dropout on the adapter's input; not allowed in runs that sample"
+    )
+    merge: bool = Field(False, description="save the whole model with the adapter merged")
 
 
 @dataclass(frozen=True)

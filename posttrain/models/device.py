@@ -38,20 +38,23 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 class DeviceParams(Params):
     """Where a stage computes, and how."""
 
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where there is one, else cpu")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if available, else cpu")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="of weights and products; auto: bf16 on a GPU of capability 8.0 or more, but fp32 for families "
-        "that compute in float32 alone. Trained weights also have float32 masters, which the optimizer updates",
+        description="precision of weights and matrix products; auto: bf16 on a GPU of capability 8.0 or higher, "
+        "but fp32 for model families that support only float32. Trained weights also have float32 masters, which "
+        "the optimizer updates",
     )
     deterministic: bool = Field(
-        True, description="on a GPU, use kernels that give the same bits every time; a CPU always does"
+        True, description="on a GPU, use kernels that give the same bits in every run; a CPU always does"
     )
     cuda_graphs: bool = Field(
         True,
-        description="on a CUDA GPU in bf16, decode as CUDA graphs, with keys and values in pages (docs/gpu.md)",
+        description="on a CUDA GPU in bf16, decode with CUDA graphs and a paged KV cache (docs/gpu.md)",
     )
-    threads: int = Field(1, ge=1, le=256, description="CPU threads; results are repeatable per number of threads")
+    threads: int = Field(
+        1, ge=1, le=256, description="CPU threads; results are reproducible for a fixed number of threads"
+    )
 
 
 class Runtime:

@@ -15,12 +15,12 @@ class ScratchParams(Params):
     layers: int = Field(3, ge=1, le=1000, description="decoder layers")
     width: int = Field(64, ge=8, le=100_000, description="hidden size")
     heads: int = Field(2, ge=1, le=10_000, description="attention heads")
-    feed_forward: int = Field(192, ge=8, le=1_000_000, description="width of a feed-forward layer or expert")
-    experts: int = Field(0, ge=0, le=10_000, description="experts in each layer; 0: a dense model")
-    experts_per_token: int = Field(2, ge=1, le=10_000, description="experts that each token goes through")
-    context: int = Field(512, ge=16, le=100_000_000, description="longest sequence")
+    feed_forward: int = Field(192, ge=8, le=1_000_000, description="width of a feed-forward layer, or of one expert")
+    experts: int = Field(0, ge=0, le=10_000, description="experts per layer; 0: a dense model")
+    experts_per_token: int = Field(2, ge=1, le=10_000, description="experts per token")
+    context: int = Field(512, ge=16, le=100_000_000, description="context length in tokens")
     init_std: float = Field(
-        0.08, gt=0, lt=1, description="standard deviation of the initial weights; 0.02 learns far slower here"
+        0.08, gt=0, lt=1, description="standard deviation of the initial weights; 0.02 learns much more slowly here"
     )
 
     @model_validator(mode="after")

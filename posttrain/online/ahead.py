@@ -1,7 +1,7 @@
-"""Rounds sampled one ahead, with the weights at the start of the present one: asynchronous rollouts.
+"""Asynchronous rollouts: sample the next round with the weights from the start of the present one.
 
-Where the sampler computes elsewhere, the next round is sampled while this one is trained; else at once, which gives the
-same samples and saves no time. What was sampled is in the checkpoint, so a resumed run has the same samples.
+If the sampler uses other devices, the next round is sampled while this one is trained. Otherwise it is sampled first,
+which gives the same samples but saves no time. Checkpoints store the samples, so a resumed run uses the same ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from posttrain.train.batch_sources import prefixed, under
 
 
 class RoundsAhead:
-    """The round after the present one: in progress, or sampled."""
+    """The next round, being sampled or complete."""
 
     def __init__(self, rounds: FreshRounds) -> None:
         self._rounds = rounds
@@ -28,7 +28,7 @@ class RoundsAhead:
         self._sampled: tuple[int, Round] | None = None
 
     def take(self, number: int, step: int) -> Round:
-        """Return the samples of a round, and begin the next one."""
+        """Return the samples of a round and start the next one."""
         if number == 0:
             self._rounds.sampler.sync(0)
             self._begin(0)
@@ -43,7 +43,7 @@ class RoundsAhead:
         return taken
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the round that is sampled, for a checkpoint, and the counts; waits for it."""
+        """Wait for the next round, and return it and the counts for a checkpoint."""
         self._finish()
         ahead = {} if self._sampled is None else self._sampled[1].tensors()
         number = {} if self._sampled is None else {"number": torch.tensor(self._sampled[0])}
@@ -56,14 +56,14 @@ class RoundsAhead:
         self._sampled = (int(ahead["number"]), Round.from_tensors(ahead)) if ahead else None
 
     def _begin(self, number: int) -> None:
-        """Begin to sample a round with the weights that the sampler has; only that runs in the background."""
+        """Start to sample a round with the sampler's present weights. Only the sampling runs in the background."""
         draw = self._rounds.begin(number)
         self._open = draw, None if self._pool is None else self._pool.submit(self._rounds.sampler.sample, draw)
         if self._pool is None:
             self._finish()
 
     def _finish(self) -> None:
-        """Wait for the samples and score them; the sampler must still have their weights, for groups to be replaced."""
+        """Wait for the samples and score them. Replacement groups need the sampler to still have the same weights."""
         if self._open is not None:
             (draw, future), self._open = self._open, None
             self._sampled = draw.round, self._rounds.finish(draw, None if future is None else _result(future))

@@ -1,4 +1,4 @@
-"""One round of samples: groups of completions, of the policy or stored, scored, and each group as rows of a batch."""
+"""Make one round of groups: sample completions or read stored ones, score them, and turn each group into batch rows."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ from posttrain.train.step import Batch, make_batch
 
 
 class Draw(NamedTuple):
-    """Prompts of which a group each is sampled."""
+    """Prompts that are sampled in groups."""
 
     prompts: Sequence[Prompt]
     first: int
-    """The prompts that the run has drawn before them."""
+    """The number of prompts that the run drew before."""
     round: int
     attempt: int = 0
-    """Counts the groups of a round that are drawn again in place of others."""
+    """Counts the draws of a round after the first, which replace groups."""
 
     @property
     def name(self) -> str:
-        """The name of its random numbers."""
+        """The name that decides its random numbers."""
         return f"{self.round}:{self.attempt}"
 
 
 class GroupSampler(Protocol):
-    """Where the completions of a round come from: the policy, or a finished run."""
+    """Returns the completions of a round, from the policy or a finished run."""
 
     scored: bool
-    """Whether the rollouts have their scores already."""
+    """Whether the rollouts already have scores."""
     background: bool
-    """Whether it may sample in a thread while the policy is trained."""
+    """Whether it may sample in a thread while the policy trains."""
 
     def sync(self, step: int) -> None:
-        """Sample with the weights as they are before an optimizer step."""
+        """Sample with the weights before this optimizer step."""
 
     def sample(self, draw: Draw) -> list[Rollout]:
-        """Return a group of each prompt, one after the other."""
+        """Return a group for each prompt, in order."""
         ...
 
 
@@ -85,9 +85,11 @@ class PolicyGroups:
         opponents: bool = False,
         sampling: SamplingParams | None = None,
     ) -> None:
-        """`mixture`: the reference's weight; `opponents`: half of each group is of the mixture, half of the policy.
+        """`mixture`: the reference's weight.
 
-        `sampling`: what is used in place of `params.sampling`, where samples carry more.
+        `opponents`: half of each group comes from the mixture, half from the policy.
+
+        `sampling`: replaces `params.sampling` if samples must carry more data.
         """
         self._sampler, self._text, self._models, self._params = sampler, text, models, params
         self._seed, self._name, self._opponents = seed, name, opponents
@@ -96,11 +98,11 @@ class PolicyGroups:
         self.background = "background" in sampler.can
 
     def sync(self, step: int) -> None:
-        """Sample with the weights as they are before an optimizer step."""
+        """Sample with the weights before this optimizer step."""
         self._sampler.sync(self._models.policy, f"{self._name} step {step}")
 
     def sample(self, draw: Draw) -> list[Rollout]:
-        """Return a group of each prompt, one after the other."""
+        """Return a group for each prompt, in order."""
         size = self._params.group_size
         if not self._opponents:
             return self._generate(draw.prompts, draw.name, size, self._mixture)
@@ -124,7 +126,7 @@ class PolicyGroups:
 
 
 class Collected(NamedTuple):
-    """The groups that can be learned from, and all rollouts of the draw with their scores."""
+    """The groups to train on, and all scored rollouts of the draw."""
 
     groups: list[Batch]
     rollouts: list[Rollout]
@@ -132,7 +134,7 @@ class Collected(NamedTuple):
 
 @dataclass(frozen=True)
 class Collect:
-    """Sample, score, log and group the completions of some prompts."""
+    """Samples, scores, logs and groups the completions of some prompts."""
 
     sampler: GroupSampler
     rewards: RewardSum
@@ -144,10 +146,10 @@ class Collect:
     """The columns that the objective reads."""
     seed: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    """How they are sampled, which says what they must carry."""
+    """The sampling settings, which say what data samples must carry."""
 
     def __call__(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Collected:
-        """Return the groups of a draw; `sampled`: its completions, where they were sampled before."""
+        """Return the groups of a draw. `sampled`: its completions, if they exist already."""
         rollouts = list(self.sampler.sample(draw) if sampled is None else sampled)
         _check_carried(rollouts, self.sampling)
         if not self.sampler.scored:
@@ -161,14 +163,14 @@ class Collect:
         return Collected(groups, rollouts)
 
     def _whole_groups(self, places: Sequence[int]) -> list[list[int]]:
-        """Return the places of each group of which enough is left to compare."""
+        """Return the indices of each group that has enough rollouts left to compare."""
         groups: dict[int, list[int]] = {}
         for place in places:
             groups.setdefault(place // self.group_size, []).append(place)
         return [group for group in groups.values() if len(group) >= min(self.group_size, 2)]
 
     def _batch(self, draw: Draw, rollouts: Sequence[Rollout], places: Sequence[int], totals: dict[int, float]) -> Batch:
-        """Return the rows of a group, their log-probs and their rewards."""
+        """Return the rows of a group with log-probs and rewards."""
         group = [rollouts[place] for place in places]
         columns = {
             "reward": torch.tensor([totals[place] for place in places]),
@@ -192,7 +194,7 @@ class Collect:
         return make_batch([rollout.row for rollout in group], columns, tokens)
 
     def _parts(self, group: Sequence[Rollout]) -> dict[str, Tensor]:
-        """Return the score and the weight of each reward, where the objective compares rewards one by one."""
+        """Return the score and weight of each reward, if the objective compares rewards separately."""
         if REWARD_PARTS not in self.needs:
             return {}
         terms = self.rewards.terms.items()
@@ -201,7 +203,7 @@ class Collect:
 
 
 def _check_carried(rollouts: Sequence[Rollout], sampling: SamplingParams) -> None:
-    """Refuse samples without what log-probs are computed with."""
+    """Reject samples without the data that log-probs depend on."""
     if isinstance(sampling, KeptSampling) and any(rollout.row.kept is None for rollout in rollouts):
         what = "the samples do not say which tokens top_p and top_k left to sample from, which log-probs are over"
         fix = "Use the built-in sampler, or top_p 1 and top_k null"

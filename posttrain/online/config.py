@@ -1,4 +1,4 @@
-"""The settings of training on own samples, and the objective, source and update rule that follow from them."""
+"""The settings for training on own samples, with the objective, batch source and update rule that they define."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ from posttrain.train.routing import ReplayParams, routing_refusal
 from posttrain.train.run_config import Algorithms
 
 TRUE: Any = {"correct": 1.0}
-"""The true reward of `watch` where params.yaml says nothing."""
+"""The default true reward of `watch`."""
 ONE_TOKEN = "a token that is drawn from one has the log-prob 0, so there is nothing to learn. Use 2 or more"
 OVERLONG = "overlong"
 """The reward that the setting `overlong` adds."""
 
 
 class WatchParams(WatchRule):
-    """Evaluation of the policy while it is trained, on prompts of the split `heldout` of the run's table."""
+    """Evaluation of the policy during training, on prompts from the split `heldout` of the run's table."""
 
-    prompts: int = Field(64, ge=2, description="prompts, from the top of the split heldout")
-    samples: int = Field(1, ge=1, description="samples of each prompt, with rollout.sampling")
+    prompts: int = Field(64, ge=2, description="prompts from the start of the split heldout")
+    samples: int = Field(1, ge=1, description="samples per prompt, drawn with rollout.sampling")
     reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(
         TRUE, description="the true reward; the reward of the run is the proxy that it is compared with"
     )
     metrics: Metrics = Field(
-        {}, description="rewards that are measured next to it: [NAME, ...] or {NAME: {its options}}"
+        {}, description="rewards that are measured but not counted: [NAME, ...] or {NAME: {its options}}"
     )
 
     @property
@@ -79,42 +79,46 @@ class WatchParams(WatchRule):
 
 
 class OnlineConfig(TrainingParams):
-    """Settings of every training on own samples."""
+    """The settings of every algorithm that trains on own samples."""
 
     rate_kind = "online"
     example: ClassVar[str] = "grpo"
-    """The algorithm that errors show."""
+    """The algorithm in error messages' examples."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "kl_k3", "loss")
-    """Metrics shown in the progress line."""
+    """Metrics in the progress line."""
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "kl_k3", "accuracy")
-    """Metrics whose last values go into the metrics file."""
+    """Metrics whose last values are written to the metrics file."""
 
-    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
+    algorithm: str = Field(description="a preset in docs/reference/algorithms.md")
     reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
         USUAL, description="weight of each reward by name, or {weight, its options}"
     )
     rollout: RolloutParams = Field(default_factory=RolloutParams)
-    renew_reference: Renewal | None = Field(None, description="the reference moves to the policy; null: it is `start`")
+    renew_reference: Renewal | None = Field(
+        None, description="replace the reference by the current policy at intervals; null: it stays `start`"
+    )
     max_failed: MaxFailed = MAX_FAILED
     on_failures: OnFailures = "end"
     patience: int | None = Field(
-        PATIENCE, ge=1, description="rounds in a row without anything to learn that end the run; null: never"
+        PATIENCE, ge=1, description="end the run after this many consecutive rounds with nothing to learn; null: never"
     )
     canaries: int = Field(
-        16, ge=0, description="prompts whose right and wrong answers must score so before the first step; 0: none"
+        16,
+        ge=0,
+        description="prompts whose known right and wrong answers are scored as a check before the first step; 0: none",
     )
 
     rollouts: Stored = Field(
         "full",
-        description="the text and tokens of samples that rollouts/ keeps: of all, of one prompt in 20, of none; it has "
-        "the figures of all. `replay` and offline runs need full",
+        description="whose text and tokens rollouts/ stores: all samples, those of one prompt in 20, or none; "
+        "numbers are always stored. `replay` and offline runs need full",
     )
-    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only figures are kept")
-    watch: WatchParams | None = Field(None, description="evaluation while it is trained (docs/watching.md); null: none")
+    rollouts_gb: float = Field(1.0, gt=0, description="most gigabytes of rollouts/; beyond it only numbers are stored")
+    watch: WatchParams | None = Field(None, description="evaluation during training (docs/watching.md); null: none")
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OnlineConfig:
-        """Return the settings of an algorithm (grpo, ppo, rloo, online_dpo, ...), with some replaced.
+        """Return the settings of an algorithm (grpo, ppo, rloo, online_dpo, ...) with these replaced.
 
         Example: `OnlineConfig.preset("grpo", reward={"correct": 1.0}, rollout={"rounds": 20}, kl="none")`
         """
@@ -156,7 +160,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def logp_temperature(self) -> float:
-        """The temperature of its samples."""
+        """The sampling temperature."""
         return self.rollout.sampling.temperature
 
     @property
@@ -171,35 +175,35 @@ class OnlineConfig(TrainingParams):
 
     @property
     def tries(self) -> int:
-        """How often a round's groups are drawn: above 1 those of equal rewards are drawn again (dynamic sampling)."""
+        """How often a round's groups are drawn. Above 1, groups of equal rewards are drawn again (dynamic sampling)."""
         return 1
 
     @property
     def mixture_share(self) -> float:
-        """The reference's weight in the mixture that is sampled; 0: the policy alone."""
+        """The reference's weight in the mixture that is sampled; 0: only the policy."""
         return 0.0
 
     @property
     def has_opponents(self) -> bool:
-        """Whether half of each group is sampled from the mixture, as opponents of the other half."""
+        """Whether half of each group comes from the mixture, as opponents of the other half."""
         return False
 
     @property
     def terms(self) -> dict[str, WeightedReward]:
-        """The rewards of a sample, with those that the algorithm adds."""
+        """The rewards of a sample, including rewards that the algorithm adds."""
         return self.reward
 
     @property
     def learned_from(self) -> dict[str, WeightedReward]:
-        """The rewards that a prompt must be judged by to be worth sampling."""
+        """The rewards that must be able to judge a prompt, or it is not sampled."""
         return self.terms
 
     def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """Return the batches: samples, with data of a table where the algorithm uses it."""
+        """Return the batch source: samples, with rows of a table if the algorithm uses them."""
         return samples
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:  # noqa: ARG002
-        """Return own samples with what is learned next to them: demonstrations of a student, or text (ptx)."""
+        """Return own samples together with other rows: demonstrations for a student, or text (ptx)."""
         return own
 
     @property
@@ -209,7 +213,7 @@ class OnlineConfig(TrainingParams):
         return rollout.rounds * rollout.prompts * rollout.group_size * self.tries
 
     def rollout_log(self, name: str, text: ChatText, longest_prompt: int) -> RolloutLog:
-        """Stores the run's samples."""
+        """Return a log that stores the run's samples."""
         rollout = self.rollout
         settings = rollout.sampling.model_dump(mode="json", exclude=MEMORY)
         settings |= {"mixture": self.mixture_share} if self.mixture_share else {}
@@ -227,7 +231,7 @@ class OnlineConfig(TrainingParams):
 
     @property
     def sampling(self) -> SamplingParams:
-        """How it samples: with the tokens that each was drawn from, or its experts, where training needs them."""
+        """Return the sampling settings; with kept tokens or experts if training needs them."""
         given = self.rollout.sampling
         kept = given.truncates and "old_logp" in self.needs
         kind = KeptSampling if kept else RoutedSampling if self.router.asks else SamplingParams
@@ -239,25 +243,25 @@ class OnlineConfig(TrainingParams):
         return False
 
     def monitor(self, section: str) -> RewardMonitor:
-        """Warns when the run cannot learn."""
+        """Return a monitor that warns if the run cannot learn."""
         return RewardMonitor(section, self.reward, compares=self.compares_groups, patience=self.patience)
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
-        """Return the rule that turns gradients into new weights."""
+        """Return the rule that turns gradients into weight updates."""
         return adamw(models.trained, self, steps, models.policy)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the most tokens that an optimizer step can hold: all rows have the longest prompt and completion."""
+        """Return the most tokens of an optimizer step, with all rows as long as the longest prompt and completion."""
         groups = -(-self.rollout.prompts // self.rollout.minibatches) + self.rollout.replay.groups
         return groups * self.rollout.group_size * self.longest_row(longest_prompt)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """Return the most tokens that a row can have."""
+        """Return the most tokens of a row."""
         return longest_prompt + self.rollout.sampling.max_tokens
 
 
 class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
-    """Settings of a policy objective on the policy's own samples."""
+    """Settings of a policy objective on own samples."""
 
     text: TextParams = Field(default_factory=TextParams)
     router: ReplayParams = Field(default_factory=ReplayParams)
@@ -291,7 +295,7 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
         return self
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
-        """Return own samples, with windows of text where ptx learns them."""
+        """Return own samples, with windows of text for ptx."""
         return PtxSource(own, given, self.text.rows, self.seed) if self.ptx and len(given) else own
 
     @property
@@ -300,17 +304,17 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
         return self.advantage_entry.valued
 
     def objective(self) -> Objective:
-        """Return the row's surrogate; the longest completion is the constant of the fixed-length aggregation."""
+        """Return the preset's surrogate objective. The fixed-length aggregation divides by the longest completion."""
         return PolicyObjective(self, self.rollout.sampling.max_tokens)
 
     @property
     def tries(self) -> int:
-        """The first draw, and those of dynamic sampling."""
+        """The first draw plus the draws of dynamic sampling."""
         return 1 + self.resample
 
     @property
     def mixture_share(self) -> float:
-        """The reference's weight in the mixture that opponents are sampled from."""
+        """The reference's weight in the mixture that opponents come from."""
         return self.advantage.mixture if isinstance(self.advantage, WinRateOptions) else 0.0
 
     @property
@@ -320,7 +324,7 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
 
     @property
     def terms(self) -> dict[str, WeightedReward]:
-        """The rewards of a sample; the setting `overlong` is the reward of that name."""
+        """The rewards of a sample. The setting `overlong` adds the reward of that name."""
         if self.overlong is None:
             return self.reward
         return {**self.reward, OVERLONG: term(OVERLONG, {"fraction": self.overlong})}
@@ -331,12 +335,12 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
         return self.advantage_entry.grouped
 
     def runtime(self) -> Runtime:
-        """TRPO computes in float32 on every device."""
+        """Return the runtime. TRPO computes in float32 on every device."""
         exact = isinstance(self.update, TrpoOptions)
         return Runtime(self.device.model_copy(update={"precision": "fp32"}) if exact else self.device)
 
     def update_rule(self, models: ModelSet, steps: int) -> Update:
-        """AdamW, or TRPO with AdamW for the critic."""
+        """Return AdamW; or TRPO, with AdamW for the critic."""
         if not isinstance(self.update, TrpoOptions):
             return super().update_rule(models, steps)
         critic = None if models.critic is None else adamw({"critic": models.critic}, self, steps, models.policy)
@@ -344,11 +348,11 @@ class OnlinePolicyConfig(OnlineConfig, PolicyConfig):
 
     @property
     def divides_models(self) -> bool:
-        """TRPO differentiates twice, which FSDP does not do."""
+        """Whether models may be sharded. TRPO differentiates twice, which FSDP does not support."""
         return not isinstance(self.update, TrpoOptions)
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return the samples and the pretraining text."""
+        """Return the most tokens of samples plus pretraining text."""
         text = self.text.rows * (self.text.window + 1) if self.ptx else 0
         return super().step_tokens(longest_prompt) + text
 
@@ -358,7 +362,7 @@ CONFIGS = Algorithms((POLICY_ROWS, lambda _: OnlinePolicyConfig), (SAMPLED_ROWS,
 
 
 def reward_refusal(run: OnlinePolicyConfig) -> str | None:
-    """Return why the rewards do not fit the way in which the run compares them; None if they do."""
+    """Return why the rewards do not fit the way the run compares them; None if they fit."""
     gates = [name for name, term in run.terms.items() if term.gate]
     if gates and run.advantage_entry.by_part:
         compared = f"advantage '{run.advantage.type}' compares each part by itself, without gates"

@@ -1,4 +1,4 @@
-"""Training with a teacher: its settings, and steps on own samples or on given answers."""
+"""Training with a teacher: its settings, and steps on own samples or given answers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from posttrain.train.run_config import Algorithms
 from posttrain.train.step import Batch
 
 SERVED: Final = "served"
-"""What a teacher of an endpoint is called that has no name."""
+"""The name of a teacher at an endpoint without a name."""
 
 
 def _form(value: Any) -> str:
-    """Return whether it is one endpoint, or several by name."""
+    """Return whether the value is one endpoint or several by name."""
     several = isinstance(value, Mapping) and all(isinstance(one, Mapping | TeacherServer) for one in value.values())
     return SEVERAL if several or not isinstance(value, Mapping | TeacherServer) else ONE
 
@@ -52,13 +52,14 @@ class StudentConfig(OnlineConfig, TeacherConfig):
     """The settings of every training with a teacher."""
 
     example: ClassVar[str] = "gkd"
-    """The algorithm that errors show."""
+    """The algorithm in error messages' examples."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl", "loss")
     served: Served | None = Field(
-        None, description="an endpoint that has a teacher, or several by their names; without other ones teacher: none"
+        None,
+        description="an endpoint with a teacher, or several by name; if there are no local teachers, set teacher: none",
     )
     weights: dict[str, Annotated[float, Field(gt=0)]] | None = Field(
-        None, description="of several: each teacher's share of the divergence, by its name; null: equal shares"
+        None, description="with several teachers: each one's share of the divergence by name; null: equal shares"
     )
 
     @classmethod
@@ -84,11 +85,11 @@ class StudentConfig(OnlineConfig, TeacherConfig):
 
     @property
     def servers(self) -> dict[str, TeacherServer]:
-        """The endpoints by the names of their teachers."""
+        """The endpoints by teacher name."""
         return {SERVED: self.served} if isinstance(self.served, TeacherServer) else self.served or {}
 
     def teachers_fault(self, models: Collection[str], where: str) -> Iterator[str]:
-        """Yield what is wrong with the teachers' names and weights; `models`: the names of those that are here."""
+        """Yield what is wrong with the teachers' names and weights. `models`: the names of the local teachers."""
         if twice := {*models} & {*self.servers}:
             yield f"{where}.served has a teacher of the name {min(twice)}, as a model has. Rename it"
         names = [*models, *self.servers]
@@ -99,7 +100,7 @@ class StudentConfig(OnlineConfig, TeacherConfig):
             yield f"{where}.weights share the divergence among teachers, and {names[0]} is the only one. Remove them"
 
     def shares(self, models: Collection[str], where: str) -> list[float]:
-        """Return the share of the divergence of each model of these names, and of each served teacher after them."""
+        """Return each teacher's share of the divergence: first these models, then the served teachers."""
         for fault in self.teachers_fault(models, where):
             what, fix = fault.rsplit(". ", 1)
             raise ParamsError(what=what, where=HOST.settings_file, fix=fix)
@@ -112,7 +113,7 @@ class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
     """The settings of a student that learns a teacher's distribution."""
 
     summary: ClassVar[tuple[str, ...]] = ("reward", "length", "teacher_kl")
-    reward: Rewards = Field(USUAL, description="what is watched, not learned from")
+    reward: Rewards = Field(USUAL, description="rewards that are only measured")
 
     @model_validator(mode="after")
     def _samples_each_round(self) -> DistillTraining:
@@ -126,27 +127,27 @@ class DistillTraining(StudentConfig, RowLimit, DistillRunConfig):
 
     @property
     def learned_from(self) -> dict[str, WeightedReward]:
-        """No reward: a prompt without a readable answer is as good as any."""
+        """No reward: prompts without a readable answer are used too."""
         return {}
 
     def mixed(self, own: BatchSource, given: Sequence[Example]) -> BatchSource:
-        """Own samples, given answers, or steps of both."""
+        """Return own samples, given answers, or steps of both."""
         if self.own == 1 or not len(given):
             return own
         size = max(self.rollout.prompts * self.rollout.group_size // self.rollout.minibatches, 1)
         return MixedSource(own, EpochSource(given, size, 1, self.seed), self.own, self.seed)
 
     def monitor(self, section: str) -> RewardMonitor:
-        """Return a monitor without rewards: they are not learned from."""
+        """Return a monitor that ignores rewards, because the run does not learn from them."""
         return RewardMonitor(section, {}, compares=False, patience=None)
 
     def longest_row(self, longest_prompt: int) -> int:
-        """Return an own sample or a demonstration."""
+        """Return the most tokens of an own sample or a demonstration."""
         return max(super().longest_row(longest_prompt), self.max_tokens)
 
 
 class TaughtTraining(StudentConfig, OnlinePolicyConfig, TaughtConfig):
-    """The settings of a policy that learns from its rewards and from a teacher."""
+    """The settings of a policy that learns from its rewards and a teacher."""
 
     summary: ClassVar[tuple[str, ...]] = (*OnlineConfig.summary, "teacher_kl")
 
@@ -157,19 +158,19 @@ class TaughtTraining(StudentConfig, OnlinePolicyConfig, TaughtConfig):
         return self
 
     def objective(self) -> Objective:
-        """Return the row's objective with the divergence next to it."""
+        """Return the preset's objective plus the divergence."""
         return TaughtObjective(self, self.rollout.sampling.max_tokens)
 
 
 class MixedSource(WrappedSource):
-    """Steps on own samples or on demonstrations; `share` is the probability of own samples (GKD, Agarwal 2023)."""
+    """Steps on own samples or demonstrations. `share` is the probability of own samples (GKD, Agarwal 2023)."""
 
     def __init__(self, own: BatchSource, offline: EpochSource, share: float, seed: int) -> None:
         super().__init__(own)
         self._offline, self._share, self._seed = offline, share, seed
 
     def batch(self, step: int) -> Batch:
-        """Return the rows of one step, all of one kind, which the seed and the step decide."""
+        """Return the rows of one step. All are of one kind, which the seed and the step decide."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
         own = float(torch.rand((), generator=generator)) < self._share
         return (self._inner if own else self._offline).batch(step)

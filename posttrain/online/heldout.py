@@ -1,4 +1,4 @@
-"""The true reward and the proxy of a policy on held-out prompts, for `watch`."""
+"""Measure the true reward and the proxy of a policy on held-out prompts, for `watch`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def sampled_demonstrations(
     run: TrainingRun, params: DemonstrationWatch, loss: Measure, rows: pl.DataFrame, text: ChatText, where: str
 ) -> Measure:
-    """Return what samples the prompts of demonstrations and scores the samples, next to the loss of the rows."""
+    """Return a measure that samples and scores the prompts of demonstrations, in addition to the rows' loss."""
     with_tools = rows.filter(rows["tools"].is_not_null()) if "tools" in rows.columns else rows.clear()
     if len(with_tools):
         what = f"row {with_tools['id'][0]} has tools, which samples would not see"
@@ -80,8 +80,8 @@ def sampled_demonstrations(
 class _Terms(Params):
     """The rewards and metrics of a run that samples without a reward model."""
 
-    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(description="what decides")
-    metrics: Metrics = Field({}, description="what is measured next to it")
+    reward: Annotated[Rewards, AfterValidator(refuse_metrics)] = Field(description="the rewards that decide")
+    metrics: Metrics = Field({}, description="rewards that are measured but not counted")
 
 
 def terms_of(reward: dict[str, Any], metrics: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -100,7 +100,7 @@ SAMPLED: Final = {"reward": (terms_of, sampled_demonstrations)}
 class HeldoutRewards:
     """Samples the held-out prompts and scores them by the true reward and by the proxy.
 
-    The random numbers are the same at each step, so that two evaluations differ by their weights alone.
+    The random numbers are the same at each step, so that two evaluations differ only by their weights.
     """
 
     sampler: Sampler
@@ -112,7 +112,7 @@ class HeldoutRewards:
     samples: int
     seed: int
     rewards: tuple[RewardSum, RewardSum]
-    """The true one and the proxy."""
+    """The true reward and the proxy."""
     max_failed: float
     where: str
 
@@ -121,7 +121,7 @@ class HeldoutRewards:
         world.from_first(lambda: [reward.load(self.prompts) for reward in self.rewards])
 
     def __call__(self) -> Measured:
-        """Return the mean true and proxy reward of each prompt."""
+        """Return the mean true reward and proxy reward of each prompt."""
         self._evaluations += 1
         self.sampler.sync(self.policy, f"{self.where} evaluation {self._evaluations}")
         rollouts = generate_rollouts(
@@ -133,14 +133,14 @@ class HeldoutRewards:
         return Measured(true_P, proxy_P, self._metrics(scored, kept))
 
     def _scored(self, reward: RewardSum, rollouts: Sequence[Rollout]) -> tuple[Floats, list[Rollout], set[int]]:
-        """Return the mean reward of each prompt, the scored samples, and the places of those that could be scored."""
+        """Return the mean reward of each prompt, the scored samples, and the indices of the samples with a score."""
         scored = scored_by_first(reward, rollouts)
         kept = set(FailureLimit(reward, self.max_failed, self.where).check(scored))
         totals = [reward.total(one) if place in kept else np.nan for place, one in enumerate(scored)]
         return self._per_prompt(totals), scored, kept
 
     def _metrics(self, scored: Sequence[Rollout], kept: Collection[int]) -> dict[str, float]:
-        """Return the metrics of the samples, with their intervals over prompts."""
+        """Return the metrics of the samples with intervals over prompts."""
         found: dict[str, float] = {}
         for name in self.rewards[0].only_measured:
             scores = [(place, one.scores[name]) for place, one in enumerate(scored)]
@@ -152,7 +152,7 @@ class HeldoutRewards:
         return found
 
     def _per_prompt(self, values: Sequence[float]) -> Floats:
-        """Return the mean reward of each prompt's samples that could be scored; nan where there is none."""
+        """Return the mean reward of each prompt's scored samples; nan if there are none."""
         by_prompt = np.array(values).reshape(len(self.prompts), self.samples)
         known = np.isfinite(by_prompt).sum(axis=1)
         return np.where(known > 0, np.nansum(by_prompt, axis=1) / np.maximum(known, 1), np.nan)

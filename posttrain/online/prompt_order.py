@@ -1,4 +1,4 @@
-"""Which prompts a round is sampled for: all of them in passes, or those that the policy sometimes passes."""
+"""Choose the prompts of a round: all in passes, or mostly those that the policy sometimes solves."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from torch import Tensor
 from posttrain.settings.params import Params
 
 LEAST_WEIGHT = 0.01
-"""Of the largest possible 1/4: what is always or never passed comes back now and then."""
+"""Smallest weight, as a share of the largest (at p = 1/2). Prompts that always or never pass come back at times."""
 
 
 class PassRates(Params):
-    """Prompts drawn by how often the policy passed them so far in the run."""
+    """Prompts are drawn by how often the policy has passed them in this run."""
 
-    pass_score: float = Field(1.0, description="a sample passes if its outcome reward is at least this")
-    memory: float = Field(0.8, ge=0, lt=1, description="share of a prompt's earlier samples that still counts")
+    pass_score: float = Field(1.0, description="minimum outcome reward to pass")
+    memory: float = Field(
+        0.8, ge=0, lt=1, description="share of a prompt's earlier samples that still counts after a new draw"
+    )
 
 
 class PromptOrder:
-    """Chooses prompts, by places in a list: each pass has all of them in an order that the seed decides."""
+    """Chooses prompts by index. Each pass contains all of them in an order that the seed decides."""
 
     def __init__(self, prompts: int, seed: int) -> None:
         self._prompts, self._seed = prompts, seed
 
     def places(self, drawn: int, count: int) -> list[int]:
-        """Return the places of the next `count` prompts after `drawn` others."""
+        """Return the indices of the next `count` prompts after `drawn` others."""
         places = []
         for nth in range(drawn, drawn + count):
             lap, place = divmod(nth, self._prompts)
@@ -36,10 +38,10 @@ class PromptOrder:
         return places
 
     def learn(self, place: int, outcomes: Tensor) -> None:
-        """Note the rewards of a group of samples."""
+        """Record the rewards of a group of samples."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs."""
+        """Return the state for a checkpoint."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -50,9 +52,9 @@ class PromptOrder:
 
 
 class ByPassRate(PromptOrder):
-    """Draws prompts in proportion to p (1 - p), p = (passed + 1) / (samples + 2): what is not sampled yet has the most.
+    """Draws prompts with weight p (1 - p), p = (passed + 1) / (samples + 2), so unsampled prompts have the largest.
 
-    The variance of a group's rewards is p (1 - p), and without variance a group has no gradient.
+    The variance of a group's rewards is p (1 - p). Without variance a group has no gradient.
     """
 
     def __init__(self, prompts: int, seed: int, rates: PassRates) -> None:
@@ -60,7 +62,7 @@ class ByPassRate(PromptOrder):
         self._rates, self._passed, self._samples = rates, torch.zeros(prompts), torch.zeros(prompts)
 
     def places(self, drawn: int, count: int) -> list[int]:
-        """Return `count` places, each at most once in as many draws as there are prompts."""
+        """Return `count` indices. An index repeats only after as many draws as there are prompts."""
         places: list[int] = []
         while len(places) < count:
             some = min(count - len(places), self._prompts)
@@ -74,13 +76,13 @@ class ByPassRate(PromptOrder):
         return (4 * rate * (1 - rate)).clamp(min=LEAST_WEIGHT)
 
     def learn(self, place: int, outcomes: Tensor) -> None:
-        """Note how many of a group passed; what was noted before counts less, as the policy has changed."""
+        """Record how many of a group passed. Earlier counts are reduced, because the policy has changed."""
         passed = float((outcomes >= self._rates.pass_score).sum())
         for total, new in ((self._passed, passed), (self._samples, float(len(outcomes)))):
             total[place] = self._rates.memory * total[place] + new
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what was noted."""
+        """Return the recorded counts."""
         return {"passed": self._passed, "samples": self._samples}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -89,5 +91,5 @@ class ByPassRate(PromptOrder):
 
 
 def prompt_order(prompts: Sequence[object], seed: int, rates: PassRates | None) -> PromptOrder:
-    """Return the order that the settings ask for."""
+    """Return the order that the settings choose."""
     return PromptOrder(len(prompts), seed) if rates is None else ByPassRate(len(prompts), seed, rates)

@@ -16,19 +16,22 @@ from posttrain.train.step import Batch, concatenate, make_batch
 class TextParams(Params):
     """Pretraining text in addition to the samples (PPO-ptx)."""
 
-    rows: int = Field(8, ge=1, description="windows of text in each optimizer step")
+    rows: int = Field(8, ge=1, description="text windows per optimizer step")
     window: int = Field(64, ge=2, description="tokens per window")
 
 
 class PtxSource(WrappedSource):
-    """Samples plus rows of pretraining text (PPO-ptx), with 1 in the column `pretrain`; their other columns are 0."""
+    """Samples plus rows of pretraining text (PPO-ptx).
+
+    Text rows have 1 in the column `pretrain` and 0 in the others.
+    """
 
     def __init__(self, inner: BatchSource, windows: Sequence[Example], rows: int, seed: int) -> None:
         super().__init__(inner)
         self._text = EpochSource(windows, rows, 1, seed)
 
     def batch(self, step: int) -> Batch:
-        """Return the samples of one step, then its text."""
+        """Return the samples of one step, followed by its text."""
         samples, text = self._inner.batch(step), self._text.batch(step)
         tokens = int(text.columns.lengths_B.sum())
         empty = make_batch(

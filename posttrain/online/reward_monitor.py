@@ -1,4 +1,4 @@
-"""Warns when a run cannot learn, and ends it after some patience: no signal in the rewards, or collapsed samples."""
+"""Warn if a run cannot learn, and end it after some patience: rewards without signal, or collapsed samples."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from posttrain.rollout import Rollout
 from posttrain.train.step import Batch
 
 FIRST_COMPLETIONS = 64
-"""At least one of so many first completions must have an answer that can be parsed."""
+"""At least one of this many first completions must have an answer that can be parsed."""
 PARSED = -1
-"""The count of unparsed completions once one was parsed."""
+"""The value of the count of unparsed completions after one was parsed."""
 ROUNDS = 5
-"""Rounds in a row with the same problem that print a warning."""
+"""Consecutive rounds with the same problem before a warning."""
 PATIENCE = 10
-"""Rounds in a row with the same problem that end a run, where params.yaml says nothing."""
+"""Default number of consecutive rounds with the same problem that end a run."""
 MAX_ZERO_VARIANCE = 0.9
-"""Fraction of a run's groups without reward variance that prints a warning at its end."""
+"""The fraction of groups without reward variance above which a warning is printed at the end of a run."""
 LEAST_ENTROPY = 1e-3
-"""Nats per token below which the samples of a policy hardly differ."""
+"""Nats per token below which a policy's samples hardly differ."""
 FIXES = {
     "agree": "Change the reward, raise rollout.sampling.temperature or rollout.group_size, or use other prompts",
     "truncated": "Raise rollout.sampling.max_tokens, or train on shorter demonstrations first",
     "entropy": "Lower optimizer.lr, raise kl.beta, entropy or rollout.sampling.temperature",
 }
-"""Problem -> the settings that can solve it."""
+"""Problem -> the settings that can fix it."""
 
 
 def has_zero_variance(group: Batch, column: str = "reward") -> bool:
-    """Return whether a group's rewards are all the same, so that its advantages are 0.
+    """Return whether a group's rewards are all equal, so that its advantages are 0.
 
-    Where the advantage compares each part of the reward by itself: whether all parts are.
+    If the advantage compares each part of the reward separately, all parts must be equal.
     """
     parts = [part_G for part_G, weight in parts_of(group.columns.rows).values() if weight]
     return all(bool((part_G == part_G[0]).all()) for part_G in parts or [group.columns.rows[column]])
 
 
 class RewardMonitor:
-    """Counts over the rounds of one run, saved in its checkpoints."""
+    """Counts over the rounds of one run. Checkpoints store them."""
 
     def __init__(
         self, name: str, terms: Mapping[str, WeightedReward], *, compares: bool, patience: int | None = PATIENCE
     ) -> None:
-        """`compares`: whether a group of equal rewards has no gradient; `patience`: None never ends the run."""
+        """`compares`: whether a group of equal rewards has no gradient. `patience`: None never ends the run."""
         self._name, self._terms, self._compares, self._patience = name, terms, compares, patience
         self.raises = True
         """Whether the end of patience is an error; else it is a warning, and `ended` becomes true."""
@@ -62,7 +62,7 @@ class RewardMonitor:
         self._reward = 0.0
 
     def completions(self, rollouts: Sequence[Rollout]) -> None:
-        """Stop the run if a reward could parse none of its first completions; say once if it could not parse many."""
+        """Stop the run if a reward could parse none of its first completions. Print once if it could not parse many."""
         if self._unparsed >= FIRST_COMPLETIONS or self._unparsed == PARSED:
             return
         counted = weights(self._terms)
@@ -75,7 +75,7 @@ class RewardMonitor:
             check_scorable(self._terms, rollouts, self._name, self._unparsed)
 
     def round(self, groups: Sequence[Batch]) -> None:
-        """Look at the groups of a round; raises when the same problem has lasted for the run's patience."""
+        """Check the groups of a round. Raise if the same problem has lasted for the run's patience."""
         rewards = [group.columns.rows["reward"] for group in groups]
         zero_variance = [has_zero_variance(group) for group in groups]
         self._groups += len(groups)
@@ -122,7 +122,7 @@ class RewardMonitor:
         self._in_a_row = dict(zip(FIXES, map(int, in_a_row), strict=True))
 
     def _said(self, problem: str, rounds: int) -> str:
-        """Return a problem in words."""
+        """Return a problem as text."""
         rest = {
             "agree": f"the rewards of every group are equal, so they give no gradient (mean reward {self._mean():.3g})",
             "truncated": "every completion is truncated",

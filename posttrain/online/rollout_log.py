@@ -1,7 +1,8 @@
-"""The rollouts of a run as a table: files next to its checkpoints while it trains, and checked parts when it has ended.
+"""Store a run's rollouts as a table: files next to its checkpoints during training, checked parts at the end.
 
-DVC removes a stage's outputs before it runs, so a killed run finds its rollouts with its checkpoints. Those since the
-last checkpoint are in memory: a killed run samples them again. A checkpoint names its files and what was trained on.
+DVC removes a stage's outputs before it runs, so an interrupted run finds its rollouts next to its checkpoints. Rollouts
+since the last checkpoint are in memory only, and an interrupted run samples them again. A checkpoint lists its files
+and the rows that were trained.
 """
 
 from __future__ import annotations
@@ -42,29 +43,29 @@ from posttrain.train.token_cache import list_array
 
 Stored = Literal["full", "sampled", "none"]
 SAMPLED_SHARE: Final = 20
-"""With `sampled` the text of one prompt in so many is stored: those with the lowest ids, which are hashes."""
+"""With `sampled`, the text of one prompt in this many is stored: prompts with the lowest ids, which are hashes."""
 FIGURE_BYTES: Final = 160
 TOKEN_BYTES: Final = 12
-"""The most that a row without text takes in a compressed table, and each token of its prompt and completion."""
+"""The most bytes in a compressed table: of a row without text, and of each token of its prompt and completion."""
 PENDING_TOKENS: Final = 1_000_000
-"""As many tokens are kept in memory at most before they are written."""
+"""The most tokens that are kept in memory before they are written."""
 PART_BYTES: Final = 100_000_000
-"""Files are put together to a part until they have this size."""
+"""The size that merged files reach before a new part starts."""
 FORMAT: Final = 1
 SUMMARY: Final = "run.json"
 _COLUMNS: Final = {name: dtype for name, dtype in COLUMNS["training_rollouts"].items() if name != "id"}
 _SAMPLED: Final = tuple(name for name in _COLUMNS if name not in ("seed", "sampling", "step", "advantage"))
-"""The columns that differ from rollout to rollout, in the order of `RolloutLog.add`."""
+"""The columns that differ between rollouts, in the order of `RolloutLog.add`."""
 _NUMBERS: Final = {
     "prompt_ids": np.int64, "completion_ids": np.int64, "mask": np.uint8, "logps": np.float32,
     **dict.fromkeys(KEPT, np.int32),
 }  # fmt: skip
-"""Those with a list of numbers."""
+"""The columns that contain lists of numbers."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is the same for all rollouts of a run."""
+    """Values that all rollouts of a run share."""
 
     run: str
     """The run's model, e.g. online/grpo."""
@@ -79,16 +80,16 @@ class Sampling:
     longest: int
     """The most tokens of a row."""
     keeps: bool = False
-    """Whether rollouts have the tokens that each of theirs was drawn from."""
+    """Whether rollouts contain the tokens that each token was drawn from."""
 
 
 def unchecked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:  # noqa: ARG001
-    """Return the rows as they are."""
+    """Return the rows unchanged."""
     return frame
 
 
 def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
-    """Return the size of so many rollouts, all as long as the longest."""
+    """Return the size of this many rollouts if all are as long as the longest."""
     share = {"full": 1.0, "sampled": 1 / SAMPLED_SHARE, "none": 0.0}[stored]
     return rollouts * (FIGURE_BYTES + share * TOKEN_BYTES * longest)
 
@@ -123,18 +124,18 @@ class RolloutLog:
     sampling: Sampling
     stored: Stored = "full"
     limit: float = 1e9
-    """The most bytes of the whole table; later rounds are stored without their text."""
+    """The most bytes of the whole table. Beyond it, rounds are stored without text."""
     _folder: Path = Path()
     _pending: dict[str, list[Any]] = field(init=False)
     _tokens: int = 0
-    """Those of the pending rollouts."""
+    """The number of tokens in the pending rollouts."""
     _sizes: dict[int, int] = field(default_factory=dict)
-    """The first draw of each file, and its size."""
+    """The first draw and the size of each file."""
     _rows: int = 0
     _text_ends: int | None = None
-    """The first round whose text was left out to stay below the limit."""
+    """The first round that was stored without text to stay below the limit."""
     _trained: list[Tensor] = field(default_factory=list)
-    """For the rows of each optimizer step: the rollout's number, the step, and the bits of the mean advantage."""
+    """For each row of each optimizer step: the rollout's number, the step, and the bits of the mean advantage."""
 
     def __post_init__(self) -> None:
         self._kept = KEPT if self.sampling.keeps else ()
@@ -144,7 +145,7 @@ class RolloutLog:
         return {name: [] for name in (*_SAMPLED, *self._kept)}
 
     def open(self, folder: Path) -> None:
-        """Keep the files in this folder until the run ends; says so where the limit may be too low."""
+        """Keep the files in this folder until the run ends. Print a line if the limit may be too low."""
         self._folder = folder
         size = most_bytes(self.stored, self.sampling.most, self.sampling.longest)
         if size > self.limit:
@@ -155,7 +156,7 @@ class RolloutLog:
         self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
         reward: RewardSum, totals: dict[int, float],
     ) -> None:  # fmt: skip
-        """Add an attempt's scored rollouts; `first`: the number of draws before them, `totals`: rewards by place."""
+        """Add the scored rollouts of an attempt. `first`: the number of earlier draws. `totals`: rewards by index."""
         if self._tokens > PENDING_TOKENS:
             self._write()
         for place, rollout in enumerate(rollouts):
@@ -180,7 +181,7 @@ class RolloutLog:
 
     @phase("write")
     def _write(self) -> None:
-        """Write the pending rollouts; without their text from the file on with which the table would pass its limit."""
+        """Write the pending rollouts; without text from the file that would exceed the table's limit."""
         if not self._pending["round"]:
             return
         first, number = self._pending["draw"][0], self._pending["round"][0]
@@ -201,7 +202,7 @@ class RolloutLog:
         self._rows += frame.height
 
     def _frame(self) -> pl.DataFrame:
-        """Return the pending rollouts as a table, which are pending no more."""
+        """Return the pending rollouts as a table and clear them."""
         frame = pl.DataFrame([_series(name, part) for name, part in self._pending.items()])
         self._pending, self._tokens = self._empty(), 0
         same = {"seed": self.sampling.seed, "sampling": self.sampling.settings, "step": None, "advantage": None}
@@ -209,7 +210,7 @@ class RolloutLog:
         return frame.with_columns(constants).select(*_COLUMNS, *self._kept)
 
     def trained(self, step: int, prepared: Ragged) -> None:
-        """Note which rollouts an optimizer step has, and the mean advantage of each."""
+        """Record which rollouts an optimizer step contains, and the mean advantage of each."""
         if "rollout" not in prepared.rows:  # given answers
             return
         advantage_B = torch.full((len(prepared),), torch.nan, dtype=torch.float64)
@@ -223,7 +224,10 @@ class RolloutLog:
         self._trained.append(columns)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The files and what was trained on, for a checkpoint; what is pending is written to the disk (fsync) first."""
+        """Return the list of files and the trained rows for a checkpoint.
+
+        Pending rollouts are first written to the disk.
+        """
         self._write()
         sizes = torch.tensor(list(self._sizes.items()), dtype=torch.long).view(-1, 2)
         ends = -1 if self._text_ends is None else self._text_ends
@@ -242,9 +246,9 @@ class RolloutLog:
 
     @phase("write")
     def finish(self, target: Path, steps: Sequence[dict[str, float]], check: Check = unchecked) -> None:
-        """Write the table's parts and the summary of the run, whole or not at all.
+        """Write the table's parts and the run's summary, completely or not at all.
 
-        `steps`: the metrics of each step; `check`: what checks each part before it is written.
+        `steps`: the metrics of each step. `check`: checks each part before it is written.
         """
         self._write()
         used = self._used()
@@ -280,7 +284,7 @@ class RolloutLog:
             raise CheckpointError(what=f"cannot be read ({error})", where=str(self._file(first)), fix=fix) from error
 
     def _parts(self) -> Iterator[list[int]]:
-        """Yield the files of each part."""
+        """Yield the files that make up each part."""
         part: list[int] = []
         size = 0
         for first in sorted(self._sizes):
@@ -296,7 +300,7 @@ class RolloutLog:
         return torch.cat(self._trained, dim=1) if self._trained else torch.empty(3, 0, dtype=torch.long)
 
     def _used(self) -> pl.DataFrame:
-        """Return the first step of each rollout, and its advantage there."""
+        """Return the first step of each rollout and its advantage in that step."""
         number, step, advantage = self._trained_columns()
         size = self.sampling.group_size
         frame = pl.DataFrame(
@@ -314,7 +318,7 @@ class RolloutLog:
 
 
 def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
-    """The rows with only the text that is stored; a problem, which may be the user's own text, becomes its hash."""
+    """Return the rows with only the stored text. A problem, which may be the user's text, is replaced by its hash."""
     if stored == "full":
         return frame
     last = f"{16**ID_LENGTH // SAMPLED_SHARE:0{ID_LENGTH}x}"
@@ -327,7 +331,7 @@ def select_text(frame: pl.DataFrame, stored: Stored) -> pl.DataFrame:
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
-    """Return a column; lists by way of Arrow, since polars takes longer for them than for all else."""
+    """Return a column. Lists go through Arrow, because polars is slow with them."""
     if name in _NUMBERS:
         return pl.Series(name, pl.from_arrow(list_array(values, _NUMBERS[name]))).cast(_COLUMNS.get(name, KEPT_TYPE))
     if name != "scores":

@@ -1,4 +1,4 @@
-"""The settings of rollouts: how much is sampled, by what, and how often it is used."""
+"""The settings of rollouts: how much is sampled, how, and how often it is used."""
 
 from __future__ import annotations
 
@@ -13,42 +13,45 @@ from posttrain.settings.params import Params
 
 
 class ReplayParams(Params):
-    """The replay buffer: samples of earlier rounds that are used again."""
+    """The replay buffer: samples of earlier rounds are used again."""
 
-    groups: int = Field(0, ge=0, description="groups of earlier rounds that join each optimizer step; 0: none")
-    rounds: int = Field(2, ge=1, description="bound on their age: only the last so many rounds are kept")
+    groups: int = Field(0, ge=0, description="groups of earlier rounds that are added to each optimizer step; 0: none")
+    rounds: int = Field(2, ge=1, description="number of recent rounds that are kept for replay")
 
 
 class Renewal(Params):
-    """The reference moves to the policy (ProRL, TR-DPO, Nash-EMA)."""
+    """The reference is replaced by the current policy (ProRL, TR-DPO, Nash-EMA)."""
 
-    every: int = Field(ge=1, description="rounds after which the reference moves to the policy, e.g. 50")
-    keep: float = Field(0.0, ge=0, lt=1, description="share of its own weights that it keeps: an average; 0: a copy")
+    every: int = Field(ge=1, description="rounds after which the reference is replaced by the current policy, e.g. 50")
+    keep: float = Field(
+        0.0, ge=0, lt=1, description="share of its own weights that the reference keeps (an average); 0: a copy"
+    )
 
 
 class RolloutParams(Params):
-    """How much is sampled and how often it is used."""
+    """How much is sampled, and how often it is used."""
 
-    rounds: int = Field(60, ge=1, description="times the policy samples")
-    prompts: int = Field(16, ge=1, description="prompts of a round")
-    group_size: int = Field(8, ge=1, description="samples of each prompt")
+    rounds: int = Field(60, ge=1, description="rounds of sampling")
+    prompts: int = Field(16, ge=1, description="prompts per round")
+    group_size: int = Field(8, ge=1, description="samples per prompt")
     pass_rates: PassRates | None = Field(
         None,
-        description="draw prompts by how often they were passed so far, most those passed half the time; null: in turn",
+        description="draw prompts by their pass rate so far, most often those near 1/2; null: in turn",
     )
-    minibatches: int = Field(2, ge=1, description="optimizer steps that a round's groups are divided among")
-    epochs: int = Field(1, ge=1, description="times that a round's samples are gone through")
+    minibatches: int = Field(2, ge=1, description="optimizer steps per pass through a round's groups")
+    epochs: int = Field(1, ge=1, description="passes through a round's samples")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     replay: ReplayParams = Field(default_factory=ReplayParams)
     gap_rows: int = Field(
-        2, ge=0, description="rows of a round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
+        2, ge=0, description="rows per round whose log-probs the trainer recomputes (metric sampler_gap); 0: none"
     )
 
     engine: EngineName = ENGINE
     engine_args: EngineArgs = Field(default_factory=dict)
     engine_servers: Servers = 1
     ahead: Literal[0, 1] = Field(
-        0, description="1: a round is sampled with the weights of one round before, with vllm while that one is trained"
+        0,
+        description="1: sample a round with the weights of the previous round; with vllm, while that round is trained",
     )
 
     @model_validator(mode="after")
@@ -64,10 +67,10 @@ class RolloutParams(Params):
 
     @property
     def steps_a_round(self) -> int:
-        """Optimizer steps on the samples of a round."""
+        """Optimizer steps on the samples of one round."""
         return self.minibatches * self.epochs
 
     @property
     def foreign(self) -> bool:
-        """Whether the samples are not those of the trainer's own decoder and weights."""
+        """Whether the samples come from another decoder or other weights than the trainer's."""
         return "exact" not in ENGINES[self.engine].can or self.ahead > 0

@@ -1,4 +1,4 @@
-"""The policy's own samples as batches: rounds of whole groups, cut into minibatches, gone through, and replayed."""
+"""Own samples as batches: rounds of whole groups are cut into minibatches, used for several epochs, and replayed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from posttrain.train.step import Batch, concatenate
 
 
 class Round(NamedTuple):
-    """The samples of a round with their rewards, and the metrics of these."""
+    """The samples of a round with rewards and metrics."""
 
     batch: Batch
     metrics: dict[str, float]
@@ -49,11 +49,11 @@ class RoundSampler(Protocol):
     """Samples the rounds of a run: with the present weights (FreshRounds), or one round ahead (ahead.py)."""
 
     def take(self, number: int, step: int) -> Round:
-        """Return the samples of a round, which begins with an optimizer step."""
+        """Return the samples of a round that begins with this optimizer step."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs to resume."""
+        """Return the state that a checkpoint needs to resume."""
         ...
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -62,10 +62,10 @@ class RoundSampler(Protocol):
 
 
 class FreshRounds:
-    """Samples a round with the weights as they are; the prompts are in an order that the seed decides."""
+    """Samples a round with the present weights. The seed decides the order of the prompts."""
 
     def __init__(self, prompts: Sequence[Prompt], collect: Collect, params: RolloutParams, tries: int = 1) -> None:
-        """`tries`: above 1 groups of equal rewards are drawn again (dynamic sampling)."""
+        """`tries`: above 1, groups of equal rewards are drawn again (dynamic sampling)."""
         self._prompts, self._collect, self.params, self._tries = prompts, collect, params, tries
         self.sampler = collect.sampler
         self._order = prompt_order(prompts, collect.seed, params.pass_rates)
@@ -82,7 +82,7 @@ class FreshRounds:
         return self._draw(number, 0, self.params.prompts)
 
     def finish(self, draw: Draw, sampled: Sequence[Rollout] | None = None) -> Round:
-        """Return the groups of a round; those of equal rewards are replaced for as many tries as there are."""
+        """Return the groups of a round. Groups of equal rewards are replaced while tries are left."""
         accepted: list[Batch] = []
         spare: list[Batch] = []
         rollouts: list[Rollout] = []
@@ -110,7 +110,7 @@ class FreshRounds:
         return Round(_numbered(accepted), metrics)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the position in the prompts and the counts of what was sampled."""
+        """Return the position in the prompts and the counts of samples."""
         return {
             "cursor": torch.tensor(self._drawn),
             "reward_monitor": self._collect.monitor.tensor(),
@@ -138,7 +138,7 @@ class FreshRounds:
 
 
 class Rounds(BatchSource):
-    """A batch source that takes a new round whenever the last one is used up."""
+    """A batch source that gets a new round when the last one is used up."""
 
     def __init__(
         self,
@@ -152,9 +152,9 @@ class Rounds(BatchSource):
         renewal: Renewal | None = None,
         replays: bool = False,
     ) -> None:
-        """`of_policy`: whether the samples' log-probs are the policy's, not those of a mixture.
+        """`of_policy`: the samples' log-probs are the policy's, not those of a mixture.
 
-        `replays`: each token keeps the experts that it has when its round begins.
+        `replays`: each token keeps the experts from the start of its round.
         """
         self._renewal, self._replays = renewal, replays
         self._sampled, self._models, self._needs, self._params = sampled, models, needs, params
@@ -164,11 +164,14 @@ class Rounds(BatchSource):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Optimizer steps of the whole run."""
         return self._params.rounds * self._params.steps_a_round
 
     def batch(self, step: int) -> Batch:
-        """Return the groups of one minibatch, sampled when a round begins, and groups of earlier rounds."""
+        """Return the groups of one minibatch and groups of earlier rounds.
+
+        A new round is sampled first if one begins.
+        """
         number, place = divmod(step, self._params.steps_a_round)
         if number not in self._rounds:
             oldest = number - (self._params.replay.rounds if self._params.replay.groups else 0)
@@ -180,11 +183,11 @@ class Rounds(BatchSource):
         return concatenate([self._minibatch_part(*item, step) for item in chosen.items()])
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the round, and how many groups dynamic sampling kept."""
+        """Return the metrics of the round, including how many groups dynamic sampling kept."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the rounds in memory, and the state of what samples them."""
+        """Return the rounds in memory and the sampler's state."""
         sampled = self._sampled.state_dict()
         rounds = {f"round{number}": batch.tensors() for number, batch in self._rounds.items()}
         metrics = metric_tensors(self._metrics)
@@ -202,7 +205,7 @@ class Rounds(BatchSource):
                 fill(parameter, tensors[name])
 
     def _begin_round(self, number: int, step: int) -> Batch:
-        """Return the samples of a round, with the columns of the models as they are now."""
+        """Return the samples of a round with columns computed by the present models."""
         if self._renewal is not None and number and number % self._renewal.every == 0:
             self._models.copy_policy(self._models.reference, self._renewal.keep)
             self._rounds = {n: self._with_new_reference(batch) for n, batch in self._rounds.items()}
@@ -217,13 +220,13 @@ class Rounds(BatchSource):
         return batch
 
     def _with_new_reference(self, batch: Batch) -> Batch:
-        """Return a round that may be replayed, with the log-probs of the reference as it is now."""
+        """Return a round for replay with the log-probs of the present reference."""
         tokens = {name: column for name, column in batch.columns.tokens.items() if name != "ref_logp"}
         without = batch.with_columns(replace(batch.columns, tokens=tokens))
         return self._models.add_scored_columns(without, frozenset({"ref_logp"}))
 
     def _moving_models(self) -> dict[str, dict[str, Tensor]]:
-        """Return the weights of the frozen models that change: the policy that sampled, a reference that is renewed."""
+        """Return the weights of frozen models that change: the sampling policy, and a reference that is renewed."""
         moving = {"old": self._models.old, "reference": self._models.reference if self._renewal else None}
         return {name: dict(self._models.own_parameters(model)) for name, model in moving.items() if model is not None}
 
@@ -234,7 +237,7 @@ class Rounds(BatchSource):
         return int(self._rounds[number].columns.rows["group"][-1]) + 1
 
     def _minibatch_part(self, number: int, groups: list[int], step: int) -> Batch:
-        """Return some groups of a round, with the optimizer steps since that round was sampled."""
+        """Return some groups of a round, with the number of optimizer steps since that round was sampled."""
         rows_of: dict[int, list[int]] = {}
         for row, group in enumerate(self._rounds[number].columns.rows["group"].tolist()):
             rows_of.setdefault(group, []).append(row)
@@ -245,7 +248,7 @@ class Rounds(BatchSource):
         return batch.with_columns(batch.columns.with_rows(age=age, fresh=fresh, group=group))
 
     def _replayed(self, number: int, step: int) -> dict[int, list[int]]:
-        """Groups of earlier rounds, chosen by the seed and the step without repetition: {round: groups}."""
+        """Return distinct groups of earlier rounds that the seed and the step decide: {round: groups}."""
         earlier = [(n, group) for n in self._rounds if n != number for group in range(self._groups(n))]
         if not earlier:
             return {}
@@ -268,7 +271,7 @@ def metrics_from(tensors: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _numbered(groups: Sequence[Batch]) -> Batch:
-    """Groups as one batch, numbered in the column `group`."""
+    """Return groups as one batch, numbered in the column `group`."""
     return concatenate(
         [
             group.with_columns(group.columns.with_rows(group=torch.full((len(group),), number)))
@@ -278,7 +281,7 @@ def _numbered(groups: Sequence[Batch]) -> Batch:
 
 
 def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Mean and deviation of each part over the rollouts that it could score, its share of `ok`, and its failures."""
+    """Return each part's mean and standard deviation over scored rollouts, its share of `ok`, and its failures."""
     found: dict[str, float] = {}
     for name in names:
         scores = [rollout.scores[name] for rollout in rollouts]
@@ -293,16 +296,16 @@ def reward_metrics(names: Iterable[str], rollouts: Sequence[Rollout]) -> dict[st
 
 
 def groups_with_signal(groups: Sequence[Batch]) -> float:
-    """Return the share of groups whose rewards differ."""
+    """Return the share of groups with unequal rewards."""
     return sum(not has_zero_variance(group) for group in groups) / len(groups)
 
 
 def sampler_metrics(models: ModelSet, batch: Batch, params: RolloutParams) -> dict[str, float]:
-    """Return how the log-probs of the trainer's weights differ from the sampler's, on some rows of a new round.
+    """Return how the trainer's log-probs differ from the sampler's, on some rows of a new round.
 
-    On all rows where the trainer has recomputed them for a correction. `sampler_gap`: abs of the difference, mean and
-    largest, where both have the same weights. `sampler_kl`: KL(sampler || trainer) by k3, where the sampler is another
-    engine or has the weights of a round before.
+    If the trainer has recomputed them for a correction, all rows are used. `sampler_gap`: mean and largest absolute
+    difference, if both have the same weights. `sampler_kl`: KL(sampler || trainer) by k3, if the sampler is another
+    engine or has the weights of an earlier round.
     """
     rows = params.gap_rows
     if not rows and not params.foreign:

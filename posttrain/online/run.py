@@ -1,4 +1,4 @@
-"""A training on own samples, from its values to the trained policy: the one assembly, of stages and of calls."""
+"""Run a training on own samples, from its values to the trained policy. Stages and calls both use it."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ from posttrain.train.trained import Trained, run_training
 
 @dataclass(frozen=True)
 class OnlineRun:
-    """What a training on own samples is given, as values."""
+    """The inputs of a training on own samples, as values."""
 
     name: str
-    """What messages, rollouts and checkpoints call it."""
+    """Its name in messages, rollouts and checkpoints."""
     config: OnlineConfig
     text: ChatText
     prompts: Sequence[Prompt]
     models: ModelSet
     heldout: Sequence[Prompt] = ()
-    """The prompts that `watch` measures the policy on."""
+    """The prompts for the evaluations of `watch`."""
     reward_model: Path | None = None
     """The folder of the model behind the reward `model`."""
     examples: Sequence[Example] = ()
-    """Given answers, which a student learns next to its own samples."""
+    """Given answers, which a student learns in addition to its own samples."""
 
     @property
     def section(self) -> str:
-        """Where its settings are: `online@grpo` -> online.runs.grpo."""
+        """The key path of its settings: `online@grpo` -> online.runs.grpo."""
         return section_of(self.name)
 
     def rewards(self) -> RewardSum:
@@ -74,7 +74,7 @@ class OnlineRun:
     def training(
         self, groups: GroupSampler, rewards: RewardSum, monitor: RewardMonitor, log: SampleLog | None = None
     ) -> TrainingRun:
-        """Return the training on the samples of a policy, or on those of a finished run (`posttrain replay`)."""
+        """Return the training on samples of a policy or of a finished run (`posttrain replay`)."""
         config, rollout, models = self.config, self.config.rollout, self.models
         log = NoRollouts() if log is None else log
         objective, failures = config.objective(), FailureLimit(rewards, config.max_failed, self.section)
@@ -94,7 +94,7 @@ class OnlineRun:
         )  # fmt: skip
 
     def groups(self, sampler: Sampler) -> PolicyGroups:
-        """Return what samples groups of completions from its policy."""
+        """Return the object that samples groups from its policy."""
         config = self.config
         return PolicyGroups(
             sampler, self.text, self.models, config.rollout,
@@ -103,9 +103,9 @@ class OnlineRun:
         )  # fmt: skip
 
     def watch(self, rewards: RewardSum, sampler: Sampler, steps: int) -> HeldoutWatch | None:
-        """Return what evaluates the policy while it is trained; None where nothing does.
+        """Return the evaluation during training; None if there is none.
 
-        `sampler`: that of the run; where it holds the samples of a round ahead, the built-in decoder samples instead.
+        `sampler`: the run's sampler. If it holds the samples of the next round, the built-in decoder is used instead.
         """
         config, watch, where = self.config, self.config.watch, f"{self.section}.watch"
         if watch is None:
@@ -120,7 +120,7 @@ class OnlineRun:
         return HeldoutWatch(watch, measure, self.models.policy, steps, where)
 
     def decoder(self) -> Sampler:
-        """Return the built-in decoder of its policy."""
+        """Return the built-in decoder for its policy."""
         section = f"{self.section}.rollout.sampling"
         return DistributedSampler(
             LocalSampler(self.models.policy, self.text.stops, self.models.runtime, section=section)
@@ -128,7 +128,7 @@ class OnlineRun:
 
     @contextmanager
     def sampler(self) -> Iterator[Sampler]:
-        """Open the engine that its settings name."""
+        """Open the engine in the settings."""
         rollout, policy = self.config.rollout, self.models.policy
         longest = longest_row([*self.prompts, *self.heldout], rollout.sampling, context_of(policy.config))
         sampled = SampledModel(policy, self.models.folder, self.text, self.models.runtime)
@@ -144,10 +144,10 @@ def train_on_samples(
     rollouts: SampleLog | None = None, sampler: Sampler | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None, patient: bool = False,
 ) -> Trained:  # fmt: skip
-    """Sample, score and train; by default the rollouts are stored next to the checkpoints, where these are kept.
+    """Sample, score and train. By default the rollouts are stored next to the checkpoints, if these are kept.
 
-    `sampler`: what samples instead of the engine of the settings. `patient`: the end of `patience` ends the run with
-    its metrics, and is not an error.
+    `sampler`: replaces the engine in the settings. `patient`: if `patience` is used up, the run ends normally with its
+    metrics, without an error.
     """
     config, rollout, section = run.config, run.config.rollout, run.section
     lengths = [prompt.ids for prompt in run.prompts]
@@ -174,12 +174,12 @@ def train_on_samples(
 
 @contextmanager
 def given(sampler: Sampler) -> Iterator[Sampler]:
-    """Use a sampler that somebody else opened."""
+    """Use a sampler that the caller opened."""
     yield sampler
 
 
 class _Patience(NoWatch):
-    """Ends the loop when the monitor's patience has ended; what else looks at the run goes on."""
+    """Ends the loop when the monitor's patience is used up. Another watch continues to work."""
 
     def __init__(self, monitor: RewardMonitor, watch: Watch) -> None:
         self._monitor, self._watch = monitor, watch
@@ -187,15 +187,15 @@ class _Patience(NoWatch):
 
     @property
     def ended(self) -> bool:  # type: ignore[override]
-        """Whether the run has to end."""
+        """Whether the run must end."""
         return self._monitor.ended or self._watch.ended
 
     def look(self, step: int) -> dict[str, float]:
-        """Return what the other watch measures."""
+        """Return the metrics of the other watch."""
         return self._watch.look(step)
 
     def finish(self) -> dict[str, float]:
-        """Keep what the other watch keeps."""
+        """Let the other watch keep its weights."""
         return self._watch.finish()
 
     def state_dict(self) -> dict[str, Tensor]:

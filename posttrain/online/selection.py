@@ -1,4 +1,4 @@
-"""Runs that train on a selection of the policy's own samples; each kind of selection is a file in sampled/."""
+"""Runs that train on selected own samples. Each kind of selection is a file in sampled/."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Select = Callable[[Batch, int], Batch]
 
 
 class SampledRun(OnlineConfig):
-    """Settings of a training on a selection of own samples."""
+    """Settings of a training on selected own samples."""
 
 
 class FilteredSource(WrappedSource):
-    """A source of groups from which a rule selects the rows of each step."""
+    """A source of groups. A rule selects the rows of each step."""
 
     def __init__(self, inner: BatchSource, select: Select) -> None:
         super().__init__(inner)
@@ -40,7 +40,7 @@ class FilteredSource(WrappedSource):
         return chosen
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean reward and length of all samples, and how many rows were selected."""
+        """Return the mean reward and length of all samples, and the number of selected rows."""
         return {**self._metrics, **self._inner.metrics()}
 
 
@@ -50,13 +50,13 @@ def rewards_and_groups(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def selected_rows(batch: Batch, rows_R: Tensor) -> Batch:
-    """Return some rows of a batch, each an item."""
+    """Return some rows of a batch, each as an item."""
     selected = batch.select(rows_R.tolist())
     return selected.with_columns(replace(selected.columns, item_B=None))
 
 
 def groups(group_B: Tensor) -> list[Tensor]:
-    """Return the row numbers of each group, groups by their first row."""
+    """Return the row numbers of each group, ordered by first row."""
     first: dict[float, list[int]] = {}
     for row, group in enumerate(group_B.tolist()):
         first.setdefault(group, []).append(row)
@@ -64,5 +64,5 @@ def groups(group_B: Tensor) -> list[Tensor]:
 
 
 def stacked(numbers: list[Tensor]) -> Tensor:
-    """Return row numbers as one tensor; of none an empty one."""
+    """Return row numbers as one tensor; empty if there are none."""
     return torch.stack(numbers) if numbers else torch.empty(0, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""A teacher behind an endpoint: the log-probs of its likeliest tokens at each token of a row."""
+"""A teacher behind an endpoint, which returns the log-probs of the likeliest tokens at each token of a row."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from posttrain.rewards.connection import Connection, ConnectionParams, NoReply, 
 from posttrain.rollout import TokenRow
 
 COMPARED = 200
-"""Tokens of the first row whose text is compared with the endpoint's."""
+"""The number of tokens of the first row whose text is compared with the endpoint's."""
 Likeliest = tuple[list[list[int]], list[list[float]]]
 
 
 class TeacherServer(ConnectionParams):
-    """An endpoint with OpenAI's completions of token ids and vLLM's `prompt_logprobs`: vLLM, `posttrain serve`."""
+    """An endpoint for completions of token ids with vLLM's `prompt_logprobs`: vLLM or `posttrain serve`."""
 
     top: int = Field(
         20,
         ge=1,
         le=1000,
-        description="likeliest tokens it is asked for; all others count as one (vLLM: --max-logprobs)",
+        description="likeliest tokens to request; all others count as one token (vLLM: --max-logprobs)",
     )
 
 
 class ServedTeacher(Connection):
-    """Asks a teacher about rows of tokens; its vocabulary must be the student's."""
+    """Sends rows of tokens to a teacher. Its vocabulary must be the student's."""
 
     def __init__(self, params: TeacherServer, where: str, tokenizer: Any, student: str) -> None:
         super().__init__(params, where)
@@ -40,7 +40,7 @@ class ServedTeacher(Connection):
         self._is_compared = False
 
     def __call__(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor]:
-        """Return ids and log-probs of the likeliest tokens at each trained token of the rows, [M, K] each."""
+        """Return ids and log-probs [M, K] of the likeliest tokens at each trained token of the rows."""
         try:
             found = self.run(self._all(rows))
         except NoReply as error:
@@ -72,7 +72,7 @@ class ServedTeacher(Connection):
         return self._likeliest([found[len(row.prompt) + place] for place in row.trained])
 
     def _likeliest(self, tokens: Sequence[Mapping[str, Any]]) -> Likeliest:
-        """Return the K likeliest of each token; an endpoint adds the token itself where it is not among them."""
+        """Return the K likeliest tokens at each token. An endpoint adds the token itself if it is not among them."""
         ids, logps = [], []
         for token in tokens:
             ranked = sorted((-float(said["logprob"]), int(name)) for name, said in token.items())[: self._top]
@@ -84,7 +84,7 @@ class ServedTeacher(Connection):
         return ids, logps
 
     def _compare(self, ids: Sequence[int], found: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse an endpoint that reads most tokens as another text: it has another tokenizer."""
+        """Reject an endpoint that decodes most tokens to another text, because its tokenizer differs."""
         if self._is_compared:
             return
         self._is_compared = True
@@ -101,7 +101,7 @@ class ServedTeacher(Connection):
 
 
 def _read(data: Any, tokens: int) -> list[Mapping[str, Any]]:
-    """Return what the endpoint says of each token: id -> its log-prob."""
+    """Return the endpoint's answer for each token: id -> log-prob."""
     found = [said or {} for said in data["choices"][0]["prompt_logprobs"]]
     if len(found) != tokens or not all(float(part["logprob"]) <= 1e-3 for said in found for part in said.values()):
         raise TryAgainError(

@@ -1,4 +1,4 @@
-"""Training on stored rollouts, without sampling: its settings, its batches and the assembly."""
+"""Training on stored rollouts without sampling: settings, batches and the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from posttrain.train.step import Batch, make_batch
 from posttrain.train.trained import Trained, run_training
 
 CORRECTED: Final = "recomputed_logp"
-"""The column that an objective needs if it corrects for the policy that sampled."""
+"""The column that an objective needs to correct for the sampling policy."""
 UNKNOWN: Final = {
     REWARD_PARTS: "an advantage over each reward needs the weights of the rewards",
     "opponent": "an advantage over opponents needs samples of a mixture",
@@ -37,7 +37,7 @@ UNKNOWN: Final = {
     "step_start_logp": "it reads log-probs of the policy at the start of each step, which only samples of its own have",
     "pretrain": "ptx needs a corpus",
 }
-"""Columns that stored rollouts do not have, and why."""
+"""Columns that stored rollouts lack -> why."""
 
 
 class OfflineConfig(TrainingParams, PolicyConfig):
@@ -45,17 +45,19 @@ class OfflineConfig(TrainingParams, PolicyConfig):
 
     rate_kind = "online"
     example: ClassVar[str] = "grpo"
-    """The algorithm that errors show."""
+    """The algorithm in error messages' examples."""
     progress: ClassVar[tuple[str, ...]] = ("reward", "length", "entropy", "loss")
-    """Metrics shown in the progress line."""
+    """Metrics in the progress line."""
 
-    algorithm: str = Field(description="a policy row of docs/reference/algorithms.md; all but dppo_* need a correction")
-    groups: int = Field(16, ge=1, description="groups of rollouts (draws of a prompt) in each optimizer step")
-    epochs: float = Field(1.0, gt=0, description="times through the rollouts")
+    algorithm: str = Field(
+        description="a policy preset in docs/reference/algorithms.md; all except dppo_* need a correction"
+    )
+    groups: int = Field(16, ge=1, description="groups (one draw of a prompt) per optimizer step")
+    epochs: float = Field(1.0, gt=0, description="passes through the rollouts")
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> OfflineConfig:
-        """Return the settings of an algorithm (grpo, dapo, ...), with some replaced.
+        """Return the settings of an algorithm (grpo, dapo, ...) with these replaced.
 
         Example: `OfflineConfig.preset("grpo", correction="truncate", epochs=2)`
         """
@@ -93,7 +95,7 @@ class OfflineConfig(TrainingParams, PolicyConfig):
         return self.objective(1).needs
 
     def objective(self, max_length: int) -> PolicyObjective:
-        """Return the objective; `max_length`: the longest completion, for the fixed-length aggregation."""
+        """Return the objective. `max_length`: the longest completion, for the fixed-length aggregation."""
         return PolicyObjective(self, max_length)
 
 
@@ -103,17 +105,17 @@ STORED: Final = Algorithms((POLICY_ROWS, lambda _: OfflineConfig))
 
 @dataclass(frozen=True)
 class LoggedRollouts:
-    """The scored rollouts of a run, group by group, and how they were sampled."""
+    """The scored rollouts of a run by group, and how they were sampled."""
 
     table: pl.DataFrame
     groups: Sequence[tuple[int, int]]
-    """The first row and the number of rows of each group."""
+    """The first row and the size of each group."""
     temperature: float
     max_tokens: int
 
     @property
     def largest(self) -> int:
-        """The most tokens of a group, by its longest rollout."""
+        """The most tokens of a group, if all its rollouts were as long as the longest of the table."""
         tokens = self.table.select(pl.col("prompt_ids").list.len() + pl.col("completion_ids").list.len())
         return int(tokens.max().item()) * max(size for _, size in self.groups)
 
@@ -125,7 +127,7 @@ class LoggedRollouts:
 def logged_rollouts(
     table: pl.DataFrame, summary: Mapping[str, Any], vocabulary: str, where: str, *, grouped: bool
 ) -> LoggedRollouts:
-    """Return the rollouts that were scored; `grouped`: groups of which one rollout is left are left out too.
+    """Return the scored rollouts. `grouped`: also leave out groups with only one rollout left.
 
     `summary`: run.json next to the table; `vocabulary`: that of the policy's tokenizer.
     """
@@ -164,7 +166,7 @@ def check_groups(config: OfflineConfig, logged: LoggedRollouts, where: str) -> N
 
 
 class LoggedSource(BatchSource):
-    """Groups of stored rollouts, each once per epoch."""
+    """Groups of stored rollouts. Each is used once per epoch."""
 
     def __init__(self, logged: LoggedRollouts, groups: int, epochs: float, seed: int) -> None:
         self._logged, self._groups, self._seed = logged, groups, seed
@@ -172,7 +174,7 @@ class LoggedSource(BatchSource):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Optimizer steps of the whole run."""
         return self._steps
 
     def batch(self, step: int) -> Batch:
@@ -207,7 +209,7 @@ def train_on_logged(
 
 
 def records(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of the table as mappings, with the columns of kept tokens as one value, `kept`."""
+    """Return rows of the table as mappings, with the columns of kept tokens combined as `kept`."""
     rows = frame.drop(KEPT, strict=False).to_dicts()
     stored = set(KEPT) <= set(frame.columns)
     for nth, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What a teacher reads: the student's prompt with a context as its system turn, which may hold values of the row."""
+"""The teacher's prompts: the student's prompt after a context as system turn, which may contain values of the row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, with_system_prompt
 
 _PLACE: Final = re.compile(r"\{\{(\w+)\}\}|\{(\w+)\}")
-"""A word in braces, doubled where it stands for itself."""
+"""A word in braces. Doubled braces stand for themselves."""
 
 
 @phase("load")
@@ -22,10 +22,10 @@ def prompts_in_context(
     text: ChatText, context: str, prompts: Sequence[Prompt], questions: Sequence[Conversation], where: str, *,
     source: str = "prompts",
 ) -> dict[tuple[int, ...], list[int]]:  # fmt: skip
-    """Return the teacher's prompt for each prompt of the student: the same with the context as a system turn.
+    """Return the teacher's prompt for each prompt of the student: the same prompt after the context as system turn.
 
-    `{answer}` in the context is the answer of a prompt, `{NAME}` the value of a key of its `info`. `questions`: what
-    demonstrations answer; `source`: what messages call the prompts.
+    In the context, `{answer}` is the answer of a prompt, and `{NAME}` a value of its `info`. `questions`: the prompts
+    of demonstrations. `source`: the name of the prompts in messages.
     """
     named = [name for _, name in _PLACE.findall(context) if name]
     if questions and named:
@@ -48,7 +48,7 @@ def prompts_in_context(
 
 
 def _filled(context: str, prompt: Prompt | None, source: str, where: str) -> str:
-    """Return the context with the values of a prompt in its places."""
+    """Return the context with a prompt's values inserted."""
     known = {} if prompt is None else {"answer": prompt.answer or None, **prompt.info}
 
     def value(place: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""The teachers of a student: frozen models and endpoints, what each reads, and its share of the divergence."""
+"""The teachers of a student: frozen models and endpoints, the prompts of each, and its share of the divergence."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ OTHER_TOKENS = "Sample it instead, and train on its answers with sft"
 
 @dataclass(frozen=True)
 class Student:
-    """The student as its teachers have to fit it; `text.context` shrinks where a teacher reads less."""
+    """The student's properties that its teachers must match.
+
+    `text.context` shrinks if a teacher's context is shorter.
+    """
 
     text: ChatText
     vocabulary: int
-    """Rows of its embeddings."""
+    """The number of rows of its embeddings."""
     prompts: Sequence[Prompt]
     questions: Sequence[Conversation] = ()
-    """What its demonstrations answer."""
+    """The prompts of its demonstrations."""
     name: str = "the model"
-    """What messages call it."""
+    """Its name in messages."""
     section: str = "settings"
-    """What messages call the place of its settings."""
+    """The place of its settings in messages."""
     source: str = "prompts"
-    """What messages call its prompts."""
+    """The name of its prompts in messages."""
     called: Mapping[str, str] = field(default_factory=dict)
-    """What messages call a teacher, where that is not its name."""
+    """The name of a teacher in messages, if it is not the teacher's own name."""
 
 
 def teachers_of(
     config: StudentConfig, student: Student, given: Mapping[str, Path | Any], runtime: Runtime
 ) -> list[Teacher]:
-    """Return the teachers: models by their names, or their folders, and after them the endpoints of the settings."""
+    """Return the teachers: first the given models or folders by name, then the endpoints in the settings."""
     seen = None
     if config.context is not None:
         where = f"{student.section}.context ({HOST.settings_file})"
@@ -76,7 +79,7 @@ def _config(teacher: Path | Any) -> Any:
 
 
 def check_teacher(student: Student, teacher: Path | Any, name: str) -> None:
-    """Refuse a teacher with another vocabulary."""
+    """Reject a teacher with another vocabulary."""
     rows = _config(teacher).get_text_config().vocab_size
     if isinstance(teacher, Path) and student.text.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
         what = f"has another tokenizer than {student.name}, so their tokens cannot be compared"
@@ -92,7 +95,7 @@ def check_teacher(student: Student, teacher: Path | Any, name: str) -> None:
 def shared_context(
     text: ChatText, teacher: Path | Any, seen: Mapping[tuple[int, ...], Sequence[int]], section: str
 ) -> int | None:
-    """Return the longest row that the student can read, and the teacher with its additional context."""
+    """Return the longest row that both the student and the teacher, with its extra context, can read."""
     context, theirs = text.context, context_of(_config(teacher))
     if theirs is None:
         return context

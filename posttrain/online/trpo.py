@@ -2,8 +2,8 @@
 
     maximise g.s  subject to  s F s / 2 <= delta,  s = sqrt(2 delta / x F x) x,  F x = g by conjugate gradient
 
-then a backtracking line search, which accepts a step if the loss decreases and the mean KL(old || new), exact over the
-vocabulary, is at most delta.
+A backtracking line search follows. It accepts a step if the loss decreases and the mean KL(old || new), computed
+exactly over the vocabulary, is at most delta.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from posttrain.train.step import StepClosure
 
 
 def trpo_refusal(params: TrainingParams) -> str | None:
-    """Return why a run cannot have the update rule; None where it can."""
+    """Return why a run cannot use this update rule; None if it can."""
     if params.activations != "keep":
         value = f"activations = {params.activations}"
         return f"{value}: update trpo differentiates twice, which needs all of them. Use keep"
@@ -41,10 +41,10 @@ def trpo_refusal(params: TrainingParams) -> str | None:
 
 
 class TrustRegion:
-    """KL(old || new) from the policy at the start of the step, and the products of its Hessian with vectors."""
+    """KL(old || new) from the policy at the start of the step, and products of its Hessian with vectors."""
 
     def __init__(self, closure: StepClosure) -> None:
-        """Saves the current hidden states and head of the policy."""
+        """Save the present hidden states and head of the policy."""
         self._models = models = closure.models
         with torch.no_grad():
             self._old: list[tuple[PackedRows, Tensor]] = []
@@ -56,11 +56,11 @@ class TrustRegion:
 
     @torch.no_grad()
     def kl(self) -> float:
-        """Mean KL(old || new) per token."""
+        """Return the mean KL(old || new) per token."""
         return float(sum(world.gathered(sum(float(part) for part in self._kls()))))
 
     def kl_gradient_product(self, vector: list[Tensor]) -> list[Tensor]:
-        """F v: the gradient of (gradient of mean KL) . v; KL's own gradient is 0 at the old policy."""
+        """Return F v, the gradient of (gradient of mean KL) . v. At the old policy, KL's own gradient is 0."""
         parameters = [p for p in self._models.policy.parameters() if p.requires_grad]
         product = [torch.zeros_like(p) for p in parameters]
         with sdpa_kernel(SDPBackend.MATH):
@@ -83,14 +83,14 @@ class TrustRegion:
 
 
 class Trpo:
-    """Update rule of the policy: the natural gradient step within the trust region; a critic uses AdamW."""
+    """Update rule of the policy: a natural gradient step within the trust region. A critic uses AdamW."""
 
     def __init__(self, policy: Any, params: TrpoOptions, critic: Any | None = None) -> None:
         self._parameters = [p for p in policy.parameters() if p.requires_grad]
         self._params, self._critic = params, critic
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """Return one natural gradient step within the region, or none."""
+        """Take one natural gradient step within the region, or none."""
         region = TrustRegion(closure)
         metrics = self._critic.step(closure, progress) if self._critic else closure()
         gradient = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
@@ -105,7 +105,7 @@ class Trpo:
         return metrics | self._search(closure, region, [scale * d for d in direction])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state of the critic's optimizer; the policy's step has none."""
+        """Return the state of the critic's optimizer. The policy's step has no state."""
         state: dict[str, Tensor] = self._critic.state_dict() if self._critic else {}
         return state
 
@@ -119,7 +119,7 @@ class Trpo:
         return [f + self._params.damping * v for f, v in zip(product, vector, strict=True)]
 
     def _solve(self, region: TrustRegion, gradient: list[Tensor]) -> list[Tensor]:
-        """Conjugate gradient for (F + damping) x = g."""
+        """Solve (F + damping) x = g by conjugate gradient."""
         x = [torch.zeros_like(g) for g in gradient]
         residual = [g.clone() for g in gradient]
         search = [g.clone() for g in gradient]

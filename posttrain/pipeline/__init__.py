@@ -1,6 +1,6 @@
-"""The pipeline over the library: params.yaml, DVC stages, tables, records and commands.
+"""The pipeline on top of the library: params.yaml, DVC stages, tables, records and commands.
 
-Importing any part of it tells the library what it cannot know: the file of settings, the names of secrets, folders.
+Importing any part tells the library what it cannot know itself: the settings file, names of secrets, folders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from posttrain.settings.plain import texts_in
 
 
 def names_in_params() -> Iterator[str]:
-    """Every text in params.yaml: the keys of judges name variables, and so may options of a user's own rewards."""
+    """Yield every text in params.yaml. Keys of judges, and options of the user's rewards, can name variables."""
     try:
         yield from texts_in(read_yaml(PARAMS_FILE) if Path(PARAMS_FILE).is_file() else {})
     except (ParamsError, ModuleNotFoundError):  # reported by what needs the file, or YAML's package
@@ -34,7 +34,7 @@ FIXES: Final = {
     "teacher": "Sample it instead: data.samples.NAME.policy: TEACHER with tables: [chat], then sft on NAME/chat",
     "worker": "Read what it printed above; `posttrain check` imports the same modules",
 }
-"""Topic of an error of the library -> the command that fixes it here."""
+"""Topic of a library error -> the command that fixes it here."""
 
 HOST.settings_file, HOST.secret_names, HOST.cache, HOST.root = PARAMS_FILE, names_in_params, cache_path, main_root
 HOST.fixes = FIXES

@@ -1,6 +1,6 @@
-"""Starts stages and flows by name. No other file of posttrain imports them or says where they are.
+"""Start stages and flows by name. No other file of posttrain imports them or knows where they are.
 
-A checkout has them as folders of its own: `stages.sft`, `flows.pipeline`. An installed posttrain has them inside:
+A checkout has them as top-level folders: `stages.sft`, `flows.pipeline`. An installed posttrain contains them:
 `posttrain.pipeline.stages.sft`. So a project may have its own packages called `stages` or `flows`.
 """
 
@@ -27,20 +27,20 @@ STAGES: Final = f"{__package__}.stages" if IS_INSTALLED else "stages"
 FLOWS: Final = f"{__package__}.flows" if IS_INSTALLED else "flows"
 """The package of the flows."""
 TOY_TASKS: Final = INSIDE / "toy_tasks"
-"""The toy tasks; in a checkout a link to the folder `tasks` at its top."""
+"""The toy tasks. In a checkout this is a link to the top-level folder `tasks`."""
 LOADED: Final[tuple[Path, ...]] = (LIBRARY / "posttrain", *(() if IS_INSTALLED else (LIBRARY / "stages", TOY_TASKS)))
-"""Folders of the code that a stage can load. A walk through `posttrain` does not follow the link."""
+"""Folders with code that a stage can load. A walk through `posttrain` does not follow the link."""
 BASES: Final = {base: folder for folder in LOADED for base in (folder, folder.resolve())}
 PACKAGE: Final[tuple[Path, ...]] = (*LOADED, *(() if IS_INSTALLED else (LIBRARY / "flows",)))
-"""Folders of all code of this package."""
+"""Folders of all code in this package."""
 STAGE_COMMAND: Final = re.compile(r"python -m stages\.(\w+)")
-"""The command of a stage in a checkout's dvc.yaml; in a project it is `posttrain run STAGE`."""
+"""The command of a stage in a checkout's dvc.yaml. In a project it is `posttrain run STAGE`."""
 CODE_OF_CHECKOUT: Final = "      - posttrain\n      - stages\n      - tasks\n"
-"""The lines of dvc.yaml that a checkout has for its code; in a project posttrain.lock takes their place."""
+"""The lines in a checkout's dvc.yaml for its code. In a project, posttrain.lock replaces them."""
 
 
 def place_of(file: Path) -> Path | None:
-    """Return where a loaded file lies in one of the folders of `LOADED`, links resolved or not; None if in none."""
+    """Return a loaded file's path relative to a folder of `LOADED`, with or without resolved links; None if in none."""
     for base, folder in BASES.items():
         if file.is_relative_to(base):
             return folder / file.relative_to(base)
@@ -48,12 +48,12 @@ def place_of(file: Path) -> Path | None:
 
 
 def stage(name: str) -> ModuleType:
-    """Import a stage. It sets the CPU's instructions, so import it before torch."""
+    """Import a stage. It sets the CPU's instruction set, so import it before torch."""
     return _imported(f"{STAGES}.{name}")
 
 
 def prepare_process() -> None:
-    """Set what a stage sets before torch is imported: CPU instructions, threads and variables."""
+    """Apply the settings that a stage makes before torch is imported: CPU instructions, threads and variables."""
     _imported(STAGES)
 
 
@@ -70,7 +70,7 @@ def flow(name: str) -> ModuleType:
 
 
 def run_flow(module: ModuleType, arguments: Namespace) -> NoReturn:
-    """Run a module of the flows with its arguments, and end this process with its exit code."""
+    """Run a module of the flows with its arguments, and exit with its exit code."""
     if arguments.json:
         fix = "Leave it out: metrics/ and records/ have the results as JSON"
         raise ParamsError(what="a flow prints no document", where="--json", fix=fix)
@@ -78,12 +78,12 @@ def run_flow(module: ModuleType, arguments: Namespace) -> NoReturn:
 
 
 def flows_package(root: Path) -> str:
-    """Return the package from which a process that starts in a project, or in the checkout, imports the flows."""
+    """Return the package of the flows for a process that starts in a project or in the checkout."""
     return "flows" if root.resolve() == LIBRARY and not IS_INSTALLED else f"{__package__}.flows"
 
 
 def is_sweep(words: Sequence[str]) -> bool:
-    """Return whether the command line of a process is that of a sweep."""
+    """Return whether a command line belongs to a sweep."""
     module = any(word in ("flows.sweep", f"{__package__}.flows.sweep") for word in words)
     return module or any(Path(first).name == "posttrain" and word == "sweep" for first, word in pairwise(words))
 
@@ -94,6 +94,6 @@ def _imported(module: str) -> ModuleType:
 
 
 def _find_checkout() -> None:
-    """Let Python find a checkout's folders when posttrain works in another folder."""
+    """Make a checkout's folders importable when posttrain works in another folder."""
     if not IS_INSTALLED and str(LIBRARY) not in (str(Path(place).resolve()) for place in sys.path):
         sys.path.insert(0, str(LIBRARY))

@@ -1,4 +1,4 @@
-"""The paths of a workspace, and the lock that keeps two processes from the same stage."""
+"""The paths of a workspace, and the lock that prevents two processes from running the same stage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from posttrain.locks import hold, remove_unlocked
 PARAMS_FILE = "params.yaml"
 VERIFY: Final = "Run `posttrain repair verify`, which finds and removes what is damaged, then `dvc repro`"
 ROOT_VARIABLE = "POSTTRAIN_ROOT"
-"""How a sweep names the main workspace to its experiments: `dvc exp run` sets DVC_ROOT to their clone."""
+"""The variable with the main workspace, which a sweep sets for its experiments. `dvc exp run` sets DVC_ROOT to a
+clone."""
 DONE = "done"
 """The file in a run's checkpoints with the digest of the plot that the finished run wrote."""
 _DIGEST = "md5: "
@@ -41,37 +42,37 @@ def plot_path(name: str) -> Path:
 
 
 def rollouts_path(name: str) -> Path:
-    """Return the folder of the rollouts that a run was trained on."""
+    """Return the folder of the rollouts that a run trained on."""
     return Path("rollouts") / name.replace("@", "/")
 
 
 def main_root() -> Path:
-    """Return the main workspace, also where DVC or a sweep runs a stage in a copy of it."""
+    """Return the main workspace, even if DVC or a sweep runs a stage in a copy."""
     return Path(os.environ.get(ROOT_VARIABLE) or os.environ.get("DVC_ROOT") or ".")
 
 
 def checkpoint_path(name: str) -> Path:
-    """The folder of a stage's checkpoints, in the main workspace."""
+    """Return the folder of a stage's checkpoints in the main workspace."""
     return main_root() / "checkpoints" / name.replace("@", "/")
 
 
 def failure_path(stage: str) -> Path:
-    """Return the file with the error of a stage's last run, until it runs again."""
+    """Return the file with the error of a stage's last run. It exists until the stage runs again."""
     return Path(".dvc/tmp/failures") / f"{stage.replace('/', '@')}.txt"
 
 
 def any_outside(path: str | Path) -> bool:
-    """Return whether a path, or an entry of the folder at that path, is outside the workspace."""
+    """Return whether a path, or an entry of a folder, is outside the workspace."""
     return any(is_outside(entry) for entry in (path, *Path(path).glob("*")))
 
 
 def lock_stage(name: str) -> None:
-    """Keep a second process from running this stage in this workspace."""
+    """Prevent a second process from running this stage in this workspace."""
     hold(Path("checkpoints/.held") / name.replace("/", "@"), f"the stage {name} of this workspace")
 
 
 def remove_committed() -> None:
-    """Remove the checkpoints of finished runs that DVC has recorded: dvc.lock then has the digest of their plot."""
+    """Remove the checkpoints of finished runs that DVC has recorded, i.e. whose plot's digest is in dvc.lock."""
     with contextlib.suppress(OSError):  # another stage that starts now may remove the same ones
         marks = {mark: mark.read_text(encoding="utf-8") for mark in checkpoint_path("").rglob(DONE)}
         recorded = Path("dvc.lock").read_text(encoding="utf-8") if marks else ""
@@ -81,11 +82,11 @@ def remove_committed() -> None:
 
 
 def recorded_digest(file: Path) -> str:
-    """Return the digest of a file as dvc.lock writes it."""
+    """Return the digest of a file in dvc.lock's format."""
     return f"{_DIGEST}{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"
 
 
 def cache_path() -> Path | None:
-    """Return the folder for what can be computed again: DVC's own temporary one; None without DVC."""
+    """Return the folder for caches, DVC's own temporary folder; None without DVC."""
     folder = main_root() / ".dvc/tmp"
     return folder if folder.is_dir() else None

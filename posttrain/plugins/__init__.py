@@ -1,1 +1,1 @@
-"""Our own plugins: each folder is found by entry points (pyproject.toml), and nothing imports it by name."""
+"""posttrain's own plugins. Entry points (pyproject.toml) find each folder, and no code imports it by name."""

@@ -1,4 +1,4 @@
-"""Rewards: what scores a completion. For a reward of your own: `from posttrain.rewards import Params, Score, rule`."""
+"""Rewards score completions. For your own reward: `from posttrain.rewards import Params, Score, rule`."""
 
 from posttrain.rewards.reward import Context, Examples, NoOptions, Reward, rule
 from posttrain.rollout import Prompt, Rollout, Score

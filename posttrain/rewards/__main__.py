@@ -1,4 +1,4 @@
-"""`python -m posttrain.rewards test MODULE:NAME --table rows.jsonl`: try a reward on rows, without the pipeline."""
+"""`python -m posttrain.rewards test MODULE:NAME --table rows.jsonl`: try a reward on the rows of a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = "python -m posttrain.rewards test working:true_equations --table tried
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Score the rows of a file; exit with 1 if the reward fails on one."""
+    """Score the rows of a file. Exit with 1 if the reward fails on a row."""
     arguments = _parser().parse_args(words)
     try:
         print(reward_test(arguments.name, Path(arguments.table), arguments.options, arguments.rows))
@@ -41,7 +41,7 @@ def reward_test(name: str, table: Path, options: Sequence[str], count: int) -> s
 
 
 def _lines(table: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the object of each line, or a text that says why a line cannot be read."""
+    """Yield the number of each line and its object, or a text that says why the line cannot be read."""
     if table.suffix.lower() not in (".jsonl", ".ndjson"):
         fix = "Give a .jsonl file with one JSON object on each line"
         raise DataError(what=f"{table.suffix or 'no suffix'} cannot be read", where=str(table), fix=fix)
@@ -58,7 +58,7 @@ def _lines(table: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Return `KEY=VALUE`; a value that is valid JSON is read as JSON, another one is a text."""
+    """Return `KEY=VALUE` as a pair. A value that is valid JSON is parsed; any other value is a text."""
     key, equals, value = text.partition("=")
     if not equals:
         fix = 'Write KEY=VALUE, e.g. after=#### or \'tags=["think", "answer"]\''

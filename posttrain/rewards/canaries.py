@@ -1,4 +1,4 @@
-"""Canaries: before a run starts, completions that are known to be right or wrong go through its rewards."""
+"""Canaries: before a run starts, its rewards score completions that are known to be right or wrong."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from posttrain.rollout import FAILED, Prompt, Rollout, Score, TokenRow
 from posttrain.settings.host import HOST
 
 SHOWN = 3
-"""Examples in the error."""
+"""The number of examples in the error."""
 
 
 def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> None:
-    """Refuse a reward that fails, or that scores a right completion below 1 or a wrong one above 0."""
+    """Reject a reward that fails, or that scores a right completion below 1 or a wrong one above 0."""
     for name in reward.terms:
         scored = list(_scored(reward, name, prompts))
         if failed := [(rollout, score) for rollout, _, score in scored if score.status in FAILED]:
@@ -37,7 +37,7 @@ def check_canaries(reward: RewardSum, prompts: Sequence[Prompt], where: str) -> 
 
 
 def _scored(reward: RewardSum, name: str, prompts: Sequence[Prompt]) -> Iterator[tuple[Rollout, bool, Score]]:
-    """Known completions, whether they are right, and their scores through the path of the run."""
+    """Yield known completions, whether they are right, and their scores, computed as in the run."""
     for prompt in prompts:
         examples = known_completions(name, reward.terms[name], prompt)
         rollouts = [_rollout(prompt, text) for text in (*examples.right, *examples.wrong)]
@@ -47,7 +47,7 @@ def _scored(reward: RewardSum, name: str, prompts: Sequence[Prompt]) -> Iterator
 
 
 def _rollout(prompt: Prompt, text: str) -> Rollout:
-    """Return a completion that no model wrote."""
+    """Return a rollout of a text that no model wrote."""
     return Rollout(
         prompt, 0, TokenRow(prompt.ids, []), [], text, "stop", ({"role": "assistant", "content": text},), "canary"
     )

@@ -1,4 +1,4 @@
-"""The rewards that params.yaml can name, and how their settings are read."""
+"""The rewards that params.yaml can use, and how posttrain reads their settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEARNED: Final = "model"
 
 
 def reward_named(name: str, where: str) -> Reward[Any]:
-    """Return the reward of that name, or a user's own by its import path: a Reward, or a function of all rollouts."""
+    """Return the reward of this name, or the user's own by its import path: a Reward, or a function of all rollouts."""
     if name in REWARDS:
         return REWARDS[name]
     if not is_import_path(name):
@@ -34,7 +34,7 @@ def reward_named(name: str, where: str) -> Reward[Any]:
 
 
 def _adopted(name: str, found: Any) -> Reward[Any]:
-    """Return the reward that an object of the user or of a plugin is: it runs in worker processes."""
+    """Return an object of the user or a plugin as a reward. It runs in worker processes."""
     if isinstance(found, Reward):
         if found.each is None:
             return found
@@ -47,11 +47,11 @@ def _adopted(name: str, found: Any) -> Reward[Any]:
 
 
 REWARDS: Final[Listing[Reward[Any]]] = Listing("posttrain.rewards", "REWARDS", group="rewards", adopt=_adopted)
-"""The rewards of every file of the folder, and of plugins."""
+"""The rewards of every file in the folder, and of plugins."""
 
 
 def _check_signature(name: str, function: Callable[..., Any], wanted: Sequence[str]) -> None:
-    """Refuse a function of the user's that cannot be called as runs call it."""
+    """Reject a user's function if its signature does not fit the call that runs make."""
     try:
         found = signature(function)
     except ValueError:  # a function without a signature, of C
@@ -68,14 +68,14 @@ def _check_signature(name: str, function: Callable[..., Any], wanted: Sequence[s
 
 
 def _terms(given: Any) -> Any:
-    """Weights, or settings with a weight and the reward's own options, as typed terms."""
+    """Return weights, or settings with a weight and the reward's own options, as typed terms."""
     if not isinstance(given, Mapping):
         return given
     return {name: term(name, value) for name, value in given.items()}
 
 
 def term(name: Any, value: Any) -> WeightedReward:
-    """Return a reward of params.yaml with its weight and options, typed."""
+    """Return a reward from params.yaml with its weight and options, typed."""
     if isinstance(value, WeightedReward):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -106,11 +106,11 @@ def term(name: Any, value: Any) -> WeightedReward:
 
 
 Rewards = Annotated[dict[str, WeightedReward], BeforeValidator(_terms)]
-"""name -> weight, or name -> {weight, options of the reward}; with `type` the name is one of the user's choice."""
+"""name -> weight, or name -> {weight, options of the reward}. With `type`, the user may choose the name."""
 
 
 def metric_settings(given: Any) -> Any:
-    """Return metrics by name, each with its options: a list of names has none."""
+    """Return metrics as name -> options. A list of names gives no options."""
     if isinstance(given, list):
         return {name: {} for name in given} if all(isinstance(name, str) for name in given) else given
     return (
@@ -119,7 +119,7 @@ def metric_settings(given: Any) -> Any:
 
 
 def _metrics(given: Any) -> Any:
-    """Names, or names with the options of each, as typed terms that never count."""
+    """Return names, or names with options, as typed terms with weight 0."""
     named = metric_settings(given)
     if not isinstance(named, Mapping):
         return named
@@ -136,27 +136,27 @@ def _metric(name: Any, options: Mapping[str, Any]) -> WeightedReward:
 
 
 _OF_A_SUM: Final = frozenset({"weight", "gate", "normalise"})
-"""Keys of a reward that say what it adds to a sum."""
+"""Keys of a reward that describe its term in a sum."""
 Metrics = Annotated[dict[str, WeightedReward], BeforeValidator(_metrics)]
-"""Names of rewards that are measured and never count: [name, ...], or name -> options of the reward."""
+"""Names of rewards that are measured but not counted: [name, ...], or name -> options of the reward."""
 
 USUAL: Any = {"correct": 1.0, "format": 0.2}
-"""What runs learn from where params.yaml says nothing."""
+"""The default reward of a run."""
 SCORE: Any = {"correct": 1.0}
-"""The score of evaluations where it says nothing."""
+"""The default score of evaluations."""
 MEASURED: Any = ["format"]
-"""Their metrics where it says nothing."""
+"""The default metrics of evaluations."""
 
 
 def need_a_weight(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:
-    """Refuse rewards of which none counts."""
+    """Reject rewards that all have weight 0."""
     if not weights(terms):
         raise ValueError("no reward has a weight other than 0. Name one, e.g. {correct: 1.0}")
     return terms
 
 
 def refuse_metrics(terms: Mapping[str, WeightedReward]) -> Mapping[str, WeightedReward]:
-    """Refuse a reward with weight 0 where metrics have a key of their own."""
+    """Reject a reward with weight 0 where the settings have a separate key `metrics`."""
     if odd := [name for name, term in need_a_weight(terms).items() if not (term.counted or term.gate)]:
         raise ValueError(
             f"{', '.join(odd)}: with weight 0 it is a metric, not a part of the score. Write it under `metrics`, next "
@@ -168,7 +168,7 @@ def refuse_metrics(terms: Mapping[str, WeightedReward]) -> Mapping[str, Weighted
 def with_metrics(
     terms: Mapping[str, WeightedReward], metrics: Mapping[str, WeightedReward]
 ) -> dict[str, WeightedReward]:
-    """Return rewards and metrics together; refuses a name that both have."""
+    """Return rewards and metrics together. Reject a name that both have."""
     if twice := sorted(terms.keys() & metrics.keys()):
         fix = f"Remove it from metrics, or name it otherwise: {{other: {{type: {twice[0]}}}}}"
         raise ValueError(f"'{twice[0]}' is in reward and in metrics. {fix}")
@@ -176,7 +176,7 @@ def with_metrics(
 
 
 def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) -> None:
-    """Refuse a reward model without the reward that reads it, and the other way round."""
+    """Reject a reward model without a reward that reads it, and the other way round."""
     if bool(learned(terms)) != (reward_model != NONE):
         raise ValueError(
             f"reward_model = {reward_model}, reward = {', '.join(terms)}: a reward model is named where the reward "
@@ -190,7 +190,7 @@ def need_reward_model(terms: Mapping[str, WeightedReward], reward_model: str) ->
 
 
 def learned(terms: Mapping[str, WeightedReward]) -> dict[str, Any]:
-    """Return the rewards that a reward model gives, and those in others, with their options."""
+    """Return the rewards that read a reward model, including parts of other rewards, with their options."""
     found = {name: term.options for name, term in terms.items() if (term.type or name) == LEARNED}
     inner = [learned(getattr(term.options, "of", {})) for term in terms.values()]
     return {**found, **{name: options for some in inner for name, options in some.items()}}

@@ -1,4 +1,4 @@
-"""The reward `code`: a completion's program is run with the prompt's tests, isolated (docs/rewards.md)."""
+"""The reward `code` runs a completion's program with the prompt's tests, isolated (docs/rewards.md)."""
 
 from __future__ import annotations
 
@@ -30,58 +30,60 @@ MIB: Final = 2**20
 
 
 class CodeOptions(Params):
-    """How programs are found, run and scored."""
+    """How programs are extracted, run and scored."""
 
     take: Literal["block", "text"] = Field(
         "block",
-        description="block: the program is the last ```python block, else the last of no language; text: the whole "
-        "completion",
+        description="block: the program is the last ```python block, or else the last block without a language; "
+        "text: the whole completion",
     )
     score: Literal["all", "share"] = Field(
         "all", description="all: 1 if every test passes, else 0; share: the share of tests that pass"
     )
     seconds: float = Field(
-        5.0, gt=0, le=600, description="processor time of a program; the clock may run four times as long"
+        5.0, gt=0, le=600, description="CPU seconds of a program; wall time may be four times as long"
     )
     memory_mib: int = Field(512, ge=64, le=65_536, description="address space of a program")
-    output_kib: int = Field(1024, ge=1, le=65_536, description="what a program may print")
+    output_kib: int = Field(1024, ge=1, le=65_536, description="most output of a program")
     scratch_mib: int = Field(16, ge=1, le=65_536, description="size of the folder that a program may write to")
     sandbox: str = Field(
         "kernel",
-        description="kernel: isolated by Linux, or refused; none: not isolated, only for programs that you trust; "
-        "else a command that starts each program in an isolation of yours, e.g. docker run",
+        description="kernel: Linux isolation; error if unavailable. none: not isolated, only for programs that you "
+        "trust. Else a command that starts each program in your own sandbox, e.g. docker run",
     )
 
     def limits(self) -> Limits:
-        """Return what a program may use."""
+        """Return the limits of a program."""
         return Limits(self.seconds, self.memory_mib * MIB, self.scratch_mib * MIB, output=self.output_kib * 1024)
 
 
 class CasePair(Params):
-    """An input and the output that a program must print."""
+    """An input, and the output that a program must print for it."""
 
     stdin: str = ""
     stdout: str
 
 
 class CodeInfo(Params):
-    """What the prompt's `info` has for the reward `code`; other keys are for others."""
+    """Keys of the prompt's `info` that the reward `code` reads. Other keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
     tests: str | list[str] | list[CasePair] = Field(description="assertions as Python, or inputs with outputs")
     entry_point: str | None = Field(
-        None, description="the function that the tests call; none: every name that they do not define"
+        None, description="the function that the tests call; none: all names that the tests use but do not define"
     )
     setup: str = Field("", description="Python that runs before the program and before the tests, e.g. imports")
-    solution: str | None = Field(None, description="a program that passes, for the check before the first step")
+    solution: str | None = Field(
+        None, description="a program that passes the tests, for the check before the first step"
+    )
 
 
 _INFO: Final = TypeAdapter(CodeInfo)
 
 
 def code_info(info: Mapping[str, Any]) -> CodeInfo:
-    """Return the tests of a prompt; ValueError says what is wrong with them."""
+    """Return the tests of a prompt. A ValueError says what is wrong with them."""
     if "tests" not in info and "stdout" in info:
         info = {**info, "tests": [{"stdin": info.get("stdin", ""), "stdout": info["stdout"]}]}
     if "tests" not in info:
@@ -112,14 +114,14 @@ def _check_python(name: str, text: str) -> None:
 
 
 def assertions(info: CodeInfo) -> str:
-    """Return the tests as one text of Python; empty: they are inputs with outputs."""
+    """Return the assertions as one Python text; empty if the tests are inputs with outputs."""
     if isinstance(info.tests, str):
         return info.tests
     return "\n".join(test for test in info.tests if isinstance(test, str))
 
 
 def program_of(text: str, take: str) -> str | None:
-    """Return the program of a completion; None: it has none."""
+    """Return the program in a completion; None if there is none."""
     if take == "text":
         return text if text.strip() else None
     blocks = [
@@ -169,7 +171,7 @@ _LOCK = threading.Lock()
 
 
 def sandbox(kind: str) -> Sandbox | Command:
-    """Return the sandbox of this process, started when it is first used and again where it has ended."""
+    """Return the sandbox of this process. Start it on first use, and again after it has ended."""
     with _LOCK:
         key = (kind, os.getpid())  # a forked process must not share the parent's
         if key not in _BOXES or not _BOXES[key].alive:
@@ -187,7 +189,7 @@ def close_sandboxes() -> None:
 
 
 def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
-    """Start the sandbox, or refuse; how programs are isolated is printed and noted in the stage's record."""
+    """Start the sandbox or fail. The kind of isolation is printed and stored in the stage's record."""
     try:
         mechanisms = sandbox(options.sandbox).mechanisms
     except SandboxError as error:
@@ -204,7 +206,7 @@ def _score_fn(options: CodeOptions, context: Context) -> ScoreFn:
 
 
 def _scores(rollouts: Sequence[Rollout], options: CodeOptions) -> list[Score]:
-    """Return a score of each program, as many at a time as there are processors."""
+    """Return a score for each program. As many run at a time as there are processors."""
     sandbox(options.sandbox)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "code") as pool:
         return list(pool.map(lambda rollout: _score(rollout, options), rollouts))
@@ -219,7 +221,7 @@ def _cannot_score(prompt: Prompt, options: CodeOptions) -> str | None:  # noqa: 
 
 
 def _examples(prompt: Prompt, options: CodeOptions) -> Examples:
-    """Return the prompt's solution, if it has one; and programs that pass no tests."""
+    """Return the prompt's solution, if there is one, and programs that pass no tests."""
     info = code_info(prompt.info)
     wrong = ["pass", "raise SystemExit(0)", "import os; os._exit(0)"]
     if assertions(info) and info.entry_point and info.entry_point.isidentifier():

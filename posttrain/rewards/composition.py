@@ -1,4 +1,4 @@
-"""Rewards made of other rewards: a cascade, and milestones."""
+"""Rewards made from other rewards: a cascade, and milestones."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Several = Annotated[Rewards, AfterValidator(_two_or_more)]
 
 
 class CascadeOptions(Params):
-    """Rewards of which the next one scores what the one before it could not."""
+    """A list of rewards. Each scores what the reward before it could not."""
 
-    of: Several = Field(description="rewards in their order, as in `reward`")
+    of: Several = Field(description="rewards in order, as in `reward`")
     unsure: dict[str, list[float]] = Field(
         default_factory=dict,
-        description="reward -> [low, high]: a score in this range is unsure, and the next reward decides",
+        description="reward -> [low, high]: a score in this range is unsure, so the next reward decides",
     )
 
     @model_validator(mode="after")
@@ -49,11 +49,11 @@ class CascadeOptions(Params):
 class MilestoneOptions(Params):
     """Rewards that a completion reaches one after the other."""
 
-    of: Several = Field(description="rewards in their order, as in `reward`; one is reached at score 1")
+    of: Several = Field(description="rewards in order, as in `reward`; a milestone is reached at score 1")
     credits: list[float] | None = Field(
-        None, min_length=2, description="what each is worth; null: all the same, 1 in sum"
+        None, min_length=2, description="credit of each milestone; null: equal credits with sum 1"
     )
-    in_order: bool = Field(True, description="whether one counts only if all before it are reached")
+    in_order: bool = Field(True, description="count a milestone only if all milestones before it are reached")
 
     @model_validator(mode="after")
     def _a_credit_each(self) -> MilestoneOptions:
@@ -63,7 +63,7 @@ class MilestoneOptions(Params):
 
 
 def _parts(options: CascadeOptions | MilestoneOptions, context: Context) -> dict[str, RewardSum]:
-    """Return each reward by itself."""
+    """Return each reward as a separate sum."""
     return {name: RewardSum({name: term}, context) for name, term in options.of.items()}
 
 
@@ -96,7 +96,7 @@ def _milestones(options: MilestoneOptions, context: Context) -> ScoreFn:
 
 
 def _credit(scores: Sequence[Score], worth: Sequence[float], *, in_order: bool) -> Score:
-    """Return the credit of the milestones that are reached; a failed score before the end leaves it unknown."""
+    """Return the total credit of the reached milestones, or the failed score if one failed before the end."""
     value = 0.0
     for score, credit in zip(scores, worth, strict=True):
         if score.status in FAILED:
@@ -119,7 +119,7 @@ def _cannot_score_by_one(prompt: Prompt, options: MilestoneOptions) -> str | Non
 
 
 def _first_examples(prompt: Prompt, options: CascadeOptions) -> Examples:
-    """Return the right ones of the first reward; a wrong one that it cannot read is passed on."""
+    """Return the right examples of the first reward. A wrong one may be unreadable for it and passed on to the next."""
     return Examples(known_completions(*next(iter(options.of.items())), prompt).right)
 
 

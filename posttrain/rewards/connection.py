@@ -1,4 +1,4 @@
-"""The HTTP client for served models: timeouts, retries, rate and size limits, and a secret that no message shows."""
+"""The HTTP client for served models: timeouts, retries, rate and size limits. No message shows the secret."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ warnings.filterwarnings("ignore", "coroutine 'connect_tcp", RuntimeWarning)  # a
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 BUSY: Final = (408, 425, 429)
-"""Statuses, next to 5xx, after which it is asked again."""
+"""Statuses (besides 5xx) that are retried."""
 UNREADABLE: Final = (400, 413, 422)
-"""Statuses of a request that the endpoint can never answer, such as a text longer than the model's context."""
+"""Statuses of requests that the endpoint can never answer, e.g. a text longer than the model's context."""
 MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-"""The errors of code that reads JSON of another form."""
+"""The errors of code that reads unexpected JSON."""
 SLOWEST_BACKOFF_S: Final = 30.0
 MIB: Final = 2**20
 LOGPROB_BYTES: Final = 512
-"""Bytes of a reply for one log-prob: its id, number, rank and the token's text, which JSON may escape."""
+"""Bytes of a reply per log-prob: its id, number, rank and the token's text, which JSON may escape."""
 NO_LOGPROBS: Final = "the reply has no prompt_logprobs: it must be vLLM or posttrain's own server"
 DECIDED: Final = {
     **dict.fromkeys(("messages", "prompt"), "what is asked"), "model": "the key model", "prompt_logprobs": "the key top"
 }  # fmt: skip
-"""Keys of a request that are not in `body`, and what decides them."""
+"""Keys that `body` may not contain, and the setting that decides each."""
 
 
 class ConnectionParams(Params):
-    """The endpoint, and how patiently it is asked."""
+    """The endpoint: address, timeouts, retries and rate limit."""
 
-    url: str = Field(description="the endpoint, e.g. http://127.0.0.1:8000/v1")
-    model: str = Field(min_length=1, description="the model's name there")
-    key: str | None = Field(None, description="the NAME of the environment variable that holds the secret")
-    body: dict[str, Any] = Field(default_factory=dict, description="further keys of the request; null leaves one out")
-    timeout: float = Field(60.0, gt=0, description="seconds that one request may take")
-    retries: int = Field(4, ge=0, le=20, description="further tries after a failure (429, 5xx, time out, hang up)")
+    url: str = Field(description="base URL of the endpoint, e.g. http://127.0.0.1:8000/v1")
+    model: str = Field(min_length=1, description="name of the model at the endpoint")
+    key: str | None = Field(None, description="name of the environment variable that contains the secret")
+    body: dict[str, Any] = Field(default_factory=dict, description="additional keys of the request; null removes a key")
+    timeout: float = Field(60.0, gt=0, description="timeout of one request in seconds")
+    retries: int = Field(4, ge=0, le=20, description="retries after a failure (429, 5xx, timeout, hang-up)")
     give_up_after: float = Field(
-        300.0, gt=0, description="seconds without any reply after which the rest of a round is given up"
+        300.0, gt=0, description="seconds without any reply after which the rest of a round fails"
     )
-    concurrency: int = Field(8, ge=1, le=256, description="requests at a time")
-    per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: not limited")
+    concurrency: int = Field(8, ge=1, le=256, description="parallel requests")
+    per_minute: float | None = Field(None, gt=0, description="most requests per minute; null: no limit")
 
     @field_validator("key", mode="before")
     @classmethod
@@ -89,7 +89,7 @@ class ConnectionParams(Params):
 
 
 class NoReply(Exception):  # noqa: N818  a result, not a defect
-    """The endpoint gave no reply that can be used, after all tries."""
+    """After all tries, the endpoint gave no usable reply."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -98,12 +98,12 @@ class NoReply(Exception):  # noqa: N818  a result, not a defect
 
     @property
     def score(self) -> Score:
-        """The score of a sample that got no reply."""
+        """The score of a sample without a reply."""
         return Score(0.0, self.status, self.reason)
 
 
 class TryAgainError(Exception):
-    """One try failed; `wait` is what the endpoint asks for, in seconds."""
+    """One try failed. `wait`: seconds that the endpoint asks to wait."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -111,11 +111,11 @@ class TryAgainError(Exception):
 
 
 class SilentError(TryAgainError):
-    """One try brought no answer at all."""
+    """One try got no answer at all."""
 
 
 class Connection:
-    """Asks one endpoint; its counts are those of this process."""
+    """Sends requests to one endpoint and counts them in this process."""
 
     def __init__(self, params: ConnectionParams, where: str) -> None:
         self._params, self._where = params, where
@@ -127,7 +127,7 @@ class Connection:
         self.counts: Counter[str] = Counter()
 
     def run(self, questions: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a round of questions; a notebook, which runs its own event loop, gets it by a thread."""
+        """Return the result of a round of questions. In a notebook, which has its own event loop, a thread runs it."""
 
         async def opened() -> T:
             async with self._opened():
@@ -142,7 +142,7 @@ class Connection:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
-        """Open the connections; no redirect is followed, as it might take the secret elsewhere."""
+        """Open the connections. Redirects are not followed, because they could send the secret to another host."""
         local = urlsplit(self._params.url).hostname in LOOPBACK
         self._replied, self._given_up = time.monotonic(), ""
         self._slots = asyncio.Semaphore(self._params.concurrency)
@@ -155,9 +155,10 @@ class Connection:
     async def post(
         self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], malformed: str, largest: int = MIB
     ) -> T:
-        """Return what `read` makes of a reply's JSON; NoReply after the last try, RewardError where all are refused.
+        """Return `read` of a reply's JSON. Raise NoReply after the last try; RewardError if no request can succeed.
 
-        `path`: what follows the address; `malformed`: the reason of another try after a reply that `read` cannot read.
+        `path`: the part after the address. `malformed`: the reason that is given if `read` cannot read a reply, which
+        causes another try.
         """
         async with self._slots:
             for number in range(self._params.retries + 1):
@@ -180,16 +181,16 @@ class Connection:
             raise NoReply("infrastructure", f"{failed} (tries: {self._params.retries + 1})")
 
     async def post_for_logprobs(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T], tokens: int) -> T:
-        """Return what `read` makes of a reply with at most so many log-probs."""
+        """Return `read` of a reply that has at most `tokens` log-probs."""
         return await self.post(path, body, read, NO_LOGPROBS, MIB + tokens * LOGPROB_BYTES)
 
     def _check_given_up(self) -> None:
-        """Raise where another question of the round has given up, unless one was answered since."""
+        """Raise if another question of the round has given up and none was answered since."""
         if self._given_up:
             raise NoReply("infrastructure", self._given_up)
 
     async def _turn(self) -> None:
-        """Wait for the rate limit, and for as long as the endpoint has asked all to wait."""
+        """Wait for the rate limit, and for any pause that the endpoint requested."""
         start = max(time.monotonic(), self._next_start)
         self._next_start = start + (60.0 / self._params.per_minute if self._params.per_minute else 0.0)
         while (wait := max(start, self._paused_until) - time.monotonic()) > 0:
@@ -198,7 +199,7 @@ class Connection:
     async def exchange(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, largest: int = MIB
     ) -> tuple[httpx.Response, bytes]:
-        """Return the reply to one request, whatever its status, with its bytes; TryAgainError without a usable one."""
+        """Return the reply to one request and its bytes, whatever its status. Raise TryAgainError if none is usable."""
         url, seconds = self._params.url, self._params.timeout
         if path:
             url = f"{url.rstrip('/')}/{path}"
@@ -235,7 +236,7 @@ class Connection:
         raise RewardError(what=what, where=self._where, fix=fix)
 
     def _message(self, content: bytes) -> str:
-        """Return the endpoint's own words in one line, without the secret."""
+        """Return the endpoint's error message as one line without the secret."""
         try:
             text = str(json.loads(content)["error"]["message"])
         except MALFORMED:
@@ -245,7 +246,7 @@ class Connection:
 
 
 def _parsed(content: bytes, read: Callable[[Any], T], malformed: str) -> T:
-    """Return what `read` makes of JSON."""
+    """Return `read` of the parsed JSON."""
     try:
         return read(json.loads(content))
     except MALFORMED as error:
@@ -253,7 +254,7 @@ def _parsed(content: bytes, read: Callable[[Any], T], malformed: str) -> T:
 
 
 async def _limited(response: httpx.Response, largest: int) -> bytes:
-    """Return the bytes of a reply as they come: a compressed one, which was not asked for, may unpack to gigabytes."""
+    """Return the bytes of a reply. Reject a compressed one, which was not requested and may unpack to gigabytes."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise TryAgainError(f"the reply is compressed ({excerpt(encoding, 40)}), which was not asked for")
@@ -266,7 +267,7 @@ async def _limited(response: httpx.Response, largest: int) -> bytes:
 
 
 def _secret(name: str, where: str) -> str:
-    """Return the secret in an environment variable; its value is in no message."""
+    """Return the secret in an environment variable. No message shows its value."""
     secret = os.environ.get(name, "").strip()
     if not secret:
         what, fix = f"the environment variable {name} is not set", f"Run with {name}=... in the environment"
@@ -278,12 +279,12 @@ def _secret(name: str, where: str) -> str:
 
 
 def _backoff(number: int) -> float:
-    """0.5 s, doubled with each try, and up to half of it less so that not all come at once."""
+    """Return 0.5 s, doubled with each try, minus a random part up to half, so that retries are spread."""
     return min(0.5 * 2.0**number, SLOWEST_BACKOFF_S) * random.uniform(0.5, 1.0)
 
 
 def _retry_after(value: str) -> float:
-    """Seconds of a Retry-After header: a number or a date; 0 if there is none."""
+    """Return the seconds in a Retry-After header, which is a number or a date; 0 if there is none."""
     try:
         seconds = float(value)
     except ValueError:

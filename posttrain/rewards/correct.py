@@ -1,4 +1,4 @@
-"""The reward `correct`: whether the final answer of a completion is the prompt's answer (docs/rewards.md)."""
+"""The reward `correct`: whether the final answer of a completion equals the prompt's answer (docs/rewards.md)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from posttrain.settings.listing import Listing
 Answer = Literal["numeric", "math", "choice", "exact", "regex"]
 Form = Literal["auto", "boxed", "hashes", "answer_is", "tags", "whole"]
 MAY_TAKE_LONG: tuple[Answer, ...] = ("math", "choice", "regex")
-"""What runs in worker processes: the user's own patterns, and texts of a model under many patterns."""
+"""Kinds of answers that are compared in worker processes: they match the user's own or many patterns."""
 OTHER_NUMBER = "987654321"
-"""In wrong examples."""
+"""A wrong answer, for wrong examples."""
 LONGEST_ECHO = 300
 MARKED = re.compile(r"\\(?:boxed|fbox)\b|####")
-"""What a gold answer has that is a whole solution."""
+"""Marks in a gold answer that is a whole solution."""
 
 
 class CorrectOptions(NumericOptions):
@@ -31,28 +31,28 @@ class CorrectOptions(NumericOptions):
 
     answer: Answer = Field(
         "numeric",
-        description="numeric: a plain number; math: any equal form of it (LaTeX, fractions, units, sets, intervals); "
-        "choice: a letter; exact: the same text; regex: what a pattern finds is the same text",
+        description="numeric: a plain number; math: any equal form of it (LaTeX, fractions, units, sets, "
+        "intervals); choice: a letter; exact: the same text; regex: the match of a pattern equals the answer",
     )
     form: Form = Field(
         "auto",
-        description="math, choice: where the answer is: boxed, hashes (####), answer_is ('the answer is'), tags "
-        "(<answer>), whole (nothing else); auto: the last of these. A form other than auto goes before `after`",
+        description="math, choice: how the answer is marked: boxed, hashes (####), answer_is ('the answer is'), tags "
+        "(<answer>), whole (nothing else); auto: the last of these. A form other than auto overrides `after`",
     )
     unmarked: bool = Field(
         False,
-        description="math, choice: true: with form auto, the last sentence of a completion without a mark is read",
+        description="math, choice: true: with form auto, read the last sentence of a completion without a mark",
     )
     choices: str = Field("ABCD", pattern="^[A-Z]{2,26}$", description="choice: the letters, two or more")
     pairs: Literal["unsure", "points", "intervals"] = Field(
         "unsure",
-        description="math: what (1, 2) is in the prompts' answers; points: `x = 1, y = 2` is right as well; "
-        "intervals: `1 < x < 2` is; unsure: both are",
+        description="math: meaning of (1, 2) in the prompts' answers; points: `x = 1, y = 2` is also right; "
+        "intervals: `1 < x < 2` is also right; unsure: both are",
     )
     pattern: str | None = Field(
         None,
         min_length=1,
-        description="regex: its last match in the completion, or the group of it, must be the prompt's answer",
+        description="regex: the pattern's last match in the completion, or its group, must equal the prompt's answer",
     )
 
     @model_validator(mode="after")
@@ -85,29 +85,29 @@ def _check_pattern(pattern: str | None) -> None:
 
 
 class AnswerKind(NamedTuple):
-    """How answers of a kind are compared, where that needs code of its own: a file in answer_kinds/."""
+    """How answers of one kind are compared, if that needs its own code: a file in answer_kinds/."""
 
     score: Callable[[Rollout, CorrectOptions], Score]
     why_unreadable: Callable[[str, CorrectOptions], str | None]
-    """Why a prompt's answer cannot be read; None: it can."""
+    """Return why a prompt's answer cannot be read; None if it can."""
 
 
 KINDS: Final[Listing[AnswerKind]] = Listing("posttrain.rewards.answer_kinds", "KINDS")
-"""A run depends on those that it names."""
+"""The kinds of answers. A run depends only on the files of the kinds that it uses."""
 
 
 def gold_text(prompt: Prompt, options: CorrectOptions) -> str:
-    """Return the prompt's answer, or what follows its last mark."""
+    """Return the prompt's answer, or the part after its last mark."""
     return (prompt.answer if options.after is None else prompt.answer.rpartition(options.after)[2]).strip()
 
 
 def question_of(prompt: Prompt) -> str:
-    """Return what the prompt's user turns say."""
+    """Return the text of the prompt's user turns."""
     return "\n".join(str(message.get("content") or "") for message in prompt.messages if message["role"] == "user")
 
 
 def unparseable(why: str) -> Score:
-    """Return the score of a completion without an answer that can be read."""
+    """Return the score of a completion without a readable answer."""
     return Score(0.0, "unparseable", why)
 
 
@@ -160,9 +160,9 @@ PLAIN: dict[Answer, Callable[[Rollout, CorrectOptions], Score]] = {
 
 
 def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
-    """Return the gold answer's own text as a completion; and it with one digit changed or a part missing, and echoes.
+    """Return examples. Right: the gold answer's text. Wrong: it with a changed digit or without a part, and echoes.
 
-    They are made of the text alone, not by the code that finds and reads answers, so they check it.
+    They are made from the text only. They do not use the code that finds and reads answers, so they test it.
     """
     if _cannot_score(prompt, options) is not None or options.answer == "regex":
         return Examples()
@@ -184,13 +184,13 @@ def _examples(prompt: Prompt, options: CorrectOptions) -> Examples:
 
 
 def _parts(gold: str) -> list[str]:
-    """Return the gold answer without its last part, if it has several."""
+    """Return the gold answer without its last part, if it has several parts."""
     several = re.match(r"(.*\S)\s*(?:[,;](?!\d{3})|\\cup\b|\b(?:or|and)\b)(.+)", gold)
     return [several[1].rstrip(" ,;")] if several and several[2].strip() not in several[1] else []
 
 
 def _echoes(prompt: Prompt, gold: str) -> list[str]:
-    """Return the question, if it is short, and its formulas; not those with the gold answer's digits."""
+    """Return the question, if it is short, and its formulas, except those with the gold answer's digits."""
     question = question_of(prompt)
     if len(question) > LONGEST_ECHO or "\n" in question:
         return []
@@ -200,7 +200,7 @@ def _echoes(prompt: Prompt, gold: str) -> list[str]:
 
 
 def _written(answer: str, options: CorrectOptions) -> str:
-    """Return a completion that has only an answer, in the form that the options ask for."""
+    """Return a completion with only an answer, in the form that the options require."""
     if options.form == "auto" and options.after is not None:
         return f"{options.after} {answer}"
     if options.answer in ("numeric", "exact") or options.form == "whole":
@@ -211,7 +211,7 @@ def _written(answer: str, options: CorrectOptions) -> str:
 
 @rule(CorrectOptions, _cannot_score, examples=_examples, isolated=lambda options: options.answer in MAY_TAKE_LONG)
 def correct(rollout: Rollout, options: CorrectOptions) -> Score:
-    """1 where the final answer is the expected one."""
+    """Return 1 if the final answer is the expected one."""
     score = PLAIN.get(options.answer) or KINDS[options.answer].score
     try:
         return score(rollout, options)

@@ -1,4 +1,4 @@
-"""The language of a text by py3langid (BSD-3-Clause), an optional package that brings its model along."""
+"""Detect the language of a text with py3langid (BSD-3-Clause), an optional package that includes its model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from posttrain.settings.params import did_you_mean
 
 INSTALL: Final = "Install the extra `languages`: python -m pip install -c constraints.txt py3langid"
 SHORTEST: Final = 30
-"""Bytes of letters below which the detector guesses."""
+"""With fewer bytes of letters, the detector only guesses."""
 _SENTENCES: Final = regex.compile(r"[^\n.!?。！？]+[\n.!?。！？]*")
 _LETTERS: Final = regex.compile(r"\p{L}+")
 
 
 def share_in(language: str, text: str) -> float | None:
-    """Return the share of letters in passages of that language; None: too few letters to tell."""
+    """Return the share of letters in passages of that language; None if there are too few letters."""
     passages = _passages(text)
     if not passages:
         return None
@@ -30,7 +30,7 @@ def share_in(language: str, text: str) -> float | None:
 
 
 def _passages(text: str) -> list[str]:
-    """Return the sentences; short ones go with the next one, the last with the one before."""
+    """Return the sentences. A short one is joined with the next, the last one with the one before."""
     passages: list[str] = []
     waiting: list[str] = []
     size = 0
@@ -49,7 +49,7 @@ def _size(text: str) -> int:
 
 @cache
 def _detector(language: str) -> Any:
-    """Return the detector; RewardError if it is not installed, or does not know the language."""
+    """Return the detector. Raise RewardError if it is not installed or does not support the language."""
     where = f"reward language: detect = {language}"
     try:
         langid = import_module("py3langid.langid")

@@ -1,4 +1,4 @@
-"""The reward `endpoint`: a reward model that a server holds scores completions, in the form of vLLM's /classify."""
+"""The reward `endpoint`: a served reward model scores completions through an API like vLLM's /classify."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from posttrain.rollout import Rollout, Score
 
 
 class ServedModelOptions(ConnectionParams):
-    """The served reward model, and how patiently it is asked."""
+    """The served reward model: address, timeouts, retries and output."""
 
-    url: str = Field(description="what conversations are posted to, e.g. http://127.0.0.1:8000/classify")
-    label: int | None = Field(None, ge=0, description="which output is the score, from 0; null: the model has one")
+    url: str = Field(description="URL that conversations are posted to, e.g. http://127.0.0.1:8000/classify")
+    label: int | None = Field(
+        None, ge=0, description="index of the output that is the score, from 0; null: the model has only one"
+    )
 
 
 class ServedModel(Connection):
-    """Asks for the scores of all conversations at once; equal ones are asked once."""
+    """Requests the scores of all conversations at once. Equal conversations are sent once."""
 
     def __init__(self, options: ServedModelOptions, where: str) -> None:
         super().__init__(options, where)
@@ -54,7 +56,7 @@ class ServedModel(Connection):
             return error.score
 
     def _read(self, data: Any) -> float:
-        """Return the output that is the score, with the tokens counted."""
+        """Return the output that is the score, and count the tokens."""
         outputs = [float(value) for value in data["data"][0]["probs"] if not isinstance(value, bool | str)]
         complete = len(outputs) == len(data["data"][0]["probs"]) > 0
         self.counts["tokens_in"] += max(int((data.get("usage") or {}).get("prompt_tokens", 0)), 0)

@@ -1,4 +1,4 @@
-"""Rollouts that a reward could not score leave the batch; a run with too many of them ends."""
+"""Remove rollouts that a reward could not score from the batch, and end a run with too many of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_FAILED = 0.1
-"""Largest fraction of rollouts that a reward may fail to score, where params.yaml says nothing."""
+"""The default largest fraction of rollouts that a reward may fail to score."""
 
 
 def _some_are_scored(share: float) -> float:
@@ -28,41 +28,41 @@ def _some_are_scored(share: float) -> float:
 
 MaxFailed = Annotated[
     float,
-    Field(ge=0, description="largest fraction of recent completions that a reward may fail to score, below 1"),
+    Field(ge=0, description="largest fraction (below 1) of recent completions that a reward may fail to score"),
     AfterValidator(_some_are_scored),
 ]
 """The setting `max_failed`."""
 OnFailures = Annotated[
     Literal["end", "wait"],
     Field(
-        description="what a run does when more completions than max_failed cannot be scored because a server or a "
-        "sandbox is down (status infrastructure): end, or wait and ask again until it is back"
+        description="if more completions than max_failed cannot be scored because a server or a sandbox is down "
+        "(status infrastructure): end the run, or wait and ask again until it is back"
     ),
 ]
 """The setting `on_failures`."""
 MEMORY = 256
-"""About so many of the last rollouts count."""
+"""The approximate number of recent rollouts that count."""
 LEAST = 32
-"""With fewer rollouts a run ends only if all of them failed."""
+"""With fewer rollouts, a run ends only if all of them failed."""
 
 
 T = TypeVar("T")
 
 
 def wait_above(on_failures: OnFailures, max_failed: float) -> float | None:
-    """Return the share of rollouts without a score at which a run waits; None: it does not."""
+    """Return the share of unscored rollouts at which a run waits; None if it does not wait."""
     return max_failed if on_failures == "wait" else None
 
 
 @dataclass
 class Recent:
-    """How many of about the last `MEMORY` rollouts have failed."""
+    """Failure counts over about the last `MEMORY` rollouts."""
 
     failed: float = 0.0
     total: float = 0.0
 
     def add(self, lost: int, count: int) -> Recent:
-        """Count more rollouts; older ones fade."""
+        """Count more rollouts. Older ones fade."""
         fade = min(1.0, max(MEMORY - count, 0) / self.total) if self.total else 1.0
         self.failed, self.total = self.failed * fade + lost, self.total * fade + count
         return self
@@ -74,9 +74,9 @@ def _example(rollout: Rollout, score: Score) -> str:
 
 
 class FailureLimit:
-    """Takes out the rollouts that could not be scored, and ends a run where their fraction passes the limit.
+    """Removes rollouts that could not be scored, and ends a run if their fraction exceeds the limit.
 
-    Rewards that only measure (weight 0, metrics) have a count of their own each, of the rollouts that are kept.
+    Rewards that are only measured (weight 0, metrics) have separate counts, over the kept rollouts.
     """
 
     def __init__(self, reward: RewardSum, most: float, where: str) -> None:
@@ -85,16 +85,16 @@ class FailureLimit:
 
     @property
     def failed(self) -> float:
-        """About how many of the last rollouts could not be scored."""
+        """The approximate number of recent rollouts that could not be scored."""
         return self._counts[""].failed
 
     @property
     def total(self) -> float:
-        """Of how many."""
+        """The approximate number of recent rollouts."""
         return self._counts[""].total
 
     def check(self, rollouts: Sequence[Rollout]) -> list[int]:
-        """Return the places of the rollouts that every part could score."""
+        """Return the indices of the rollouts that every part could score."""
         failures = [self._reward.failure(scored) for scored in rollouts]
         kept = [place for place, failed in enumerate(failures) if not failed]
         lost, count = len(rollouts) - len(kept), len(rollouts)
@@ -111,7 +111,7 @@ class FailureLimit:
         return kept
 
     def _measured(self, name: str, rollouts: Sequence[Rollout]) -> None:
-        """Count the failures of a reward that only measures."""
+        """Count the failures of a reward that is only measured."""
         failed = [rollout for rollout in rollouts if rollout.scores[name].status in FAILED]
         recent = self._counts[name].add(len(failed), len(rollouts))
         if failed:
@@ -121,7 +121,7 @@ class FailureLimit:
             self._judge(recent, what, f"Fix metric '{name}'", nothing, " of its mean")
 
     def _judge(self, recent: Recent, what: str, fix: str, nothing: str, means: str) -> None:
-        """Print what failed, or end the run where nothing is left or too much has failed."""
+        """Print what failed. End the run if nothing is left or too much has failed."""
         if nothing:
             raise RewardError(what=f"{what}. {nothing}, whatever max_failed is", where=self._where, fix=fix)
         if recent.total >= LEAST and recent.failed > self._most * recent.total:
@@ -131,7 +131,7 @@ class FailureLimit:
         print(f"{self._where}: {what}. They are left out{means}", file=sys.stderr)
 
     def complete(self, prompts: Sequence[T], rollouts: Sequence[Rollout]) -> tuple[list[T], list[Rollout]]:
-        """Return the prompts all of whose rollouts were scored, and those rollouts."""
+        """Return the prompts whose rollouts were all scored, and these rollouts."""
         size, kept = len(rollouts) // len(prompts), set(self.check(rollouts))
         whole = [i for i in range(len(prompts)) if kept.issuperset(range(i * size, (i + 1) * size))]
         return [prompts[i] for i in whole], [rollout for i in whole for rollout in rollouts[i * size : (i + 1) * size]]

@@ -1,4 +1,4 @@
-"""The form of a completion: a final number, tags in their order, or a pattern of the user's."""
+"""The form of a completion: a final number, tags in a given order, or the user's pattern."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def as_tuple(value: Any) -> Any:
-    """Return a list as a tuple: options are keys of a table, so they must be hashable."""
+    """Return a list as a tuple. Options are dictionary keys, so they must be hashable."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -29,12 +29,13 @@ def _tags(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 
 class FormatOptions(NumericOptions):
-    """The form of a completion: by default a final number."""
+    """The required form of a completion; a final number by default."""
 
     tags: Annotated[tuple[str, ...] | None, BeforeValidator(as_tuple), AfterValidator(_tags)] = Field(
-        None, description="the whole completion is these tags in this order, e.g. [think, answer]; needs no number"
+        None,
+        description="the whole completion consists of these tags in this order, e.g. [think, answer]; needs no number",
     )
-    empty: Literal["refuse", "allow"] = Field("refuse", description="whether nothing may be between two tags")
+    empty: Literal["refuse", "allow"] = Field("refuse", description="require adjacent tags")
     template: str | None = Field(
         None, description="the whole completion matches this regular expression; needs no number"
     )
@@ -64,7 +65,7 @@ def _examples(prompt: Prompt, options: FormatOptions) -> Examples:  # noqa: ARG0
 
 @rule(FormatOptions, shaping=True, examples=_examples)
 def well_formed(rollout: Rollout, options: FormatOptions) -> Score:
-    """1 where the text ends by itself and has the form that is asked for."""
+    """Return 1 if the text ends by itself and has the required form."""
     if options.tags is not None:
         fault = _tag_fault(rollout.text, options.tags, options.empty)
     elif options.template is not None:
@@ -84,7 +85,7 @@ def well_formed(rollout: Rollout, options: FormatOptions) -> Score:
 
 
 def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow"]) -> str:
-    """Return why the text is not exactly these tags, each opened and closed once, with only white space around them."""
+    """Return why the text is not exactly these tags, each opened and closed once, with white space between them."""
     like = "|".join(map(re.escape, tags))
     # also </ think >, <THINK> and <think id=1>: text inside a part that a lenient reader would take for a tag
     seen = list(re.finditer(rf"<[\s/]*(?:{like})(?![\w-])[^<>]*>", text, re.IGNORECASE))
@@ -102,7 +103,7 @@ def _tag_fault(text: str, tags: tuple[str, ...], empty: Literal["refuse", "allow
 
 
 def _has_text(part: str) -> bool:
-    """Return whether a reader sees anything: zero-width characters are no text."""
+    """Return whether the text has visible characters. Zero-width characters do not count."""
     return any(char.isprintable() and not char.isspace() for char in part)
 
 

@@ -1,4 +1,4 @@
-"""Rewards as a script gives them: functions, rewards made with `rule`, and names with their settings."""
+"""Rewards that a script passes: functions, rewards made with `rule`, and names with settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.settings.params import check
 
 
 def terms_given(reward: Any) -> dict[str, WeightedReward]:
-    """Return one reward, or a mapping of several, with their weights."""
+    """Return one reward, or a mapping of several, with weights."""
     if isinstance(reward, Mapping):
         return {str(name): _term(str(name), value) for name, value in reward.items()}
     _refuse_no_reward(reward)
@@ -30,7 +30,7 @@ ASKED = "Give a function of rollouts, a reward made with posttrain.rewards.rule,
 
 
 def _refuse_no_reward(reward: Any) -> None:
-    """Refuse what is neither a reward nor a reward with its weight, with what to write instead."""
+    """Reject anything that is not a reward or a reward with its weight, and say what to write instead."""
     value = reward[0] if isinstance(reward, tuple) and len(reward) == 2 else reward
     if callable(value) or isinstance(value, Reward):
         return
@@ -68,7 +68,7 @@ def _term(name: str, value: Any) -> WeightedReward:
 
 
 def _in_this_process(reward: Reward[Any]) -> Reward[Any]:
-    """Return a reward that needs no worker processes, which could not import it."""
+    """Return the reward without worker processes, which could not import it."""
     each = reward.each
     if each is None or not inspect.iscoroutinefunction(each):
         return replace(reward, isolated=False)
@@ -81,7 +81,7 @@ def _in_this_process(reward: Reward[Any]) -> Reward[Any]:
 
 
 def with_terms(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings whose `reward` and `watch.reward` may be functions, with terms in their place."""
+    """Return settings whose `reward` and `watch.reward` may be functions, with these as terms."""
     found = dict(settings)
     if _has_functions(found.get("reward")):
         found["reward"] = terms_given(found["reward"])
@@ -92,6 +92,6 @@ def with_terms(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _has_functions(reward: Any) -> bool:
-    """Return whether a reward is more than names and their settings."""
+    """Return whether a reward contains more than names and their settings."""
     given = list(reward.values()) if isinstance(reward, Mapping) else [reward]
     return any(callable(one) or isinstance(one, Reward | tuple) for one in given)

@@ -1,4 +1,4 @@
-"""Instructions that a program can verify, in the manner of IFEval (Zhou et al. 2023); texts and code are our own.
+"""Instructions that a program can verify, similar to IFEval (Zhou et al. 2023). The texts and the code are our own.
 
 An instruction is a mapping with its `kind` and its options: `{"kind": "words", "at_most": 20}`.
 """
@@ -19,9 +19,9 @@ class Check:
     """One kind of instruction."""
 
     says: str
-    """How it is said, with its options in braces."""
+    """The instruction as text, with its options in braces."""
     followed: Callable[..., bool]
-    """(text, **options) -> whether the text follows it."""
+    """(text, **options) -> whether the text follows the instruction."""
 
 
 def _words(text: str) -> list[str]:
@@ -65,11 +65,11 @@ CHECKS: Final[Mapping[str, Check]] = {
     ),
     "json": Check("Answer with a JSON object and nothing else.", _is_object),
 }
-"""Kind -> check. The text is stripped, and an empty one follows nothing."""
+"""Kind -> check. The text is stripped first; an empty text follows no instruction."""
 
 
 def fault(instructions: Any) -> str | None:
-    """Return why these are no instructions; None if they are."""
+    """Return why a value is not a valid list of instructions; None if it is."""
     if not isinstance(instructions, Sequence) or isinstance(instructions, str) or not instructions:
         return "its info has no list `instructions`"
     for one in instructions:
@@ -86,7 +86,7 @@ def fault(instructions: Any) -> str | None:
 
 
 def _wrong_option(instruction: Instruction) -> str | None:
-    """Return what no text could follow, or is compared with nothing."""
+    """Return an error for an option that no text could satisfy or that makes the check meaningless."""
     word, phrase, count = (instruction.get(name) for name in ("word", "phrase", "count"))
     if word is not None and _words(word) != [word.casefold()]:
         return "a word that is no single word"

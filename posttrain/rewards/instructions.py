@@ -1,4 +1,4 @@
-"""1 for a completion that follows all instructions of its prompt, which a program verifies, as IFEval does."""
+"""Score 1 for a completion that follows all instructions of its prompt. A program verifies them, as in IFEval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class InstructionsOptions(Params):
     """How several instructions are counted."""
 
     count: Literal["all", "share"] = Field(
-        "all", description="all: 1 if every instruction is followed, else 0; share: the share that is"
+        "all",
+        description="all: 1 if every instruction is followed, else 0; share: the share of instructions that are "
+        "followed",
     )
 
 
@@ -26,7 +28,7 @@ def _cannot_score(prompt: Prompt, options: InstructionsOptions) -> str | None:  
 
 @rule(InstructionsOptions, _cannot_score)
 def instructions(rollout: Rollout, options: InstructionsOptions) -> float:
-    """Return whether the instructions in the prompt's info are followed."""
+    """Return whether the completion follows the instructions in the prompt's info."""
     found = [followed(one, rollout.text) for one in rollout.prompt.info["instructions"]]
     return float(all(found)) if options.count == "all" else sum(found) / len(found)
 

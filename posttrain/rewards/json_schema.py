@@ -1,4 +1,4 @@
-"""1 for a completion that is JSON and valid against a schema: a file, one in params.yaml, or the prompt's own."""
+"""Score 1 for a completion that is JSON and valid against a schema: a file, one in params.yaml, or the prompt's own."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from posttrain.settings.params import Params
 from posttrain.settings.user_code import CUSTOM
 
 DEEPEST: Final = 64
-"""JSON that is nested deeper is not read, so that recursion without end can only be the schema's."""
+"""Deeper JSON is not read, so that endless recursion can only come from the schema."""
 FORMATS: Final = ("date", "email", "ipv4", "ipv6", "uuid")
-"""The values of `format` that are checked; other ones are annotations, as in the specification."""
+"""The values of `format` that are checked. Others are annotations, as in the specification."""
 PROBES: Final[tuple[Any, ...]] = ({}, [], "", 0, None)
 _BLOCK: Final = re.compile(r"```json[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 def _as_text(value: Any) -> Any:
-    """Return a schema written in params.yaml as JSON: options are keys of a table, so they must be hashable."""
+    """Return a schema from params.yaml as JSON text. Options are dictionary keys, so they must be hashable."""
     return json.dumps(value) if isinstance(value, dict | bool) else value
 
 
@@ -56,10 +56,10 @@ with warnings.catch_warnings():
             BeforeValidator(_as_text, json_schema_input_type=str | dict[str, Any] | bool | None),
             AfterValidator(_usable),
         ] = Field(  # type: ignore[assignment]
-            None, description="a JSON schema, or its file custom/NAME.json; null: `schema` in each prompt's info"
+            None, description="a JSON schema, or a file custom/NAME.json; null: `schema` in each prompt's info"
         )
         find: Literal["whole", "block"] = Field(
-            "whole", description="whole: the completion is JSON and nothing else; block: its last ```json block is read"
+            "whole", description="whole: the completion is only JSON; block: read its last ```json block"
         )
 
 
@@ -70,7 +70,7 @@ def _cannot_score(prompt: Prompt, options: SchemaOptions) -> str | None:
 
 
 def _examples(prompt: Prompt, options: SchemaOptions) -> Examples:
-    """Return an answer that is a JSON object or list is right; text that is no JSON is wrong."""
+    """Return examples: the prompt's answer is right if it is a JSON object or list; text that is not JSON is wrong."""
     wrong = ["This is no JSON."]
     try:
         value = parse_json(prompt.answer)
@@ -83,7 +83,7 @@ def _examples(prompt: Prompt, options: SchemaOptions) -> Examples:
 
 @rule(SchemaOptions, _cannot_score, examples=_examples, isolated=True)
 def valid_json(rollout: Rollout, options: SchemaOptions) -> Score:
-    """1 where the completion's JSON is valid against the schema."""
+    """Return 1 if the completion's JSON is valid against the schema."""
     schema, text = _schema_of(rollout.prompt, options), rollout.text
     if fault := _fault(schema):
         return Score(0.0, "error", fault)
@@ -106,7 +106,7 @@ def valid_json(rollout: Rollout, options: SchemaOptions) -> Score:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text; refused is what readers understand differently, and deep nesting."""
+    """Return the value of a JSON text. Reject deep nesting, and JSON that parsers read differently."""
     try:
         value = _JSON.decode(text.strip())
     except json.JSONDecodeError as error:
@@ -143,7 +143,7 @@ _JSON: Final = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, 
 
 
 def _schema_of(prompt: Prompt, options: SchemaOptions) -> str:
-    """Return the schema as JSON; that of a prompt may be an object or its text."""
+    """Return the schema as JSON text. A prompt's schema may be an object or text."""
     if options.schema is not None:
         return _read(options.schema)
     own = prompt.info.get("schema")
@@ -152,7 +152,7 @@ def _schema_of(prompt: Prompt, options: SchemaOptions) -> str:
 
 @lru_cache
 def _read(schema: str) -> str:
-    """Return a schema's text, or that of the file that it names."""
+    """Return a schema's text, or the text of the file that it names."""
     if not schema.startswith(f"{CUSTOM}/"):
         return schema
     if is_outside(schema, CUSTOM) or not Path(schema).is_file():
@@ -194,7 +194,7 @@ def _fault(schema: str) -> str:
 
 @lru_cache(4096)
 def _validator(schema: str) -> Any:
-    """Return a validator that fetches nothing, and whose patterns end in time."""
+    """Return a validator that fetches nothing and limits the time of patterns."""
     loaded = json.loads(schema)
     cls = extend(validator_for(loaded, default=Draft202012Validator), {"pattern": _pattern})
     # a registry of one's own has no retrieval; the default one opens URLs

@@ -19,7 +19,7 @@ KNOWN: Final = (
     *("gurmukhi", "han", "hangul", "hebrew", "hiragana", "kannada", "katakana", "khmer", "lao", "latin", "malayalam"),
     *("mongolian", "myanmar", "sinhala", "tamil", "telugu", "thai", "tibetan"),
 )
-"""Scripts by their names in Unicode."""
+"""Unicode names of scripts."""
 _SKIPPED: Final = regex.compile(
     r"(?s)```.*?```"  # code; an open fence is text, else one would hide all that follows
     r"|`[^`\n]+`"
@@ -28,7 +28,7 @@ _SKIPPED: Final = regex.compile(
 )
 _RUNS: Final = regex.compile(rf"{UNSPACED}|(?:(?!{UNSPACED})\p{{L}}\p{{M}}*)+")
 _SINGLE: Final = regex.compile(rf"(?!{UNSPACED})\p{{L}}\p{{M}}*|[\p{{Script=Common}}\p{{M}}]+")
-"""A variable such as x, or mathematical letters, which belong to no language."""
+"""A variable such as x, or mathematical letters. They belong to no language."""
 
 
 def _scripts(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def _scripts(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class LanguageOptions(Params):
-    """The target language, by the letters that it is written in, or by its code."""
+    """The target language, by its script or its code."""
 
     script: Annotated[
         tuple[str, ...],
@@ -50,11 +50,11 @@ class LanguageOptions(Params):
             json_schema_input_type=str | list[str],
         ),
         AfterValidator(_scripts),
-    ] = Field((), description="its script, e.g. latin, cyrillic or han, or a list such as [han, hiragana, katakana]")
+    ] = Field((), description="its script, e.g. latin, cyrillic or han; or a list such as [han, hiragana, katakana]")
     detect: str | None = Field(
         None,
         pattern="^[a-z]{2,3}$",
-        description="its ISO 639 code in place of the script, e.g. fr: the package py3langid detects it",
+        description="its ISO 639 code instead of the script, e.g. fr; the package py3langid detects the language",
     )
 
     @model_validator(mode="after")
@@ -68,9 +68,9 @@ class LanguageOptions(Params):
 
 @rule(LanguageOptions, shaping=True)
 def in_language(rollout: Rollout, options: LanguageOptions) -> Score:
-    """The share of words whose letters are all of the script; code, LaTeX commands, tags and numbers do not count.
+    """Return the share of words in the script. Code, LaTeX commands, tags and numbers do not count.
 
-    With `detect`: the share of letters in passages that the detector takes for the language.
+    With `detect`: the share of letters in passages that the detector assigns to the language.
     """
     if options.detect:
         share = share_in(options.detect, _SKIPPED.sub(" ", rollout.text))

@@ -29,14 +29,14 @@ from posttrain.text.chat_template import Conversation
 from posttrain.text.packing import micro_batches, pack
 
 ROWS = 1024
-"""Rows of a table that are tokenized at a time."""
+"""Table rows that are tokenized at a time."""
 
 
 class RewardModel:
     """Scores completions with the scalar head of a model folder; demonstrations score 0 on average.
 
-    It reads the policy's tokens where its tokenizer and template are the same, and otherwise the conversation as its
-    own template and tokenizer write it: up to the end of the answer if it was trained here, all of it if it was not.
+    It reads the policy's tokens if its tokenizer and template are the same. Otherwise it encodes the conversation with
+    its own template and tokenizer: up to the end of the answer if it was trained with posttrain, else completely.
     Without a policy it reads conversations.
     """
 
@@ -66,7 +66,8 @@ class RewardModel:
     def by_step(self, rollouts: Sequence[Rollout], separator: str, reduce: Reduce) -> list[Score]:
         """Return scores of completions that are judged after each step, as if they ended there.
 
-        What a step adds is the difference of the reduced scores up to it and before it, so the sum is the score.
+        A step's value is the difference between the reduced scores with and without it, so the values add up to the
+        score.
         """
         parts = [[*steps_of(rollout.text, separator)] or [rollout.text] for rollout in rollouts]
         judged = [
@@ -112,7 +113,7 @@ class RewardModel:
         ]
 
     def _unpadded(self, ids: list[int]) -> list[int]:
-        """Return the ids without padding at the end: transformers reads the score at the last other token."""
+        """Return the ids without padding at the end, because transformers reads the score at the last other token."""
         end = len(ids)
         while end > 1 and ids[end - 1] == self._padding:
             end -= 1
@@ -129,17 +130,17 @@ class RewardModel:
 
 
 class ModelOptions(Params):
-    """Which reward model scores."""
+    """The reward model that scores, and how it scores steps."""
 
-    part: str | None = Field(None, description="which one of a set (reward.sets); null: the only one")
+    part: str | None = Field(None, description="the name of a model in a set (reward.sets); null: the only one")
     steps: Reduce | None = Field(
-        None, description="score a completion after each of its steps, and take the min, mean, sum or last of these"
+        None, description="score a completion after each step, and take the min, mean, sum or last of these scores"
     )
-    separator: str = Field("\n", min_length=1, description="`steps`: what ends a step")
+    separator: str = Field("\n", min_length=1, description="with `steps`: the separator of steps")
 
 
 def models_of(folder: Path) -> dict[str, Path]:
-    """Return the models of a set by name, or a model by its own."""
+    """Return the models of a set by name, or a single model under its own name."""
     parts = {part.name: part for part in sorted(folder.glob("*")) if config_file(part).is_file()}
     return {folder.name: folder} if config_file(folder).is_file() or not parts else parts
 
@@ -159,7 +160,7 @@ def _score_fn(options: ModelOptions, context: Context) -> ScoreFn:
 
 
 def _by_parts(score: ScoreFn, rollouts: Sequence[Rollout], where: str) -> list[Score | float]:
-    """Return the scores of rows of a table, which may be too many for their tokens to be in memory at once."""
+    """Return the scores of table rows in parts, because the tokens of all rows may not fit into memory."""
     progress, found = Progress(f"{where}: reward model", len(rollouts), "row"), list[Score | float]()
     for start in range(0, len(rollouts), ROWS):
         found += score(rollouts[start : start + ROWS])

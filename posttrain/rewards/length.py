@@ -1,4 +1,4 @@
-"""Length: towards a target or below a limit, and DAPO's soft punishment of completions that are nearly too long."""
+"""Length: towards a target, below a limit, or DAPO's soft penalty for completions that are almost too long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posttrain.settings.params import Params
 
 
 def completion_ids(rollout: Rollout) -> Ids:
-    """Return the tokens of the last completion, its stop token among them."""
+    """Return the tokens of the last completion, including its stop token."""
     ids, mask = rollout.row.rest, rollout.row.mask
     if mask is None:
         return ids
@@ -22,20 +22,22 @@ def completion_ids(rollout: Rollout) -> Ids:
 
 
 def soft_overlong(length: int, longest: int, fraction: float) -> float:
-    """0 up to longest - cache, then linear down to -1 at longest, with cache = fraction longest (DAPO, Yu 2025)."""
+    """Return 0 up to longest - cache, then linear to -1 at longest; cache = fraction * longest (DAPO, Yu 2025)."""
     return max(-1.0, min(0.0, (longest - length) / (fraction * longest) - 1))
 
 
 class LengthOptions(Params):
-    """The length to aim at, and the shape of the score around it."""
+    """The target length, and the shape of the score around it."""
 
-    target: int | None = Field(None, ge=1, description="the length with score 1; give this or limit")
-    limit: int | None = Field(None, ge=1, description="the length from which on the score is 0; give this or target")
-    width: int | None = Field(None, ge=1, description="with target: how far from it the score is 0; null: the target")
-    shape: Literal["linear", "cosine", "step"] = Field(
-        "linear", description="how the score falls from 1 to 0; step: 1 up to the end, and 0 beyond it"
+    target: int | None = Field(None, ge=1, description="length with score 1; set either target or limit")
+    limit: int | None = Field(None, ge=1, description="length at which the score becomes 0; set either limit or target")
+    width: int | None = Field(
+        None, ge=1, description="with target: distance from it at which the score is 0; null: the target"
     )
-    unit: Literal["tokens", "words"] = Field("tokens", description="what is counted, in the last completion")
+    shape: Literal["linear", "cosine", "step"] = Field(
+        "linear", description="how the score falls from 1 to 0; step: 1 up to the end, 0 beyond"
+    )
+    unit: Literal["tokens", "words"] = Field("tokens", description="what is counted in the last completion")
 
     @model_validator(mode="after")
     def _one_aim(self) -> LengthOptions:
@@ -47,13 +49,13 @@ class LengthOptions(Params):
 
     @property
     def scale(self) -> tuple[int, int]:
-        """The length with score 1, and how far from it the score is 0."""
+        """The length with score 1, and the distance from it at which the score is 0."""
         return (0, self.limit) if self.limit is not None else (self.target or 0, self.width or self.target or 1)
 
 
 @rule(LengthOptions, shaping=True)
 def of_length(rollout: Rollout, options: LengthOptions) -> Score:
-    """f(|length - target| / width) or f(length / limit), where f falls from f(0) = 1 to 0 (Yeo 2025, Aggarwal 2025)."""
+    """Return f(|length - target| / width) or f(length / limit), f(0) = 1, falling to 0 (Yeo 2025, Aggarwal 2025)."""
     length, (aim, width) = _length(rollout, options.unit), options.scale
     if length is None:
         return NO_TOKENS
@@ -72,9 +74,11 @@ def _length(rollout: Rollout, unit: Literal["tokens", "words"]) -> int | None:
 
 
 class OverlongOptions(Params):
-    """Where the punishment begins."""
+    """The length at which the penalty begins."""
 
-    fraction: float = Field(0.2, gt=0, lt=1, description="the part of sampling.max_tokens at its end that is punished")
+    fraction: float = Field(
+        0.2, gt=0, lt=1, description="fraction of sampling.max_tokens, at its end, that is penalised"
+    )
 
 
 def _overlong(options: OverlongOptions, context: Context) -> ScoreFn:

@@ -1,7 +1,7 @@
-"""The reward `likelihood`: how likely a served model finds a completion, as text, so its tokenizer may be another one.
+"""The reward `likelihood`: the log-prob of a completion's text under a served model, which may have another tokenizer.
 
-vLLM and `posttrain serve` return the log-probs of the tokens of a conversation, which they write by a template of
-theirs. Those of the completion are what the conversation with it has in addition to the one without it.
+vLLM and `posttrain serve` return the log-probs of a conversation's tokens and format it with their own template.
+posttrain subtracts the tokens of the conversation without the completion from those with it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from posttrain.rollout import Message, Rollout, Score
 Tokens = Sequence[tuple[int | None, float]]
 """The id and log-prob of each token; the first one has neither."""
 PROBES: Final = tuple([{"role": "user", "content": "A"}, {"role": "assistant", "content": text}] for text in "BC")
-"""Conversations that end in the same way: with what the template writes after an answer."""
+"""Conversations that end alike: with the text that the template writes after an answer."""
 
 
 class LikelihoodOptions(ConnectionParams):
-    """The served model, and how patiently it is asked."""
+    """The served model: address, timeouts and retries."""
 
     relative: bool = Field(
         True,
-        description="minus the log-prob that the policy drew the completion with: the mean is then minus the KL of the "
-        "policy to the model (reverse KL, on-policy distillation); false: the log-prob alone",
+        description="subtract the policy's own log-prob of the completion: the mean is then minus KL(policy || "
+        "model) (reverse KL, on-policy distillation); false: only the model's log-prob",
     )
 
 
 class Likelihood(Connection):
-    """Asks for the log-probs of conversations."""
+    """Requests the log-probs of conversations."""
 
     def __init__(self, options: LikelihoodOptions, where: str, ends: Collection[int] = ()) -> None:
-        """`ends`: the policy's tokens that end a turn."""
+        """`ends`: the policy's end-of-turn tokens."""
         super().__init__(options, where)
         self._relative, self._ending, self._ends = options.relative, 0, frozenset(ends)
 
@@ -81,7 +81,7 @@ class Likelihood(Connection):
         return Score(logp - math.fsum(rollout.logps) if self._relative else logp)
 
     async def _tokens(self, messages: Sequence[Message], *, opened: bool) -> Tokens:
-        """Return the tokens of a conversation; `opened`: up to where the model would answer."""
+        """Return the tokens of a conversation. `opened`: up to where the model would answer."""
         body: Mapping[str, Any] = {
             "model": self._params.model, "messages": [dict(message) for message in messages],
             "add_generation_prompt": opened, "prompt_logprobs": 0, "max_tokens": 1, "temperature": 0,
@@ -91,7 +91,7 @@ class Likelihood(Connection):
 
 
 def common(first: Tokens, second: Tokens) -> int:
-    """Return the number of tokens that two conversations begin with alike."""
+    """Return the length of the common prefix of two conversations in tokens."""
     pairs = zip(first, second, strict=False)
     return next((place for place, (one, other) in enumerate(pairs) if one[0] != other[0]), min(len(first), len(second)))
 

@@ -15,9 +15,9 @@ from posttrain.settings.params import Params
 
 _DIGITS = r"([-\u2212]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _NUMBER = rf"{_DIGITS}\.?\s*\Z"
-"""A number that ends a text: a dollar sign, thousands set off by commas and a full stop after it are allowed."""
+"""A number at the end of a text. A dollar sign, commas between thousands and a final full stop are allowed."""
 _ANY = re.compile(rf"(?<![\w./])(?<![0-9],){_DIGITS}(?!\w|[,./][0-9])")
-"""A number anywhere in a text, as a word of its own."""
+"""A number anywhere in a text, as a separate word."""
 _LAST = re.compile(rf"(?:\A|(?<=[\s=:])){_NUMBER}")
 _WHOLE = re.compile(rf"\s*{_NUMBER}")
 _PART = re.compile(
@@ -26,14 +26,14 @@ _PART = re.compile(
     r"|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sept?|oct|nov|dec)[a-z]{0,6}\.?\s\d{1,2},?)\s*-?\$?\Z",
     re.IGNORECASE,
 )
-"""Before a number that is only a part: of a range, a fraction, a sum, a date, or of what is denied."""
+"""Text before a number that is only a part (of a range, fraction, sum or date) or is negated."""
 _BOX = re.compile(r"\\(?:boxed|fbox|text\w*|math\w+)\s*\{\s*-?\$?\Z")
 _MORE = re.compile(
     r"\s*(?:[*+/^\u00d7\u00f7\u221a](?!\*)|\?|-\s?[\da-z(\\]\b|\\(?:times|cdot|div|frac|pi|sqrt)|(?:hundred|thousand|[mb]illion|"
     r"trillion|dozen|or|to)\b)",
     re.IGNORECASE,
 )
-"""After a number that is only a part."""
+"""Text after a number that is only a part."""
 _REASONS = {
     r"[0-9]\s*/\s*-?[0-9]": "a fraction",
     r"\\boxed": "a \\boxed{} answer",
@@ -46,16 +46,16 @@ class NumericOptions(Params):
     """How a final number is found."""
 
     after: str | None = Field(
-        None, min_length=1, description="the mark before the final answer, e.g. '####'; null: the number ends the text"
+        None, min_length=1, description="mark before the final answer, e.g. '####'; null: the number ends the text"
     )
     find: Literal["end", "last"] = Field(
         "end",
-        description="end: the number ends the completion; last: it is the last number in it, whatever follows",
+        description="end: the number ends the completion; last: the last number in it, whatever follows",
     )
 
 
 def final_number(text: str, options: NumericOptions) -> Decimal | None:
-    """Return the final number of a completion, after the mark if there is one in the options; None if it has none."""
+    """Return the final number of a completion, after the options' mark if there is one; None if it has none."""
     if options.find == "end":
         found = (_LAST if options.after is None else _marked(options.after)).search(text)
         return _decimal(found) if found and (options.after is not None or _stands_alone(text, found)) else None
@@ -67,7 +67,7 @@ def final_number(text: str, options: NumericOptions) -> Decimal | None:
 
 
 def _stands_alone(text: str, found: re.Match[str]) -> bool:
-    """Return whether a number is no part of a range, a fraction, a sum, a date, and not denied."""
+    """Return whether a number is not part of a range, fraction, sum or date, and not negated."""
     before = text[max(0, found.start(2) - 60) : found.start(2)]
     part = _PART.search(before) and not _BOX.search(before)
     return not part and not _MORE.match(text, found.end())
@@ -99,5 +99,5 @@ def _marked(after: str) -> re.Pattern[str]:
 
 
 def _decimal(found: re.Match[str] | None) -> Decimal | None:
-    """Return the matched number, exactly: as float, large numbers are equal that are not."""
+    """Return the matched number exactly. As floats, different large numbers can be equal."""
     return Decimal(("-" if found[1] else "") + found[2].replace(",", "")) if found else None

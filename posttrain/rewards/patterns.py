@@ -1,4 +1,4 @@
-"""Regular expressions of the user's on text of a model, which may make a match take exponential time."""
+"""The user's regular expressions on model texts, where a match may take exponential time."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from posttrain.rollout import Rollout, Score
 from posttrain.settings.params import Params
 
 SECONDS: Final = 1.0
-"""CPU time that one match may take. The package `regex` can be interrupted; `re` of the standard library cannot."""
+"""CPU seconds that one match may take. The package `regex` can be interrupted; the standard library's `re` cannot."""
 LONGEST: Final = 10_000
-"""Characters of a pattern."""
+"""The most characters of a pattern."""
 MOST: Final = 100_000
-"""Characters of a pattern whose repeats are written out: the package takes about 300 bytes for each."""
+"""The most characters of a pattern with its repeats written out. The package takes about 300 bytes for each."""
 _TOKEN: Final = re.compile(
     r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|(?P<open>\()|(?P<close>\))|\{(?P<least>\d+)(?:,\d*)?\}|(?P<other>[*+?|])|.",
     re.DOTALL,
 )
-"""The parts of a pattern: an escape or a set counts as a character."""
+"""The parts of a pattern. An escape or a set counts as one character."""
 Match = Literal["search", "full"]
 
 
 def matches(pattern: str, text: str, match: Match) -> bool:
-    """Return whether the pattern is found in the text, or matches all of it; TimeoutError if that takes too long."""
+    """Return whether the pattern is found in the text or matches all of it.
+
+    Raise TimeoutError if that takes too long.
+    """
     compiled = _compiled(pattern)
     try:
         found = compiled.search if match == "search" else compiled.fullmatch
@@ -40,7 +43,7 @@ def matches(pattern: str, text: str, match: Match) -> bool:
 
 
 def pattern_score(pattern: str, text: str, match: Match) -> Score:
-    """1 if the pattern matches, else 0; `timeout` if that takes too long."""
+    """Return 1 if the pattern matches, else 0; status `timeout` if that takes too long."""
     try:
         return Score(float(matches(pattern, text, match)))
     except TimeoutError as error:
@@ -48,7 +51,7 @@ def pattern_score(pattern: str, text: str, match: Match) -> Score:
 
 
 def valid_pattern(pattern: str) -> str:
-    """Return the pattern, if it is a regular expression."""
+    """Return the pattern if it is a valid regular expression."""
     if len(pattern) > LONGEST:
         raise ValueError(f"{excerpt(pattern)} has {len(pattern):,} characters. Write at most {LONGEST:,}")
     if (size := written_out(pattern)) > MOST:
@@ -62,7 +65,7 @@ def valid_pattern(pattern: str) -> str:
 
 
 def written_out(pattern: str) -> int:
-    """Return about how many characters a pattern has once each {n} is written n times, as the package compiles it."""
+    """Return the pattern's approximate length after each {n} is written out n times, as the package compiles it."""
     outer, size, last = list[int](), 0, 0
     for token in _TOKEN.finditer(pattern):
         if token["open"]:
@@ -85,17 +88,17 @@ def _compiled(pattern: str) -> Any:
 
 
 class PatternOptions(Params):
-    """What is looked for."""
+    """The pattern, and how it must match."""
 
     pattern: Annotated[str, AfterValidator(valid_pattern)] = Field(
         description="a regular expression, e.g. '(?i)step 1'"
     )
-    match: Match = Field("search", description="search: it is found anywhere; full: it matches the whole completion")
+    match: Match = Field("search", description="search: found anywhere; full: matches the whole completion")
 
 
 @rule(PatternOptions, shaping=True)
 def has_pattern(rollout: Rollout, options: PatternOptions) -> Score:
-    """1 where the completion matches the pattern."""
+    """Return 1 if the completion matches the pattern."""
     return pattern_score(options.pattern, rollout.text, options.match)
 
 

@@ -14,16 +14,16 @@ from posttrain.settings.params import Params
 
 
 class RepetitionOptions(Params):
-    """What counts as repetition, and how much of it is free."""
+    """What counts as repetition, and how much is free."""
 
-    n: int = Field(4, ge=1, le=100, description="the length of an n-gram")
-    limit: float = Field(0.0, ge=0, lt=1, description="the share of repeated n-grams up to which nothing is punished")
+    n: int = Field(4, ge=1, le=100, description="length of an n-gram")
+    limit: float = Field(0.0, ge=0, lt=1, description="share of repeated n-grams that is not penalised")
     unit: Literal["words", "tokens"] = Field("words", description="n-grams of words and signs, or of tokens")
 
 
 @rule(RepetitionOptions, shaping=True)
 def repetition(rollout: Rollout, options: RepetitionOptions) -> Score:
-    """-(s - limit) / (1 - limit) above the limit, else 0, with s = 1 - distinct n-grams / n-grams."""
+    """Return -(s - limit) / (1 - limit) above the limit, else 0, with s = 1 - distinct n-grams / n-grams."""
     units = pieces(rollout.text) if options.unit == "words" else list(completion_ids(rollout))
     if options.unit == "tokens" and not units:
         return NO_TOKENS

@@ -1,4 +1,4 @@
-"""What a reward is: a function from rollouts to scores with options of its own; and a reward with its weight."""
+"""A reward: a function from rollouts to scores with its own options; and a reward with its weight."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ class NoOptions(Params):
 
 O = TypeVar("O", bound=Params)  # noqa: E741
 ScoreFn = Callable[[Sequence[Rollout]], Sequence[Score | float]]
-"""A score for each rollout, in their order."""
+"""A function that returns a score for each rollout, in the same order."""
 Each = Callable[[Rollout, Any], Score | float | Awaitable[Score | float]]
-"""The score of one rollout."""
+"""A function that returns the score of one rollout."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a reward may need in addition to its options."""
+    """Values that a reward may need in addition to its options."""
 
     device: Runtime | None
-    """None in a worker process."""
+    """The device; None in a worker process."""
     where: str
-    """The section of params.yaml that names the reward."""
+    """The section of params.yaml that contains the reward."""
     reward_model: Path | None = None
     text: ChatText | None = None
     """The policy's tokenizer and template."""
     max_tokens: int | None = None
-    """The longest completion that is sampled."""
+    """The most tokens of a sampled completion."""
     name: str = ""
-    """What params.yaml calls the reward."""
+    """The reward's name in params.yaml."""
 
     @property
     def place(self) -> str:
-        """Where params.yaml has the reward."""
+        """The reward's key path in params.yaml."""
         return f"{self.where}.reward.{self.name}"
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Completions of one prompt that must score high, and that must score low."""
+    """Completions of one prompt that must score high, and completions that must score low."""
 
     right: Sequence[str] = ()
     wrong: Sequence[str] = ()
@@ -65,7 +65,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Reward(Generic[O]):
-    """A reward by name in params.yaml.
+    """A reward that params.yaml can use by name.
 
     Example: `short = Reward(lambda options, context: lambda rollouts: [-len(one.text) / 100 for one in rollouts])`
     """
@@ -73,19 +73,19 @@ class Reward(Generic[O]):
     score_fn: Callable[[O, Context], ScoreFn]
     options: type[O] = field(default=NoOptions)  # type: ignore[assignment]
     cannot_score: Callable[[Prompt, O], str | None] = lambda prompt, options: None  # noqa: ARG005
-    """Why it cannot judge the answers to a prompt; None: it can."""
+    """Return why it cannot judge the answers to a prompt; None if it can."""
     shaping: bool = False
     """Whether it judges form, length or style, not the outcome. Such a reward does not decide which prompts can be
     judged, which groups are sampled again, or what a filter keeps."""
     examples: Callable[[Prompt, O], Examples] = lambda prompt, options: Examples()  # noqa: ARG005
-    """Completions of a prompt whose scores are known; they are scored before the first step of a run."""
+    """Completions of a prompt with known scores. They are scored before the first step of a run."""
     isolated: bool | Callable[[O], bool] = False
-    """Whether it runs in worker processes with a time limit: code that may hang, crash or come from others; or a
-    function that says so for its options."""
+    """Whether it runs in worker processes with a time limit, for code that may hang, crash or come from others; or a
+    function of its options that returns this."""
     each: Each | None = None
-    """The function of one rollout behind it: each call has a time limit of its own and fails alone."""
+    """The function of one rollout that it is made from. Each call has its own time limit and fails alone."""
     by_step: Callable[[O], bool] = lambda options: False  # noqa: ARG005
-    """Whether its scores are sums over steps (Score.steps), which advantages of tokens place at the steps' ends."""
+    """Whether its scores are sums over steps (Score.steps). Advantages per token use the values at the steps' ends."""
 
     compares: Callable[[O], bool] = lambda options: False  # noqa: ARG005
     """Whether a score depends on the other rollouts that are scored with it."""
@@ -104,7 +104,7 @@ def rule(
     isolated: bool | Callable[[O], bool] = False,
     by_step: bool = False,
 ) -> Callable[[Callable[[Rollout, O], Any]], Reward[O]]:
-    """Make a reward of a function of one rollout and the options; an `async` function runs in worker processes."""
+    """Make a reward from a function of one rollout and the options. An `async` function runs in worker processes."""
 
     def made(function: Callable[[Rollout, O], Any]) -> Reward[O]:
         def score_fn(chosen: O, _: Context) -> ScoreFn:
@@ -122,7 +122,7 @@ def score_one(each: Each, rollout: Rollout, options: Any) -> Score:
 
 
 def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
-    """Return the scores that a call returns; `count` of status `error` if it raises."""
+    """Return the scores that a call returns; if it raises, `count` scores with status `error`."""
     try:
         return [as_score(returned) for returned in call()]
     except PosttrainError:
@@ -132,7 +132,7 @@ def guarded(call: Callable[[], Sequence[Any]], count: int) -> list[Score]:
 
 
 def as_score(returned: Any) -> Score:
-    """Return what a reward returned as a score of plain numbers; status `error` if it is not finite."""
+    """Return a reward's result as a score of plain numbers; status `error` if it is not finite."""
     if not isinstance(returned, Score) and (isinstance(returned, str) or not hasattr(returned, "__float__")):
         return Score(0.0, "error", f"it returned {excerpt(returned, 40)}. Return a number or a Score")
     score = returned if isinstance(returned, Score) else Score(returned)
@@ -147,7 +147,7 @@ def as_score(returned: Any) -> Score:
 
 
 def raised(error: Exception) -> Score:
-    """Return the score of a reward that raised."""
+    """Return the score after a reward raised."""
     text = shortened(masked(str(error)), 300)
     return Score(0.0, "error", f"it raised {type(error).__name__}: {text}{place_in_own_code(error)}")
 
@@ -157,19 +157,20 @@ class WeightedReward(Params):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    type: str = Field("", description="which reward it is; without it that of its name")
-    reward: Reward[Any] = Field(exclude=True, repr=False, description="what judges")
-    weight: float = Field(1.0, description="what its score is multiplied by; 0: measured, and not counted")
-    gate: bool = Field(False, description="true: not added; where its score is 0 or less, the sum is at most 0")
-    normalise: bool = Field(False, description="true: its scores are z-scores among the samples of a round")
+    type: str = Field("", description="the reward's type; default: the reward of this name")
+    reward: Reward[Any] = Field(exclude=True, repr=False, description="options of the judge")
+    weight: float = Field(1.0, description="the score is multiplied by this in the sum; 0: measured, but not counted")
+    gate: bool = Field(False, description="true: not added; if its score is <= 0, the sum is at most 0")
+    normalise: bool = Field(False, description="true: use z-scores among the samples of a round")
     shaping: bool | None = Field(
-        None, description="whether it judges form, not the outcome: filters ignore it; null: as the reward says"
+        None,
+        description="whether it judges form and not the outcome, so that filters ignore it; null: the reward's default",
     )
-    timeout: float = Field(10.0, gt=0, description="seconds for one call of a reward in worker processes")
-    workers: int = Field(2, ge=1, le=64, description="worker processes")
-    concurrency: int = Field(16, ge=1, description="calls of an `async` function at a time in each worker process")
+    timeout: float = Field(10.0, gt=0, description="timeout in seconds of one call of a reward in worker processes")
+    workers: int = Field(2, ge=1, le=64, description="number of worker processes")
+    concurrency: int = Field(16, ge=1, description="parallel calls of an `async` function per worker process")
     env: list[str] = Field(
-        [], description="names of variables with secrets that the worker processes get; others are not given to them"
+        [], description="names of variables with secrets that the worker processes get; no other secrets are passed on"
     )
     options: SerializeAsAny[Params] = Field(default_factory=NoOptions, description="the reward's own options")
 
@@ -181,12 +182,12 @@ class WeightedReward(Params):
 
     @property
     def counted(self) -> float:
-        """What its score is multiplied by in the sum."""
+        """The factor of its score in the sum."""
         return 0.0 if self.gate else self.weight
 
     @property
     def outcome(self) -> bool:
-        """Whether it is a part of the outcome."""
+        """Whether it belongs to the outcome."""
         return bool(self.counted) and not self.judges_form
 
     @property
@@ -195,7 +196,7 @@ class WeightedReward(Params):
         return self.reward.shaping if self.shaping is None else self.shaping
 
     def options_for(self, task_options: Mapping[str, Mapping[str, Any]]) -> Params:
-        """Return the options, with those that a task has for this reward where the user has set none."""
+        """Return the options. A task's options for this reward apply where the user sets none."""
         defaults = task_options.get(self.type, {})
         own = {name: getattr(self.options, name) for name in self.options.model_fields_set}
         return type(self.options)(**{**defaults, **own})
@@ -203,9 +204,9 @@ class WeightedReward(Params):
 
 WORKER_KEYS = frozenset({"timeout", "workers", "concurrency", "env"})
 TERM_KEYS = frozenset({"type", "weight", "gate", "normalise", "shaping"})
-"""The keys of every reward in params.yaml in addition to its own options."""
+"""The keys that every reward in params.yaml has in addition to its own options."""
 
 
 def weights(terms: Mapping[str, WeightedReward]) -> dict[str, float]:
-    """Return the terms that are added, and their weights."""
+    """Return the names of the terms that are added, and their weights."""
     return {name: term.counted for name, term in terms.items() if term.counted}

@@ -1,4 +1,4 @@
-"""Checks that the rewards of a run can judge its prompts, and its first completions."""
+"""Check that a run's rewards can judge its prompts and its first completions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from posttrain.settings.user_code import place_in_own_code
 from posttrain.tasks.task import load_task
 
 MOST_UNREAD = 0.3
-"""Share of completions that a reward cannot read from which on it is said."""
+"""The share of completions that a reward cannot read at which a warning is printed."""
 MOST_ANSWERS: Final = 0.05
-"""The largest share of training prompts with answers that `correct` cannot read in a run that sets no reward."""
+"""In a run that sets no reward, the largest share of training prompts whose answers `correct` cannot read."""
 TEACH = "Train on demonstrations in this form (sft), or ask for it in the prompts (docs/rewards.md)"
 
 
 def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prompt], where: str) -> list[Prompt]:
-    """Return the prompts that a reward can judge by more than their form, and every gate; say how many are left out."""
+    """Return the prompts that every gate, and a reward for more than form, can judge. Print how many are left out."""
     counted = {name: terms[name] for name in weights(terms)} or dict(terms)
     judging = [name for name, term in counted.items() if term.outcome] or list(counted)
     gates = [name for name, term in terms.items() if term.gate]
@@ -55,19 +55,19 @@ def scorable_prompts(terms: Mapping[str, WeightedReward], prompts: Sequence[Prom
 
 
 NOT_JUDGED: Final = "it does not judge this prompt"
-"""Begins the reason of a score of a prompt that a reward cannot judge."""
+"""How the reason starts if a reward cannot judge a prompt."""
 
 
 def why_not_scorable(name: str, term: WeightedReward, prompt: Prompt) -> str | None:
-    """Say why a reward cannot judge the answers to a prompt; None: it can."""
+    """Return why a reward cannot judge the answers to a prompt; None if it can."""
     why = _said("cannot_score", name, term, prompt)
     return str(why) if why else None
 
 
 def row_fault(name: str, term: WeightedReward, row: Rollout) -> str | None:
-    """Say why a reward cannot score the answers of a table, which have no tokens, no `answer` and no `info`.
+    """Return why a reward cannot score a table's answers, which have no tokens, no `answer` and no `info`.
 
-    `row`: an example of them.
+    `row`: an example row.
     """
     if (mode := getattr(term.options, "mode", "score")) != "score":
         return f"mode {mode} compares samples of a prompt, and rows are scored one by one. Use score"
@@ -80,7 +80,7 @@ def row_fault(name: str, term: WeightedReward, row: Rollout) -> str | None:
 
 
 def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Examples:
-    """Return the completions of a prompt whose scores are known; none where the reward does not judge it."""
+    """Return a prompt's completions with known scores; none if the reward does not judge the prompt."""
     if why_not_scorable(name, term, prompt) is not None:
         return Examples()
     examples: Examples = _said("examples", name, term, prompt)
@@ -88,7 +88,7 @@ def known_completions(name: str, term: WeightedReward, prompt: Prompt) -> Exampl
 
 
 def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedReward, prompt: Prompt) -> Any:
-    """Return what a function of the reward says of a prompt, with the options of the prompt's task."""
+    """Return the result of one of the reward's functions for a prompt, with the options of the prompt's task."""
     options = term.options_for(load_task(prompt.task).reward_options)
     try:
         return getattr(term.reward, what)(prompt, options)
@@ -103,7 +103,7 @@ def _said(what: Literal["cannot_score", "examples"], name: str, term: WeightedRe
 def check_scorable(
     terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout], where: str, count: int | None = None
 ) -> None:
-    """Refuse completions (`count` in all) that no reward can read; if some rewards cannot, or not all, print which."""
+    """Reject completions (`count` in all) that no reward can read. Print which rewards cannot read all or some."""
     counted = weights(terms)
     reasons = {name: _unread(name, rollouts) for name in counted}
     unread = [name for name in counted if len(reasons[name]) == len(rollouts)]
@@ -124,7 +124,7 @@ def check_scorable(
 
 
 def say_unread(terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout], where: str) -> None:
-    """Print a line for each reward that cannot read many of the completions, and what to do."""
+    """Print a line for each reward that cannot read many of the completions, with a fix."""
     for name in weights(terms):
         reasons = _unread(name, rollouts)
         if MOST_UNREAD * len(rollouts) <= len(reasons) < len(rollouts):
@@ -133,27 +133,30 @@ def say_unread(terms: Mapping[str, WeightedReward], rollouts: Sequence[Rollout],
 
 
 def _unread(name: str, rollouts: Sequence[Rollout]) -> list[str]:
-    """Return why a reward cannot read completions, of each one that it cannot."""
+    """Return the reason for each completion that a reward cannot read."""
     return [rollout.scores[name].reason for rollout in rollouts if rollout.scores[name].status == "unparseable"]
 
 
 class Unread(NamedTuple):
-    """How many answers of training prompts cannot be read."""
+    """The number of training prompts whose answers cannot be read."""
 
     rows: int
     of: int
     examples: Sequence[str]
-    """Where some of them are, with the reasons."""
+    """Some of their places, with the reasons."""
 
 
 def stored_unread(table: Path) -> Unread | None:
-    """Return what was counted when a table was made; None: all its answers can be read."""
+    """Return the count that was stored when the table was made; None if all answers can be read."""
     note = read_note(table).get("unread")
     return None if note is None else Unread(**note)
 
 
 def refuse_unread(found: Unread | None, section: str, counted: str) -> None:
-    """Refuse a run without a reward where `correct` cannot read too many answers; `counted`: of which rows."""
+    """Reject a run without a reward if `correct` cannot read too many answers.
+
+    `counted`: the rows that were counted.
+    """
     if found is None or found.rows <= MOST_ANSWERS * found.of:
         return
     learns = section.startswith("online.")

@@ -1,4 +1,4 @@
-"""The scores of rollouts under several rewards, and their sum."""
+"""Score rollouts with several rewards, and add up the scores."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from posttrain.settings.params import Params
 from posttrain.tasks.task import load_task
 
 PAUSE_S = 5.0
-"""The first pause before something that was down is asked again; each next one is twice as long."""
+"""Seconds before a service that was down is asked again. Each further pause is twice as long."""
 LONGEST_PAUSE_S = 300.0
 
 
 class RewardSum:
-    """sum_k weight_k reward_k; each part scores every rollout, with the options of the rollout's task."""
+    """sum_k weight_k reward_k. Each part scores every rollout, with the options of the rollout's task."""
 
     def __init__(self, terms: Mapping[str, WeightedReward], context: Context, wait_above: float | None = None) -> None:
-        """`wait_above`: the share of rollouts without a score, for a server or sandbox that is down, to wait at."""
+        """`wait_above`: the share of unscored rollouts at which to wait for a server or sandbox that is down."""
         self.terms, self._context, self._wait_above = dict(terms), context, wait_above
         self._score_fns: dict[tuple[str, str], ScoreFn] = {}
 
     @phase("load")
     def load(self, prompts: Sequence[Prompt]) -> None:
-        """Make what scores these prompts, so that what cannot be made is refused before a run writes anything."""
+        """Create the scorers that these prompts need, so that errors appear before a run writes anything."""
         for name, term in self.terms.items():
             for task in dict.fromkeys(prompt.task for prompt in prompts):
                 if all(prompt.task != task or why_not_scorable(name, term, prompt) for prompt in prompts):
@@ -55,7 +55,7 @@ class RewardSum:
 
     @phase("reward")
     def score(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Return the rollouts with a score of each part; a failed episode has its own status for each."""
+        """Return the rollouts with a score for each part. A failed episode keeps its own status in each."""
         failed = [rollout.failed for rollout in rollouts]
         scores_of = [{} if failure is None else dict.fromkeys(self.terms, failure) for failure in failed]
         for name in self.terms:
@@ -66,7 +66,7 @@ class RewardSum:
         return [replace(rollout, scores=scores) for rollout, scores in zip(rollouts, scores_of, strict=True)]
 
     def _scores_once_up(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Return the scores; where too many failed because something is down, wait until it is back."""
+        """Return the scores. If too many failed because a service is down, wait until it is back."""
         found, began, pause = self.scores(name, task, rollouts), time.monotonic(), PAUSE_S
         term = self.terms[name]
         while self._wait_above is not None:
@@ -88,23 +88,23 @@ class RewardSum:
 
     @property
     def only_measured(self) -> list[str]:
-        """The parts that change no sum: metrics, and rewards with weight 0."""
+        """The parts that do not change the sum: metrics, and rewards with weight 0."""
         return [name for name, term in self.terms.items() if not (term.counted or term.gate)]
 
     def failure(self, rollout: Rollout) -> tuple[str, Score] | None:
-        """Return the first part that is needed and could not score the rollout, with its score."""
+        """Return the first required part that could not score the rollout, with its score."""
         needed = (name for name, term in self.terms.items() if term.counted or term.gate)
         return next(((name, rollout.scores[name]) for name in needed if rollout.scores[name].status in FAILED), None)
 
     def total(self, rollout: Rollout) -> float:
-        """Return the weighted sum of a rollout's scores, at most 0 where a gate is closed; never of a failed score."""
+        """Return the weighted sum of a rollout's scores; at most 0 if a gate is closed. No score may have failed."""
         if failed := self.failure(rollout):
             raise ValueError(f"prompt {rollout.prompt.id}: reward '{failed[0]}' has status {failed[1].status}")
         value = sum(term.counted * rollout.scores[name].value for name, term in self.terms.items() if term.counted)
         return min(value, 0.0) if self._closed(rollout) else value
 
     def totals(self, rollouts: Sequence[Rollout]) -> list[float]:
-        """Return the sums of the rollouts of a round, in which parts may be normalised."""
+        """Return the sums of a round's rollouts. Parts may be normalised within the round."""
         wanted = [name for name, term in self.terms.items() if term.normalise]
         if not wanted:
             return [self.total(rollout) for rollout in rollouts]
@@ -133,7 +133,7 @@ class RewardSum:
         return found
 
     def scores(self, name: str, task: str, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Score rollouts of one task under one part, without those of prompts that it cannot judge."""
+        """Score the rollouts of one task with one part, except prompts that it cannot judge."""
         prompts = {rollout.prompt.id: rollout.prompt for rollout in rollouts}
         reasons = {key: why_not_scorable(name, self.terms[name], prompt) for key, prompt in prompts.items()}
         judged = [rollout for rollout in rollouts if reasons[rollout.prompt.id] is None]
@@ -160,18 +160,18 @@ class RewardSum:
 
 @dataclass(frozen=True)
 class Composed:
-    """What scores by other rewards."""
+    """A scorer that combines other rewards."""
 
     parts: Collection[RewardSum]
     score_fn: ScoreFn
 
     def __call__(self, rollouts: Sequence[Rollout]) -> Sequence[Score | float]:
-        """Return a score of each rollout."""
+        """Return a score for each rollout."""
         return self.score_fn(rollouts)
 
 
 def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Return the scored rollouts, judged by the first process of the run alone."""
+    """Return the scored rollouts. Only the first process of the run judges them."""
     if world.count() == 1:
         return reward.score(rollouts)
 
@@ -186,14 +186,14 @@ def scored_by_first(reward: RewardSum, rollouts: Sequence[Rollout]) -> list[Roll
 
 
 def make_score_fn(name: str, term: WeightedReward, options: Params, context: Context) -> ScoreFn:
-    """Return what scores rollouts with these options, in worker processes if the reward asks for them."""
+    """Return a function that scores rollouts with these options, in worker processes if the reward requires them."""
     if term.reward.in_workers(options):
         return Workers(name, term, options, context.where)
     return term.reward.score_fn(options, replace(context, name=name))
 
 
 def _z_scores_of(name: str, rollouts: Sequence[Rollout]) -> list[float]:
-    """Return the z-scores of a reward among the rollouts of prompts that it judges, and 0 of the others."""
+    """Return the z-scores of a reward among the rollouts of prompts that it judges, and 0 for the others."""
     scores = [rollout.scores[name] for rollout in rollouts]
     judged = [place for place, score in enumerate(scores) if not score.reason.startswith(NOT_JUDGED)]
     values = [0.0] * len(rollouts)
@@ -204,13 +204,13 @@ def _z_scores_of(name: str, rollouts: Sequence[Rollout]) -> list[float]:
 
 
 def z_scores(values: Sequence[float]) -> list[float]:
-    """(x - mean) / standard deviation; 0 where all are equal."""
+    """Return (x - mean) / standard deviation; 0 if all are equal."""
     mean, deviation = statistics.fmean(values), statistics.pstdev(values)
     return [(value - mean) / deviation if deviation > 0 else 0.0 for value in values]
 
 
 def _by_task(rollouts: Sequence[Rollout]) -> dict[str, list[int]]:
-    """Task -> the places of its rollouts that can be scored."""
+    """Return task -> the indices of its rollouts that can be scored."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, rollout in enumerate(rollouts):
         if rollout.failed is None:

@@ -1,4 +1,4 @@
-"""The steps of a completion: pieces of its text, and the rewards that belong to their ends."""
+"""Split a completion's text into steps, and find the token at which each step ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REDUCE: Final[Mapping[Reduce, Callable[[Sequence[float]], float]]] = {
 
 
 def steps_of(text: str, separator: str) -> Iterator[str]:
-    """Yield a text up to the end of each step that is not blank, without what separates it from the next."""
+    """Yield a text up to the end of each step that is not blank, without the separator after it."""
     end = 0
     for step in text.split(separator):
         end += len(step)
@@ -30,7 +30,7 @@ def steps_of(text: str, separator: str) -> Iterator[str]:
 
 
 def step_ends(rollout: Rollout, parts: Sequence[str], separator: str, text: ChatText) -> list[int]:
-    """Return the number of sampled tokens up to the end of each step of the last turn, its separator included."""
+    """Return the number of sampled tokens up to the end of each step of the last turn, including its separator."""
     row, ends = rollout.row, rollout.row.turn_ends
     before = ends[-2] if len(ends) > 1 else 0
     ids = [row.rest[place] for place in row.trained[before:]]

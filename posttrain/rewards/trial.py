@@ -1,4 +1,4 @@
-"""A trial of a reward: the score of each row, and where the reward fails."""
+"""Try a reward on rows: print each score and where the reward fails."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from posttrain.settings.user_code import CUSTOM, is_import_path, load_object
 from posttrain.tasks.task import load_task
 
 LEFT_OUT: Final = "left out"
-"""Shown for prompts that the reward cannot judge: a run leaves them out."""
+"""Shown for prompts that the reward cannot judge. A run leaves them out."""
 WANTED: Final = {"right": 1.0, "wrong": 0.0}
-"""The scores of examples."""
+"""The expected scores of examples."""
 SHOWN: Final = 100
-"""Characters of a text on one line."""
+"""Characters of a text in one line."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table; or an example of its prompt, and how it has to be scored."""
+    """A row of the table, or an example of its prompt with its expected score."""
 
     number: int
     rollout: Rollout
@@ -50,7 +50,7 @@ class _Terms(Params):
 
 @dataclass(frozen=True)
 class Subject:
-    """A reward with its options, and its context in addition to the rollouts."""
+    """A reward with its options and its context."""
 
     name: str
     term: WeightedReward
@@ -67,7 +67,7 @@ class Subject:
         return RewardSum({self.name: self.term}, self.context)
 
     def examples(self, prompt: Prompt) -> Examples:
-        """Completions of a prompt whose scores are known."""
+        """Return a prompt's completions with known scores."""
         return known_completions(self.name, self.term, prompt)
 
     def cannot_score(self, prompt: Prompt) -> str | None:
@@ -75,13 +75,13 @@ class Subject:
         return why_not_scorable(self.name, self.term, prompt)
 
     def options(self, prompt: Prompt) -> Params:
-        """Return the options for a prompt, with the defaults of its task."""
+        """Return the options for a prompt, including the defaults of its task."""
         return self.term.options_for(load_task(prompt.task).reward_options)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a row."""
+    """The result of a row."""
 
     row: Row
     status: str
@@ -92,18 +92,18 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the reward gave no score, or an example another one than it has to have."""
+        """Whether the reward gave no score, or gave an example a score other than the expected one."""
         wanted = WANTED.get(self.row.expected, self.value)
         return self.status in FAILED or (self.status != LEFT_OUT and self.value != wanted)
 
 
 def subject_term(name: str, given: Mapping[str, Any], where: str, file: str) -> WeightedReward:
-    """Return the reward of a name with these options, checked as the settings of a run are."""
+    """Return the reward with this name and these options, checked like a run's settings."""
     return check(_Terms, {"reward": {name: given}}, where=where, file=file).reward[name]
 
 
 def reward_report(subject: Subject, rows: Sequence[Row]) -> str:
-    """Print the score of each row; return the summary. RewardError if a row failed."""
+    """Print the score of each row and return the summary. Raise RewardError if a row failed."""
     outcomes = []
     for outcome in _outcomes(subject, rows):
         print("\n".join(_lines(outcome)), flush=True)
@@ -117,9 +117,9 @@ def reward_report(subject: Subject, rows: Sequence[Row]) -> str:
 
 
 def given_rows(rows: Iterable[tuple[int, Any]], file: str, examples: Callable[[Prompt], Examples]) -> list[Row]:
-    """Return the rows of a file with prompts and completions, or the examples of prompts without completions.
+    """Return a file's rows with prompts and completions; or, for prompts without completions, their examples.
 
-    A row that is a text says why it cannot be read.
+    A text instead of a row says why it cannot be read.
     """
     found: list[Row] = []
     for number, row in rows:
@@ -149,17 +149,17 @@ def _rows(number: int, row: Mapping[str, Any], examples: Callable[[Prompt], Exam
 
 
 def _rollout(prompt: Prompt, text: str, finish: Literal["stop", "length"] = "stop") -> Rollout:
-    """Return a rollout whose tokens are not known."""
+    """Return a rollout with unknown tokens."""
     return Rollout(prompt, 0, TokenRow((), ()), (), text, finish, ({"role": "assistant", "content": text},))
 
 
 def finish_of(truncated: object) -> Literal["stop", "length"]:
-    """Return how a completion ended, from the column `truncated` of its row."""
+    """Return how a completion ended, from its row's column `truncated`."""
     return "length" if truncated is True else "stop"
 
 
 def _outcomes(subject: Subject, rows: Sequence[Row]) -> Iterator[Outcome]:
-    """Yield each row by itself; a function of all rollouts gets all rows at once."""
+    """Yield the result of each row, scored alone. A function of all rollouts gets all rows at once."""
     reward, together = subject.sum(), []
     for row in rows:
         reason = subject.cannot_score(row.rollout.prompt)
@@ -180,7 +180,7 @@ def _outcomes(subject: Subject, rows: Sequence[Row]) -> Iterator[Outcome]:
 
 
 def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Outcome]:
-    """Return the rows as a run scores them."""
+    """Return the results of the rows, scored as in a run."""
     began = time.perf_counter()
     rollouts = reward.score([row.rollout for row in rows])
     each = (time.perf_counter() - began) / len(rows)
@@ -193,7 +193,7 @@ def _scored(reward: RewardSum, subject: Subject, rows: Sequence[Row]) -> list[Ou
 
 
 def _trace(subject: Subject, rows: Sequence[Row]) -> str:
-    """Return where the reward raises: it is called again in this process."""
+    """Return where the reward raises. It is called again in this process."""
     reward, options = subject.term.reward, subject.options(rows[0].rollout.prompt)
     try:
         if reward.each is not None:
@@ -208,7 +208,7 @@ def _trace(subject: Subject, rows: Sequence[Row]) -> str:
 
 
 def _explained(error: BaseException) -> str:
-    """Return the traceback from the user's own files on; of other code the last line."""
+    """Return the traceback from the user's own files on; for other code, only the last line."""
     frames = list(traceback.extract_tb(error.__traceback__))
     custom = CUSTOM.resolve()
     own = next((nth for nth, frame in enumerate(frames) if Path(frame.filename).resolve().is_relative_to(custom)), -1)
@@ -231,7 +231,7 @@ def _lines(result: Outcome) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """Return a text on one line, with its beginning and its end."""
+    """Return a text as one line, with its beginning and its end."""
     half = SHOWN // 2
     return printable(text if len(text) <= SHOWN else f"{text[:half]} ... {text[-half:]}")
 

@@ -1,4 +1,4 @@
-"""The rewards that a task's own steps give to the turns of an episode."""
+"""The rewards that a task's steps give to the turns of an episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from posttrain.tasks.task import load_task
 class TurnsOptions(Params):
     """How an episode's rewards are added up."""
 
-    gamma: float = Field(1.0, gt=0, le=1, description="discount of each later turn: the sum of gamma^t r_t")
+    gamma: float = Field(1.0, gt=0, le=1, description="discount factor gamma per turn, in the sum of gamma^t r_t")
 
 
 def _cannot_score(prompt: Prompt, options: TurnsOptions) -> str | None:  # noqa: ARG001
@@ -27,19 +27,19 @@ def _cannot_score(prompt: Prompt, options: TurnsOptions) -> str | None:  # noqa:
 
 @rule(TurnsOptions, _cannot_score)
 def turns(rollout: Rollout, options: TurnsOptions) -> Score:
-    """sum_t gamma^t r_t over the rewards of the task's steps."""
+    """Return sum_t gamma^t r_t over the rewards of the task's steps."""
     if not rollout.turn_rewards:
         return Score(0.0, "error", f"task '{rollout.prompt.task}' gives no rewards to turns")
     return Score(sum(discounted(rollout, options.gamma)))
 
 
 def discounted(rollout: Rollout, gamma: float) -> Sequence[float]:
-    """gamma^t r_t of each turn."""
+    """Return gamma^t r_t of each turn."""
     return [gamma**t * reward for t, reward in enumerate(rollout.turn_rewards)]
 
 
 def placed_terms(terms: Mapping[str, WeightedReward]) -> dict[str, WeightedReward]:
-    """Return the parts whose rewards belong to single turns or steps; not those of which only the sum has a meaning."""
+    """Return the parts whose rewards belong to single turns or steps. Other parts have a meaning only as a sum."""
     placed = {name: term for name, term in terms.items() if term.counted and not term.normalise}
     return {
         name: term for name, term in placed.items() if _is_of_turns(name, term) or term.reward.by_step(term.options)
@@ -47,7 +47,7 @@ def placed_terms(terms: Mapping[str, WeightedReward]) -> dict[str, WeightedRewar
 
 
 def rewards_by_token(name: str, term: WeightedReward, rollout: Rollout) -> list[float]:
-    """Return the weighted reward of each turn or step on its last sampled token, 0 on the others."""
+    """Return the weighted reward of each turn or step on its last sampled token, and 0 on the others."""
     values = [0.0] * len(rollout.logps)
     for end, reward in _of_turns(term, rollout) if _is_of_turns(name, term) else _of_steps(name, rollout):
         if not 1 <= end <= len(values):

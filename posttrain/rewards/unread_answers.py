@@ -1,4 +1,4 @@
-"""Answers that `correct` cannot read, counted where tables are made: a run without a reward would learn by it."""
+"""Count the answers that `correct` cannot read when tables are made. A run without a reward would train with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TERM: Final = WeightedReward(type="correct", reward=correct, options=CorrectOpt
 
 
 def unread_in(frame: pl.DataFrame) -> Unread:
-    """Count the training prompts of a table whose answers cannot be read; each answer is tried once."""
+    """Count a table's training prompts whose answers cannot be read. Each answer is tried once."""
     train, examples, rows = frame.filter(split="train"), list[str](), 0
     same = train.group_by("answer", "task", maintain_order=True).agg(pl.len().alias("rows"), pl.all().first())
     for row in same.iter_rows(named=True):
@@ -32,12 +32,12 @@ def unread_in(frame: pl.DataFrame) -> Unread:
 
 
 def why_unread(row: Mapping[str, Any]) -> str | None:
-    """Return why `correct` cannot read the answer of a row; None: it can."""
+    """Return why `correct` cannot read a row's answer; None if it can."""
     prompt = Prompt("", row["prompt"], (), row["answer"], json.loads(row["info"]), row["task"], row["problem"])
     return why_not_scorable("correct", _TERM, prompt)
 
 
 def answer_notes(tables: Mapping[Kind, pl.DataFrame]) -> dict[Kind, str]:
-    """Return what is stored with tables of prompts that have such answers."""
+    """Return the notes to store with prompt tables that have such answers."""
     found = {kind: unread_in(frame) for kind, frame in tables.items() if kind == "prompts"}
     return {kind: canonical({"unread": one._asdict()}) for kind, one in found.items() if one.rows}

@@ -1,6 +1,6 @@
-"""What the verdicts behind a result took: requests, tokens and cost, those of remembered verdicts too.
+"""Count the requests, tokens and cost of the verdicts behind a result, including those of cached verdicts.
 
-So a run that is repeated has the same figures; what it asked anew and what it found in the cache is in timings/.
+A repeated run therefore reports the same numbers. timings/ shows what was requested anew and what came from the cache.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 Usage = Counter[str]
-"""`requests` that were answered, their `tokens_in` and `tokens_out`, and `cost` where a price is known."""
+"""`requests`: answered requests; `tokens_in`, `tokens_out`: their tokens; `cost`: if a price is known."""
 USED: Final[Usage] = Counter()
-"""That of this process."""
+"""The usage of this process."""
 NAMES: Final = ("judge_requests", "judge_tokens_in", "judge_tokens_out", "judge_cost")
-"""The metrics of it."""
+"""The names of its metrics."""
 
 
 def judge_metrics(before: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return what was used since `before`, as metrics; nothing where no judge was asked."""
+    """Return the usage since `before` as metrics; empty if no judge was asked."""
     used = {f"judge_{name}": float(value - (before or {}).get(name, 0)) for name, value in USED.items()}
     return used if any(used.values()) else {}
 

@@ -1,4 +1,4 @@
-"""Text as words, in languages with and without spaces."""
+"""Split text into words, in languages with and without spaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import regex
 
 UNSPACED: Final = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*"
-"""A letter of a script without spaces between words: each counts as a word."""
+"""A letter of a script without spaces between words. Each counts as a word."""
 _WORD: Final = rf"{UNSPACED}|(?:(?!{UNSPACED})[\p{{L}}\p{{M}}\p{{N}}_])+(?:['’]\p{{L}}+)*"
 _WORDS: Final = regex.compile(_WORD)
 _PIECES: Final = regex.compile(rf"{_WORD}|\S")
@@ -20,6 +20,6 @@ def words(text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[str]:
-    """Return the words, numbers and other signs of a text, without regard to case."""
+    """Return the words, numbers and other signs of a text in lower case."""
     found: list[str] = _PIECES.findall(text.casefold())
     return found

@@ -1,8 +1,8 @@
 """A process that runs one reward or one task: `python -m posttrain.rewards.worker`.
 
 It reads lines of JSON: first the reward with its options, then rollouts to score; or first the task, then a rollout
-that needs its next step. Each line gets a line in answer. What the user's code prints goes to stderr. It ends with its
-parent.
+that needs its next step. It writes one line per input line. Output of the user's code goes to stderr. It ends when its
+parent ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Answer = Callable[[Any], dict[str, Any]]
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _steps(name: str) -> Answer:
-    """Return what answers a rollout with the task's next step, and the seconds that it took."""
+    """Return a function that returns a task's next step for a rollout, and the seconds it took."""
     from posttrain.tasks.step import take_step
     from posttrain.tasks.task import load_task
 
@@ -70,7 +70,7 @@ def _steps(name: str) -> Answer:
 
 
 def _scores(setup: Mapping[str, Any]) -> Answer:
-    """Return what answers rollouts with their scores."""
+    """Return a function that scores rollouts."""
     score = _scorer(setup)
 
     def answer(plain: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _scores(setup: Mapping[str, Any]) -> Answer:
 
 
 def _scorer(setup: Mapping[str, Any]) -> Any:
-    """Return what scores rollouts with the reward that the parent names."""
+    """Return a scorer for the reward that the parent names."""
     from posttrain.rewards.catalog import reward_named
     from posttrain.rewards.reward import Context
 
@@ -103,18 +103,18 @@ def _scorer(setup: Mapping[str, Any]) -> Any:
 
 
 def finished(returned: Any) -> Any:
-    """Return what an `async` function of all rollouts returns in the end."""
+    """Return the final result of an `async` function of all rollouts."""
     return _run(returned) if inspect.iscoroutine(returned) else returned
 
 
 def concurrently(each: Each, rollouts: Sequence[Rollout], options: Any, seconds: float, most: int) -> list[Score]:
-    """Return the scores of an `async` function, so many at a time, each with its own time limit."""
+    """Return the scores of an `async` function, at most `most` at a time. Each has its own time limit."""
     scores: list[Score] = _run(_concurrently(each, rollouts, options, seconds, most))
     return scores
 
 
 def _run(coroutine: Any) -> Any:
-    """Run a coroutine in the process's event loop; next to the loop of a notebook in a thread."""
+    """Run a coroutine in the process's event loop; beside a notebook's loop, in a thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -129,7 +129,7 @@ def _thread() -> ThreadPoolExecutor:
 
 @cache
 def _loop() -> asyncio.Runner:
-    """Return the event loop of all calls: connections that a reward keeps belong to it."""
+    """Return the event loop of all calls, which owns the connections that a reward keeps open."""
     return asyncio.Runner()
 
 
@@ -179,13 +179,13 @@ def rollout_to(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_from(plain: Mapping[str, Any]) -> Rollout:
-    """Return the rollout of `rollout_to`."""
+    """Return the rollout that `rollout_to` converted."""
     typed = {"prompt": Prompt(**plain["prompt"]), "row": TokenRow(*plain["row"])}
     return Rollout(**{**plain, **typed, "turn_rewards": tuple(plain["turn_rewards"])})
 
 
 def _private_pipes() -> tuple[TextIO, TextIO]:
-    """stdin and stdout under other numbers; the reward gets an empty stdin, and its output goes to stderr."""
+    """Return stdin and stdout under new numbers. The reward gets an empty stdin, and its output goes to stderr."""
     requests, answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)

@@ -1,4 +1,4 @@
-"""Scores rollouts in worker processes, which also run tasks."""
+"""Score rollouts in worker processes, which also run tasks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from posttrain.settings.params import Params
 from posttrain.settings.plain import texts_in
 
 START_SECONDS = 120.0
-"""For the imports of a worker process."""
+"""Seconds for the imports of a worker process."""
 GRACE = 5.0
-"""Seconds beyond its own time limit that a process of an `async` function has."""
+"""Extra seconds for a process that runs an `async` function, beyond its own time limit."""
 
 
 def worker_pool(setup: Mapping[str, Any], size: int, env: Collection[str] | None = None) -> Pool:
     """Make a pool of processes that run one reward or one task.
 
-    They get the variables with secrets that `env` names; without it those that params.yaml names.
+    They get the secret variables in `env`, or without it the variables that params.yaml lists.
 
     Example: `worker_pool({"task": "my_tool:task", "label": "task 'my_tool:task'"}, 2).ask(request, seconds=10.0)`
     """
@@ -39,7 +39,7 @@ def worker_pool(setup: Mapping[str, Any], size: int, env: Collection[str] | None
 
 
 def worker_environment(env: Collection[str] | None) -> dict[str, str]:
-    """Return this process's variables without the secrets that are not named."""
+    """Return this process's environment without the secrets that are not listed."""
     known = library_environment()
     secret = secret_variables(known).keys() - {*PASSED, *(HOST.secret_names() if env is None else env)}
     return {name: value for name, value in known.items() if name not in secret}
@@ -63,7 +63,7 @@ def _started(setup: Mapping[str, Any], environment: Mapping[str, str]) -> Child:
 
 
 def _set(env: Sequence[str], reward: str, where: str) -> Sequence[str]:
-    """Return the names of variables, which must be set."""
+    """Return the names of variables. Each must be set."""
     if unset := [name for name in env if name not in os.environ]:
         what = f"the environment variable {unset[0]} is not set"
         fix = f"Run with {unset[0]}=... in the environment, or remove its name there"
@@ -72,7 +72,7 @@ def _set(env: Sequence[str], reward: str, where: str) -> Sequence[str]:
 
 
 class Workers:
-    """Scores rollouts in processes of their own.
+    """Scores rollouts in separate processes.
 
     Example: `Workers("my_rewards:slow", term, options, "online.runs.grpo")(rollouts)`
     """
@@ -94,11 +94,11 @@ class Workers:
         self._pool = worker_pool(setup, term.workers, {*_set(term.env, name, where), *texts_in(setup["options"])})
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Return a score of each rollout, in their order."""
+        """Return a score for each rollout, in the same order."""
         return [score for scores in self._pool.map(self._score, self._jobs(list(rollouts))) for score in scores]
 
     def _jobs(self, rollouts: list[Rollout]) -> list[list[Rollout]]:
-        """Return what one call gets: one rollout, several for an `async` function, or all for a function of all."""
+        """Return each call's rollouts: one, several for an `async` function, or all for a function of all rollouts."""
         if self._term.reward.each is None:
             return [rollouts] if rollouts else []
         size = self._term.concurrency if self._async else 1

@@ -1,4 +1,4 @@
-"""How far the log-probs of an engine's samples are from those that the model itself gives to the same tokens."""
+"""Measure how far an engine's log-probs are from the model's own log-probs of the same tokens."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from posttrain.rollout import Rollout
 from posttrain.text.packing import pack
 
 ROWS: Final = 16
-"""Samples whose log-probs are computed again."""
+"""The number of samples whose log-probs are computed again."""
 WORRYING: Final = {False: 0.01, True: 0.05}
-"""The mean gap that is reported, in nats a token, by whether the model computes in bf16."""
+"""The mean gap that is reported, in nats per token; the key says whether the model computes in bf16."""
 
 
 @torch.no_grad()
 def sampler_gap(
     model: Any, rollouts: Sequence[Rollout], temperature: float, runtime: Runtime, where: str
 ) -> dict[str, float]:
-    """Return the mean and the largest difference over some samples; warns where the mean is above rounding."""
+    """Return the mean and largest difference over some samples. Warn if the mean exceeds rounding."""
     sampled = [rollout for rollout in rollouts if rollout.logps]
     some = sampled[:: max(len(sampled) // ROWS, 1)][:ROWS]
     if not some:

@@ -1,6 +1,6 @@
-"""Samples with a model of this process: each prompt is prefilled once, finished rows are replaced by waiting requests.
+"""Sample from a model in this process. Each prompt is prefilled once; waiting requests replace finished rows.
 
-A completion depends only on the model, its prompt, the seed and its name, not on other rows or on its slot.
+A completion depends only on the model, its prompt, the seed and its name, not on other rows or its slot.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from posttrain.text.stops import Stops, StopStrings
 
 
 class LocalSampler:
-    """Samples from a model in memory; `sync` copies nothing, since the weights are shared."""
+    """Samples from a model in memory. `sync` copies nothing, because the weights are shared."""
 
     can: frozenset[Capability] = frozenset({"greedy", "mixture", "top_p", "top_k", "stop_strings", "exact"})
 
     def __init__(
         self, model: Any, stops: Stops, runtime: Runtime, version: str = "", section: str = "sampling"
     ) -> None:
-        """`section`: where params.yaml has the settings of its samples, for errors."""
+        """`section`: the key path of its sampling settings in params.yaml, for errors."""
         self._model, self._stops, self._runtime, self.version = model, stops, runtime, version
         self._section = section
 
     @property
     def context(self) -> int | None:
-        """The model's context."""
+        """The model's context length."""
         return context_of(self._model.config)
 
     @property
@@ -47,7 +47,7 @@ class LocalSampler:
 
     @property
     def computes_with(self) -> str:
-        """The device and the number format, for what is kept of samples."""
+        """The device and number format, which are stored with samples."""
         device = self._runtime.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return f"{name}, {'bf16 weights' if self._runtime.bf16_for(self._model) else 'fp32'}"
@@ -67,7 +67,7 @@ class LocalSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion of each request; requests of the same tokens share their prefill."""
+        """Return a completion for each request. Requests with the same tokens share their prefill."""
         if not requests:
             return []
         keys = None if greedy else row_keys(seed, [request.name for request in requests])
@@ -84,25 +84,25 @@ class LocalSampler:
 
 
 DROP_FRACTION = 0.2
-"""Finished rows are dropped once they are this fraction of all rows, since dropping copies the cache."""
+"""Finished rows are dropped when they reach this fraction of all rows, because dropping copies the cache."""
 
 RANDOM_BLOCK = 32
 """Random numbers computed at a time for each row."""
 
 
 BLOCK = 128
-"""Tokens that an accelerator sums at once."""
+"""The number of tokens that an accelerator sums at once."""
 BELOW_1 = 1 - 2**-30
-"""The largest share of a sum: it must not reach the end, where there may be tokens without probability."""
+"""The largest share of a sum. It must stay below the end, where tokens may have no probability."""
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """Return how often to check which rows have ended: on an accelerator each check waits for the device."""
+    """Return the number of steps between checks for ended rows. On an accelerator, each check waits for the device."""
     return 1 if device.type == "cpu" else 8
 
 
 class Decoder:
-    """The decoding loop over slots of rows; finished rows make room for waiting requests."""
+    """The decoding loop over row slots. Finished rows make room for waiting requests."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Decoder:
         self._done_R = torch.zeros(0, dtype=torch.bool)
 
     def run(self) -> list[Completion]:
-        """Decode a completion of each request."""
+        """Return a completion for each request."""
         self._admit()
         while self._slots:
             token_R, logp_R = self._sample()
@@ -158,7 +158,7 @@ class Decoder:
         return self._buffer.completions()
 
     def _sample(self) -> tuple[Tensor, Tensor]:
-        """Return the next token of each row and its log-prob, and note what it was drawn from."""
+        """Return the next token of each row and its log-prob, and record which tokens it was drawn from."""
         inputs = self._logits(), self._draw(), self._params.top_p, self._params.top_k
         if not self._keeps:
             return sample_next(*inputs)
@@ -173,7 +173,7 @@ class Decoder:
         return logits[0] if len(logits) == 1 else mixture_logits(logits[0], logits[1], self._share)
 
     def _draw(self) -> Tensor | None:
-        """Return each row's number for its next token."""
+        """Return each row's random number for its next token."""
         if self._keys_R is None:
             return None
         place = self._steps % RANDOM_BLOCK
@@ -186,7 +186,7 @@ class Decoder:
             backend.append_tokens(token_R, position_R)
 
     def _should_replace(self, token_R: Tensor) -> bool:
-        """Return whether enough rows have ended to drop them now."""
+        """Return whether enough rows have ended to drop them."""
         for token in self._stops:
             self._done_R |= token_R == token
         if self._steps == self._left:
@@ -226,7 +226,7 @@ class Decoder:
         self._admit()
 
     def _admit(self) -> None:
-        """Fill the free slots; prompts without rows leave the cache."""
+        """Fill the free slots. Prompts without rows leave the cache."""
         joining = self._admission.take(self._slots)
         if joining:
             prompts = [self._prompts[number] for number in joining]
@@ -241,7 +241,7 @@ class Decoder:
         self._reset_rows()
 
     def _reset_rows(self) -> None:
-        """Set up the tensors of the rows for the steps until the next change."""
+        """Set up the tensors of the rows until the rows change again."""
         self._tokens, self._logps, self._kept, self._steps = [], [], [], 0
         generated = [len(self._buffer.ids[number]) for number in self._slots]
         prompts = [len(self._prompts[number]) for number in self._slots]
@@ -253,7 +253,7 @@ class Decoder:
 
 
 class CompletionBuffer:
-    """The tokens and log-probs of each completion so far, and whether it has ended."""
+    """The tokens and log-probs of each completion, and whether it has ended."""
 
     def __init__(self, count: int, max_tokens: int, stops: Stops, strings: Sequence[str]) -> None:
         self.ids: list[list[int]] = [[] for _ in range(count)]
@@ -264,7 +264,7 @@ class CompletionBuffer:
         self._strings = StopStrings(strings, stops.decode)
 
     def add(self, number: int, ids: Sequence[int], logps: Sequence[float]) -> None:
-        """Append to a completion; tokens after its end are ignored."""
+        """Append to a completion. Tokens after its end are ignored."""
         if self.ended[number]:
             return
         mine = self.ids[number]
@@ -278,7 +278,7 @@ class CompletionBuffer:
         self.logps[number].extend(logps[: len(mine) - before])
 
     def keep(self, number: int, ids: Sequence[Tensor]) -> None:
-        """Append what the tokens just added were drawn from."""
+        """Append the tokens that the last added tokens were drawn from."""
         mine = self.kept[number]
         mine.extend(ids[: len(self.ids[number]) - len(mine)])
 
@@ -301,7 +301,7 @@ def _kept_of(ids_T: Sequence[Tensor]) -> Kept:
 
 
 def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor]:
-    """Return the next token of each row, and its log-prob under the full distribution also with top_p or top_k."""
+    """Return the next token of each row and its log-prob. top_p and top_k do not change the log-prob."""
     p = logits.softmax(1)
     if draw_R is None:
         token_R = logits.argmax(1)
@@ -314,7 +314,7 @@ def sample_next(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int 
 
 
 def sample_kept(logits: Tensor, draw_R: Tensor | None, top_p: float, top_k: int | None) -> tuple[Tensor, Tensor, Kept]:
-    """Return the token of each row that `sample_next` returns, its log-prob among the kept tokens, and these."""
+    """Return the same tokens as `sample_next`, their log-probs among the kept tokens, and the kept tokens."""
     p = top_k_top_p_mask(logits.softmax(1), top_p, top_k)
     token_R = logits.argmax(1) if draw_R is None else _drawn(p, draw_R)
     outside = p == 0
@@ -329,9 +329,9 @@ def _of(values_RV: Tensor, token_R: Tensor) -> Tensor:
 
 
 def _drawn(p_RV: Tensor, draw_R: Tensor) -> Tensor:
-    """Return the token of each row at which the sum of the probabilities passes its number.
+    """Return the token of each row at which the cumulative probability exceeds the row's random number.
 
-    An accelerator sums blocks of tokens first, and in float64 only over the blocks and within one.
+    An accelerator first sums blocks of tokens, and uses float64 only over the blocks and within one.
     """
     if p_RV.device.type == "cpu":
         return _passed(p_RV, draw_R)[0].clamp(max=p_RV.shape[1] - 1)
@@ -346,16 +346,16 @@ def _drawn(p_RV: Tensor, draw_R: Tensor) -> Tensor:
 
 
 def _passed(p: Tensor, draw_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where the running sum passes each row's share of it, the running sum, and the share."""
+    """Return where the cumulative sum exceeds each row's share of the total, the cumulative sum, and the share."""
     cdf = p.cumsum(1, dtype=torch.float64)
     point = draw_R[:, None] * cdf[:, -1:]
     return torch.searchsorted(cdf, point, right=True).squeeze(1), cdf, point.squeeze(1)
 
 
 def top_k_top_p_mask(p: Tensor, top_p: float, top_k: int | None) -> Tensor:
-    """p with 0 for all but the likeliest tokens: the top_k, and of these the fewest with top_p of their mass.
+    """Return p with 0 for all but the likeliest tokens: first top_k, then the fewest with top_p of their mass.
 
-    Ties with the last kept token are kept too, so that the result does not depend on the order of the vocabulary.
+    Tokens tied with the last kept token are kept too, so that the result does not depend on the vocabulary's order.
     """
     best = p.topk(min(top_k or p.shape[1], p.shape[1]), dim=1).values.double()
     before = best.cumsum(1) - best
@@ -366,5 +366,5 @@ def top_k_top_p_mask(p: Tensor, top_p: float, top_k: int | None) -> Tensor:
 
 
 def mixture_logits(policy_RV: Tensor, other_RV: Tensor, share: float) -> Tensor:
-    """(1 - share) log pi + share log pi_other, the mixture that Nash-MD samples from (Munos 2023)."""
+    """Return (1 - share) log pi + share log pi_other, the mixture that Nash-MD samples from (Munos 2023)."""
     return (1 - share) * policy_RV.log_softmax(-1) + share * other_RV.log_softmax(-1)

@@ -1,4 +1,4 @@
-"""Samplers of a run that several processes share: each process gets all completions."""
+"""Samplers for a run with several processes. Each process gets all completions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ FINISHES: tuple[Finish, ...] = ("stop", "length")
 
 
 class DistributedSampler:
-    """Decodes with the policy of this process: the requests of each prompt go to one process, prompts in turn.
+    """Decodes with this process's policy. Prompts are dealt to the processes in turn, with all their requests.
 
-    Models that are divided among processes are gathered whole while they decode.
+    Sharded models are gathered while they decode.
     """
 
     def __init__(self, local: LocalSampler) -> None:
@@ -45,12 +45,12 @@ class DistributedSampler:
 
     @property
     def context(self) -> int | None:
-        """The model's context."""
+        """The model's context length."""
         return self._local.context
 
     @property
     def computes_with(self) -> str:
-        """The device and the number format."""
+        """The device and number format."""
         return self._local.computes_with
 
     def sync(self, model: Any, version: str) -> None:
@@ -68,7 +68,7 @@ class DistributedSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion of each request."""
+        """Return a completion for each request."""
         if world.count() == 1:
             return self._local.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
         places = places_of_ranks(requests)
@@ -84,10 +84,10 @@ class DistributedSampler:
 
 
 class RankZeroSampler:
-    """An external engine that the first process of a run asks; each process gets all completions."""
+    """An external engine that only the run's first process calls. Each process gets all completions."""
 
     def __init__(self, longest: int, engine: Sampler | None = None) -> None:
-        """`longest`: the most tokens of a request; `engine`: of the first process."""
+        """`longest`: the most tokens of a request. `engine`: the engine in the first process."""
         self._longest, self._engine = longest, engine
         self.can: frozenset[Capability] = VLLM_CAN - {"background"}  # whose threads would meet those of other ranks
         self.version = ""
@@ -98,7 +98,7 @@ class RankZeroSampler:
         return self._longest
 
     def sync(self, model: Any, version: str) -> None:
-        """Give the engine these weights, gathered."""
+        """Gather the weights and give them to the engine."""
         self.version = version
         with whole(model):
             if self._engine is not None:
@@ -115,7 +115,7 @@ class RankZeroSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion of each request."""
+        """Return a completion for each request."""
         done: list[Completion] = []
         if self._engine is not None:
             done = self._engine.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
@@ -124,7 +124,10 @@ class RankZeroSampler:
 
 
 def places_of_ranks(requests: Sequence[Request]) -> list[list[int]]:
-    """Return the places of each process's requests: those of the same tokens, which share a prefill, stay together."""
+    """Return the indices of each process's requests.
+
+    Requests with the same tokens share a prefill and stay together.
+    """
     prompts: dict[tuple[int, ...], int] = {}
     numbers = [prompts.setdefault(tuple(request.ids), len(prompts)) for request in requests]
     size = world.count()
@@ -132,7 +135,7 @@ def places_of_ranks(requests: Sequence[Request]) -> list[list[int]]:
 
 
 def _exchanged(done: Sequence[Completion], *, kept: bool = False) -> list[list[Completion]]:
-    """Return the completions of every process; `kept`: whether they carry what they were drawn from."""
+    """Return the completions of all processes. `kept`: whether they carry the tokens they were drawn from."""
     shape = torch.tensor(
         [x for completion in done for x in (len(completion.ids), FINISHES.index(completion.finish))], dtype=torch.long
     )
@@ -160,7 +163,10 @@ def _completions(shape: Tensor, ids: Tensor, logps: Tensor, *sets: Tensor) -> li
 
 
 def _with_experts(completions: Sequence[Completion], done: Sequence[Completion]) -> list[Completion]:
-    """Return the completions with the experts of the first process's, which are all; `done`: of this process."""
+    """Return the completions with the experts of the first process's list, which is complete.
+
+    `done`: this process's.
+    """
     own = [completion.experts for completion in done if completion.experts is not None]
     shapes = world.gathered([[*part.shape] for part in own])[0]
     flat = torch.cat([torch.zeros(0, dtype=torch.int16), *(part.flatten() for part in own)])

@@ -1,4 +1,4 @@
-"""The engines that sample a model, by the name that settings give them: what each can do, and how it is opened."""
+"""The engines that sample a model, by their names in the settings: their capabilities, and how they are opened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _known(name: str) -> str:
 EngineName = Annotated[str, AfterValidator(_known)]
 ENGINE: Any = Field(
     "builtin",
-    description="what samples: builtin, our own decoder; vllm, a server of vLLM (docs/sampling.md); or a plugin's",
+    description="builtin: posttrain's decoder; vllm: a vLLM server (docs/sampling.md); or a plugin's engine",
 )
 """The setting `engine`."""
 EngineArgs = Annotated[
@@ -40,17 +40,17 @@ EngineArgs = Annotated[
 Servers = Annotated[
     int | list[list[int]],
     Field(
-        description="servers of vLLM that share the samples: how many, where the run itself computes; or the GPUs of "
-        "each, numbered as the run sees them, e.g. [[1], [2, 3]]: one on GPU 1, one divided between 2 and 3"
+        description="vLLM servers that share the samples: their number, on the run's own devices; or the GPUs of "
+        "each, numbered as the run sees them, e.g. [[1], [2, 3]]: one on GPU 1, one on GPUs 2 and 3"
     ),
 ]
 """The setting `engine_servers`."""
 PARALLEL: Final = {f"{kind}_parallel_size" for kind in ("tensor", "pipeline", "data")}
-"""Settings of vLLM about GPUs."""
+"""vLLM's settings for parallelism, which concern GPUs."""
 
 
 class SampledModel(NamedTuple):
-    """A model that is sampled; `folder` has its tokenizer."""
+    """A model to sample from. `folder` contains its tokenizer."""
 
     policy: Any
     folder: Path
@@ -61,8 +61,8 @@ class SampledModel(NamedTuple):
 class Open(Protocol):
     """Opens a sampler of a model.
 
-    `longest`: the most tokens of a row; `where`: the section of its settings; `args`: the engine's own settings;
-    `servers`: how many, or the GPUs of each.
+    `longest`: the most tokens of a row. `where`: the section of its settings. `args`: the engine's own settings.
+    `servers`: the number of servers, or the GPUs of each.
     """
 
     def __call__(
@@ -73,28 +73,28 @@ class Open(Protocol):
 
 @dataclass(frozen=True)
 class Engine:
-    """What samples a model."""
+    """An engine that samples from a model."""
 
     can: frozenset[Capability]
     open: Open
     check: Callable[[], object] = lambda: None
-    """Raises where this machine lacks what it needs."""
+    """Raises if this machine lacks something that the engine needs."""
     sets: Mapping[str, str] | None = None
-    """Settings of its own that `engine_args` may not have -> why; None: it has no settings of its own."""
+    """Its own settings that `engine_args` may not contain -> why; None: it has no settings of its own."""
 
     def refuse(self, name: str, needs: Mapping[str, Capability]) -> None:
-        """Raise where a setting needs what the engine cannot; `needs`: what asks for it -> the ability."""
+        """Raise if a setting needs an ability that the engine lacks. `needs`: the setting -> the ability."""
         if reason := next((text for text, ability in needs.items() if ability not in self.can), ""):
             able = ", or use engine builtin" if set(needs.values()) <= ENGINES["builtin"].can else ""
             raise ValueError(f"engine {name} cannot have {reason}. Change it{able}")
 
 
 ENGINES: Final[Listing[Engine]] = Listing("posttrain.sampling", "ENGINES", group="engines", adopt=instance(Engine))
-"""Name -> engine; a run imports the file of the one that it names."""
+"""Name -> engine. A run imports only its own engine's file."""
 
 
 def refuse_sampling(name: EngineName, sampling: SamplingParams, args: EngineArgs, servers: Servers) -> None:
-    """Raise where settings need what an engine cannot, or are ours to set: log-probs would not be the policy's."""
+    """Raise if settings need a missing ability, or set options that posttrain sets to get the policy's log-probs."""
     _refuse_servers(name, servers)
     if args and ENGINES[name].sets is None:
         raise ValueError(f"engine_args: engine {name} has no settings of its own. Remove them, or set engine: vllm")

@@ -1,7 +1,7 @@
-"""Episodes: completions of the policy and the steps of tasks between them, as one row of tokens each.
+"""Episodes: the policy's completions and the tasks' steps between them, each as one row of tokens.
 
-The row grows at its end alone: what the policy was given and what it sampled is what is trained. Tasks by import path
-run in worker processes with a time limit, so that one that hangs or crashes ends its episode, not the run.
+A row only grows at its end, so training sees exactly the tokens that the policy saw and sampled. Tasks by import path
+run in worker processes with a time limit. If one hangs or crashes, only its episode ends, not the run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Episodes:
-    """Episodes side by side, from their first completions on."""
+    """Episodes that run side by side, from their first completions on."""
 
     def __init__(self, rollouts: Sequence[Rollout], text: ChatText, max_tokens: int, context: int | None) -> None:
-        """`max_tokens`: of a completion; `context`: the most tokens of an episode, None: not limited."""
+        """`max_tokens`: of a completion. `context`: the most tokens of an episode; None: no limit."""
         self.rollouts = list(rollouts)
         self._text, self._max_tokens, self._context = text, max_tokens, context
         self._seconds = [0.0] * len(rollouts)
@@ -41,7 +41,7 @@ class Episodes:
         self._turn = 0
 
     def next_turn(self) -> list[int]:
-        """Let the tasks answer the last completions; returns the places of the episodes that continue."""
+        """Let the tasks answer the last completions. Return the indices of the episodes that continue."""
         self._turn += 1
         steps = self._steps_of_first([nth for nth in self._active if not self.rollouts[nth].truncated])
         for nth in self._active:
@@ -51,12 +51,12 @@ class Episodes:
         return self._active
 
     def add(self, places: Sequence[int], completions: Sequence[Completion]) -> None:
-        """Append the completions of the episodes at these places."""
+        """Append the completions to the episodes with these indices."""
         for nth, completion in zip(places, completions, strict=True):
             self.rollouts[nth] = _with_completion(self.rollouts[nth], completion, self._text)
 
     def _steps_of_first(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
-        """Return the tasks' steps, which the first process of the run takes alone."""
+        """Return the tasks' steps, which only the first process of the run computes."""
         if world.count() == 1:
             return self._steps(places)
         plain: list[tuple[int, dict[str, Any]]] = world.from_first(
@@ -65,7 +65,7 @@ class Episodes:
         return {nth: StepFailure(**step) if "finish" in step else Step(**step) for nth, step in plain}
 
     def _steps(self, places: Sequence[int]) -> dict[int, Step | StepFailure]:
-        """Return the tasks' steps of the episodes at these places."""
+        """Return the tasks' steps for the episodes with these indices."""
         found: dict[int, Step | StepFailure] = {}
         for name in dict.fromkeys(self.rollouts[nth].prompt.task for nth in places):
             task, mine = load_task(name), [nth for nth in places if self.rollouts[nth].prompt.task == name]
@@ -77,7 +77,7 @@ class Episodes:
         return found
 
     def _ask(self, pool: Pool, task: Task, nth: int) -> Step | StepFailure:
-        """Return a step from a worker process within what is left of the episode's time."""
+        """Return a step from a worker process, within the episode's remaining time."""
         rollout, left = self.rollouts[nth], task.seconds - self._seconds[nth]
         try:
             if left <= 0:
@@ -113,7 +113,7 @@ class Episodes:
 
 
 def longest_row(prompts: Sequence[Prompt], sampling: SamplingParams, context: int | None) -> int:
-    """Return the most tokens of a row: the context, or a guess, where tasks have several turns."""
+    """Return the most tokens of a row; for tasks with several turns the context, or a guess."""
     longest = max(len(prompt.ids) for prompt in prompts) + sampling.max_tokens
     if any(load_task(prompt.task).has_turns for prompt in prompts):
         return context or longest * 4

@@ -1,4 +1,4 @@
-"""A policy that is sampled and not trained: its settings, how it is loaded, and the engine that samples it."""
+"""A policy that is only sampled: its settings, how it is loaded, and its engine."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 
 class ScoredSampling(Params, metaclass=Called):
-    """The settings of a policy that is sampled and scored, and not trained."""
+    """The settings of a policy that is sampled and scored, but not trained."""
 
-    samples: int = Field(8, ge=1, description="samples of each prompt")
-    seed: int = Field(0, ge=0, description="the samples' random numbers")
+    samples: int = Field(8, ge=1, description="samples per prompt")
+    seed: int = Field(0, ge=0, description="seed of the samples")
     sampling: SamplingParams = Field(default_factory=SamplingParams)
     engine: EngineName = ENGINE
     engine_args: EngineArgs = Field(default_factory=dict)
     engine_servers: Servers = 1
     device: DeviceParams = Field(default_factory=DeviceParams)
-    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    date: TemplateDate = Field(DATE, description="today's date for chat templates that ask for it")
     template: TemplateVariables = Field(
-        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+        default_factory=dict, description="variables for the chat template in this run, e.g. {enable_thinking: false}"
     )
-    reward: Rewards = Field(SCORE, description="weight of each reward by name; the weighted sum is the score")
+    reward: Rewards = Field(SCORE, description="weight of each reward by name; the score is the weighted sum")
     max_failed: MaxFailed = MAX_FAILED
     on_failures: OnFailures = "end"
 
     @field_validator("reward", mode="before")
     @classmethod
     def _functions(cls, given: Any) -> Any:
-        """Take functions of a script, too."""
+        """Accept functions, which a script may pass."""
         return with_terms({"reward": given})["reward"]
 
     @model_validator(mode="after")
@@ -58,21 +58,21 @@ class ScoredSampling(Params, metaclass=Called):
 
     @property
     def terms(self) -> Mapping[str, WeightedReward]:
-        """All that scores the samples."""
+        """All rewards and metrics of the samples."""
         return self.reward
 
     def scorer(self, policy: SampledModel, reward_model: Path | None, where: str) -> RewardSum:
-        """Return what scores the samples; `reward_model`: the folder of the model behind the reward `model`."""
+        """Return the scorer of the samples. `reward_model`: the folder of the model behind the reward `model`."""
         context = Context(policy.runtime, where, reward_model, policy.text, self.sampling.max_tokens)
         return RewardSum(dict(self.terms), context, wait_above(self.on_failures, self.max_failed))
 
 
 OpenSampler = Callable[[SampledModel, SamplingParams, Sequence[Prompt]], AbstractContextManager[Sampler]]
-"""Opens what samples a policy: `sampling` has the longest completion, `prompts` the longest prompt."""
+"""Opens the sampler of a policy. `sampling` has the longest completion, `prompts` the longest prompt."""
 
 
 def load_frozen(folder: str | Path, config: ScoredSampling) -> SampledModel:
-    """Load the policy of a folder to sample it: on the device and in the precision of `config`.
+    """Load a folder's policy for sampling, on the device and in the precision that `config` sets.
 
     Example: `policy = load_frozen("models/sft/main", EvaluateConfig())`
     """
@@ -82,7 +82,7 @@ def load_frozen(folder: str | Path, config: ScoredSampling) -> SampledModel:
 
 
 def engine_of(config: ScoredSampling, where: str, version: str = "") -> OpenSampler:
-    """Return what opens the engine that the settings name; `version`: what rollouts call the weights."""
+    """Return a function that opens the engine in the settings. `version`: the name of the weights in rollouts."""
 
     @contextmanager
     def opened(policy: SampledModel, sampling: SamplingParams, prompts: Sequence[Prompt]) -> Iterator[Sampler]:
@@ -99,7 +99,7 @@ def engine_of(config: ScoredSampling, where: str, version: str = "") -> OpenSamp
 def gap_of(
     sampler: Sampler, policy: SampledModel, drawn: Sequence[Rollout], temperature: float, name: str
 ) -> dict[str, float]:
-    """Return how far the sampler's log-probs are from the model's own; nothing where they are the same."""
+    """Return how far the sampler's log-probs are from the model's own; empty if they are the same."""
     if "exact" in sampler.can:
         return {}
     from posttrain.sampling.agreement import sampler_gap

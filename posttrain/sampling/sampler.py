@@ -1,4 +1,4 @@
-"""The sampler interface, and rollouts of prompts: encode, check that they fit, sample, and let the task reply."""
+"""The sampler interface, and rollouts of prompts: encode, check the length, sample, and let the task reply."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from posttrain.text.chat import ChatText
 from posttrain.text.chat_template import Conversation, row_variables
 
 Capability = Literal["greedy", "mixture", "top_p", "top_k", "stop_strings", "background", "exact", "experts"]
-"""background: it may sample in a thread while the policy is trained. exact: its log-probs are the trainer's own, and it
-takes no memory while the policy is trained. experts: it reports those that a mixture chose."""
+"""background: it may sample in a thread while the policy trains. exact: its log-probs equal the trainer's, and it
+takes no memory while the policy trains. experts: it reports the experts that a mixture chose."""
 VLLM_CAN: Final[frozenset[Capability]] = frozenset({"greedy", "stop_strings", "background", "experts"})
 Finish = Literal["stop", "length"]
 
@@ -32,25 +32,25 @@ Finish = Literal["stop", "length"]
 class SamplingParams(Params):
     """How completions are sampled."""
 
-    max_tokens: int = Field(32, ge=1, description="longest completion, stop token included")
-    temperature: float = Field(1.0, ge=1e-4, le=10, description="logits are divided by it; training does the same")
+    max_tokens: int = Field(32, ge=1, description="most tokens of a completion, including its stop token")
+    temperature: float = Field(1.0, ge=1e-4, le=10, description="divides the logits, in training too")
     top_p: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="sample from the fewest likeliest tokens with this much of the probability",
+        description="sample from the fewest likeliest tokens with this total probability",
     )
-    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens; null: from all")
+    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens; null: all")
     stop: list[str] = Field(
         default_factory=list,
-        description="a completion also ends when its text contains one of these strings, which stays in it",
+        description="strings that also end a completion; they stay in its text",
     )
-    rows: int = Field(1024, ge=1, description="completions decoded at a time (memory, and rounding)")
+    rows: int = Field(1024, ge=1, description="completions that are decoded in parallel (affects memory and rounding)")
     kv_gb: float | None = Field(
         None,
         gt=0,
-        description="gigabytes for keys and values, which bound the rows too (memory, and rounding); "
-        "null: half of the free memory",
+        description="KV-cache size in GB; also limits the batch (affects memory and rounding); null: half of the "
+        "free memory",
     )
 
     @field_validator("stop")
@@ -62,25 +62,25 @@ class SamplingParams(Params):
 
     @property
     def truncates(self) -> bool:
-        """Whether only the likeliest tokens are sampled from."""
+        """Whether only the likeliest tokens are sampled."""
         return self.top_p < 1 or self.top_k is not None
 
 
 class KeptSampling(SamplingParams):
-    """The same, for completions with the tokens that each of theirs was drawn from; log-probs are over these."""
+    """The same, but completions carry the tokens that each token was drawn from. Log-probs are over these tokens."""
 
 
 class RoutedSampling(SamplingParams):
-    """The same, for completions with the experts that a mixture chose for their tokens."""
+    """The same, but completions carry the experts that a mixture chose for their tokens."""
 
 
 MEMORY = {"rows", "kv_gb"}
-"""Keys that decide no completion."""
+"""Keys that do not change completions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Tokens to continue. The seed and the name alone decide the random numbers."""
+    """Tokens to continue. Only the seed and the name decide the random numbers."""
 
     ids: Sequence[int]
     name: str
@@ -92,12 +92,13 @@ class Completion:
 
     ids: list[int]
     logps: list[float]
-    """Of each token under the policy, at the sampling temperature; without top_k and top_p, unless `kept` is there."""
+    """The log-prob of each token under the policy at the sampling temperature. top_k and top_p count only with
+    `kept`."""
     finish: Finish
     kept: Kept | None = None
-    """With `KeptSampling` that leaves tokens out."""
+    """With `KeptSampling` that excludes tokens."""
     experts: Tensor | None = None
-    """With `RoutedSampling`: int16 [tokens of the request and of this, layers with a router, k]; -1: not known."""
+    """With `RoutedSampling`: int16 [tokens of request and completion, layers with a router, k]; -1: unknown."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,13 @@ class Mixture:
 
 
 class Sampler(Protocol):
-    """Samples completions of a policy.
+    """Samples completions from a policy.
 
     Example: `LocalSampler(model, stops, device).generate([Request([5, 6], "p1:0")], SamplingParams(), seed=0)`
     """
 
     can: frozenset[Capability]
-    """Supported features beyond sampling from all tokens of one policy."""
+    """Supported features beyond plain sampling from all tokens of one policy."""
     version: str
     """The weights that it samples with, e.g. `online@grpo step 12`."""
 
@@ -136,18 +137,18 @@ class Sampler(Protocol):
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion of each request; `advance` is called with the number of newly finished ones."""
+        """Return a completion for each request. `advance` is called with the number of newly finished ones."""
         ...
 
 
 SAMPLE_BYTES = 500
-"""Memory of the shortest completion: its ids, log-probs, text and row."""
+"""The memory of the shortest completion: its ids, log-probs, text and row."""
 
 
 def check_capacity(
     context: int | None, prompts: Sequence[Sequence[int]], count: int, params: SamplingParams, section: str
 ) -> None:
-    """Refuse `count` completions that memory will not hold, or that could be longer than the model's context."""
+    """Reject `count` completions that do not fit into memory or may exceed the model's context."""
     where = f"{section} ({HOST.settings_file})"
     free = free_bytes(torch.device("cpu"))
     if count * SAMPLE_BYTES > free:
@@ -162,7 +163,7 @@ def check_capacity(
 
 
 def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
-    """Rows of a table of prompts, not tokenized yet."""
+    """Return the rows of a prompt table as prompts without tokens."""
     return [
         Prompt(
             row["id"],
@@ -180,7 +181,7 @@ def prompts_of(rows: Iterable[Mapping[str, Any]]) -> list[Prompt]:
 
 @phase("load")
 def encode_prompts(text: ChatText, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Return the prompts with the token ids that the policy continues."""
+    """Return the prompts with their token ids for the policy."""
     encoded = text.prompts([Conversation(prompt.messages, variables=prompt.variables) for prompt in prompts])
     return [replace(prompt, ids=ids) for prompt, ids in zip(prompts, encoded, strict=True)]
 
@@ -199,7 +200,7 @@ def generate_rollouts(
     mixture: Mixture | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[Rollout]:
-    """The samples of each prompt, prompt by prompt; the seed, the prompt's id and `name` decide the random numbers."""
+    """Return the samples, ordered by prompt. The seed, the prompt's id and `name` decide the random numbers."""
     asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
     drawn: Counter[str] = Counter()
     names = []

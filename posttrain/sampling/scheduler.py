@@ -1,4 +1,4 @@
-"""Which waiting requests are decoded next: as many as the slots and the memory for keys and values allow."""
+"""Choose which waiting requests to decode next, within the slots and the memory for keys and values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from posttrain.models.device import free_bytes
 from posttrain.sampling.sampler import SamplingParams
 
 FREE_SHARE = 0.5
-"""What keys and values may take of the free memory, unless `kv_gb` is set: a step and a prefill need some too."""
+"""The share of free memory for keys and values, unless `kv_gb` is set. Steps and prefills need the rest."""
 
 
 class Admission:
-    """The waiting requests. Memory is counted at its worst: every prompt as long as the longest, no row ends early."""
+    """The waiting requests.
+
+    Memory is estimated for the worst case: all prompts as long as the longest, no early end.
+    """
 
     def __init__(
         self,
@@ -27,7 +30,7 @@ class Admission:
         backends: Iterable[DecoderBackend],
         section: str,
     ) -> None:
-        """`prompts`: that of each request; `section`: of `params`, for errors."""
+        """`prompts`: the prompt of each request. `section`: the section of `params`, for errors."""
         self._section = section
         self._prompts, self._params, free = prompts, params, free_bytes(device)
         parts = [backend.kv_bytes() for backend in backends]
@@ -38,7 +41,7 @@ class Admission:
         self._waiting = deque(self._order())
 
     def take(self, running: Sequence[int]) -> list[int]:
-        """Return the numbers of the requests that join those that are running."""
+        """Return the numbers of the requests that join the running ones."""
         used, joining = {self._prompts[number] for number in running}, list[int]()
         longest = max(map(len, used), default=0)
         while self._waiting and len(running) + len(joining) < self._params.rows:
@@ -54,7 +57,7 @@ class Admission:
         return joining
 
     def _order(self) -> list[int]:
-        """As they come, or the longest prompts first where not all fit: the others are padded to them."""
+        """Return the requests in order; longest prompts first if not all fit, because the others are padded to them."""
         numbers, unique = list(range(len(self._prompts))), set(self._prompts)
         rows, longest = min(len(numbers), self._params.rows), max(map(len, unique), default=0)
         if self._bytes(len(unique), longest, rows) <= self._limit:
@@ -65,7 +68,7 @@ class Admission:
         return prompts * longest * self._token + rows * self._row
 
     def _check_one(self, prompt: Sequence[int]) -> None:
-        """Refuse a request that does not even fit alone."""
+        """Reject a request that does not fit even alone."""
         needed, longest, given = self._bytes(1, len(prompt), 1), self._params.max_tokens, self._params.kv_gb is not None
         if needed <= self._limit_of_one:
             return

@@ -1,4 +1,4 @@
-"""A policy's samples with their scores: the one assembly, of stages and of calls."""
+"""Sample from a policy and score the samples. Stages and calls both use it."""
 
 from __future__ import annotations
 
@@ -21,45 +21,47 @@ from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_st
 
 
 class SampleConfig(ScoredSampling):
-    """How a policy is sampled for the rows that are made of its samples.
+    """How a policy is sampled to make rows from its samples.
 
     Example: `SampleConfig(reward={"correct": 1.0}, samples=4, sampling={"max_tokens": 200})`
     """
 
-    samples: int = Field(6, ge=2, description="samples of each prompt")
-    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what scores the samples")
-    pass_score: float = Field(1.0, description="a sample passes if its reward is at least this")
+    samples: int = Field(6, ge=2, description="samples per prompt")
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+        USUAL, description="rewards that score the samples"
+    )
+    pass_score: float = Field(1.0, description="minimum reward to pass")
     steps: StepLabels | None = Field(
         None,
-        description="feedback has the steps of samples, labelled by continuations, in place of whole samples",
+        description="the table feedback contains steps of samples, labelled by continuations, instead of whole samples",
     )
 
     @property
     def longest(self) -> int:
-        """The longest completion: a sample, and with `steps` another one from its last step."""
+        """The longest completion: a sample, and with `steps` a continuation after its last step."""
         return self.sampling.max_tokens * (1 if self.steps is None else 2)
 
 
 @dataclass(frozen=True)
 class ScoredSamples:
-    """The samples of a policy; prompts with a sample that could not be scored are left out."""
+    """The samples of a policy. Prompts with an unscored sample are left out."""
 
     prompts: list[Prompt]
     rollouts: list[Rollout]
-    """The scored samples, `samples` of each prompt; those of one prompt are neighbours."""
+    """The scored samples, `samples` of each prompt. Samples of one prompt are adjacent."""
     rewards: list[float]
     """The weighted sum of the scores of each sample."""
     steps: list[LabelledStep]
-    """The labelled steps of samples, where the settings have `steps`."""
+    """The labelled steps of samples, if the settings have `steps`."""
     metrics: dict[str, float]
-    """How far the engine's log-probs are from the model's own, where they are not the same."""
+    """How far the engine's log-probs are from the model's own, if they differ."""
 
 
 def scored_samples(
     config: SampleConfig, policy: SampledModel, prompts: Sequence[Prompt], *, reward_model: Path | None, name: str,
     where: str, opens: OpenSampler | None = None,
 ) -> ScoredSamples:  # fmt: skip
-    """Sample each prompt and score the samples; `opens`: what opens the sampler, None: the engine of the settings."""
+    """Sample each prompt and score the samples. `opens`: opens the sampler; None: the engine in the settings."""
     count, sampling = len(prompts) * config.samples, config.sampling
     longest = sampling.model_copy(update={"max_tokens": config.longest})
     check_capacity(policy.text.context, [prompt.ids for prompt in prompts], count, longest, where)

@@ -1,4 +1,4 @@
-"""Labels of steps by Monte-Carlo: a step is right if a continuation from its end passes (Math-Shepherd)."""
+"""Label steps by Monte Carlo: a step is right if a continuation after it passes (Math-Shepherd)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from posttrain.text.chat import ChatText
 
 
 class StepLabels(Params):
-    """Labels for the steps of samples."""
+    """Labels for steps of samples."""
 
-    separator: str = Field("\n", min_length=1, description="what ends a step")
-    samples: int = Field(2, ge=1, description="samples of each prompt, the first ones, whose steps are labelled")
-    continuations: int = Field(4, ge=1, description="samples from the end of each step; it is right if one passes")
+    separator: str = Field("\n", min_length=1, description="separator of steps")
+    samples: int = Field(2, ge=1, description="label the steps of the first N samples of each prompt")
+    continuations: int = Field(
+        4, ge=1, description="continuations sampled after each step; the step is right if one passes"
+    )
 
 
 class LabelledStep(NamedTuple):
     """A sample up to the end of a step."""
 
     place: int
-    """The sample's place in the list."""
+    """The sample's index in the list."""
     text: str
     right: bool
 
@@ -39,9 +41,9 @@ def labelled_steps(
     sampler: Sampler, text: ChatText, rollouts: Sequence[Rollout], reward: RewardSum, failures: FailureLimit,
     labels: StepLabels, params: SamplingParams, seed: int, pass_score: float,
 ) -> list[LabelledStep]:  # fmt: skip
-    """Return the steps of the first samples of each prompt; the last step is right if the sample itself passes.
+    """Return the steps of each prompt's first samples. The last step is right if the sample itself passes.
 
-    A step of which no continuation passes, and one has no score, is unknown and left out.
+    If no continuation of a step passes and one has no score, the step is unknown and left out.
     """
     open_steps: list[tuple[int, str, list[int]]] = []
     found: list[LabelledStep] = []

@@ -1,4 +1,4 @@
-"""The settings that every training on rows of a table has."""
+"""The settings of every training on rows of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SupervisedConfig(TrainingParams):
     """The settings of every training on rows of a table."""
 
     progress: ClassVar[tuple[str, ...]] = ("loss",)
-    """Metrics shown in the progress line."""
+    """Metrics in the progress line."""
     scores: ClassVar[bool] = False
     """Whether the trained model is a reward model."""
     batch: int = Field(16, ge=1, description="rows per step")
@@ -35,7 +35,7 @@ class SupervisedConfig(TrainingParams):
 
     @property
     def watched(self) -> TableWatch | None:
-        """How held-out rows are measured while it trains; None where they are not."""
+        """How held-out rows are evaluated during training; None if they are not."""
         return getattr(self, "watch", None)
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:
@@ -50,9 +50,9 @@ class SupervisedConfig(TrainingParams):
 
 
 class EpochsConfig(SupervisedConfig):
-    """The settings of a training that goes through its rows several times."""
+    """The settings of a training that repeats its rows for several epochs."""
 
-    epochs: float = Field(1.0, gt=0, description="times through the rows")
+    epochs: float = Field(1.0, gt=0, description="passes through the rows")
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:  # noqa: ARG002
         """Return the batches of each epoch."""

@@ -19,21 +19,21 @@ from posttrain.train.run_config import Algorithms
 
 
 class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
-    """The settings of preference optimisation: an algorithm, any of its settings, and how it is trained."""
+    """The settings of preference optimisation: an algorithm, its settings, and the training settings."""
 
     rate_kind = "preference"
     example: ClassVar[str] = "dpo"
-    """The algorithm that errors show."""
+    """The algorithm in error messages' examples."""
     progress: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
-    algorithm: str = Field(description="a row of docs/reference/algorithms.md")
-    epochs: float = Field(1.0, gt=0, description="times through the data")
+    algorithm: str = Field(description="a preset in docs/reference/algorithms.md")
+    epochs: float = Field(1.0, gt=0, description="passes through the data")
     batch: int = Field(16, ge=1, description="comparisons or judged answers per step")
     watch: TableWatch | None = WATCH
 
     @classmethod
     def preset(cls, algorithm: str, **settings: Any) -> PreferenceTraining:
-        """Return the settings of an algorithm (dpo, simpo, kto, ...), with some replaced.
+        """Return the settings of an algorithm (dpo, simpo, kto, ...) with these replaced.
 
         Example: `PreferenceTraining.preset("dpo", loss={"type": "dpo", "beta": 0.3}, epochs=2)`
         """
@@ -43,7 +43,7 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
 
     @property
     def reference_moves(self) -> bool:
-        """Whether each part of the data has another reference."""
+        """Whether each part of the data has its own reference."""
         return self.parts > 1
 
     def goal(self) -> PreferenceObjective:
@@ -52,7 +52,7 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
 
     @property
     def mismatched(self) -> bool:
-        """Whether prompts are also answered with other rows' answers."""
+        """Whether prompts are also combined with other rows' answers."""
         return self.goal().mismatched
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:
@@ -60,7 +60,7 @@ class PreferenceTraining(EpochsConfig, RowLimit, PreferenceConfig):
         return preference_source(self.goal(), examples, self.batch, self.epochs, self.seed, models)
 
     def step_tokens(self, examples: Sequence[Example]) -> int:
-        """Return the rows, and as many mismatched ones where the objective needs them."""
+        """Return the most tokens of a step, including mismatched rows if the objective needs them."""
         return super().step_tokens(examples) * (2 if self.mismatched else 1)
 
 

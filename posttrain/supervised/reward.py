@@ -19,7 +19,7 @@ class RewardTraining(EpochsConfig, RowLimit):
     scores = True
     progress: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
-    epochs: float = Field(2.0, gt=0, description="times through the comparisons")
+    epochs: float = Field(2.0, gt=0, description="passes through the comparisons")
     batch: int = Field(16, ge=1, description="comparisons per step")
     objective: RewardConfig = Field(default_factory=RewardConfig)
     watch: TableWatch | None = WATCH

@@ -1,4 +1,4 @@
-"""A training on rows of a table, from its values to the trained model: the one assembly, of stages and of calls."""
+"""Run a training on rows of a table, from its values to the trained model. Stages and calls both use it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def train_on_rows(
     heldout: Sequence[Example], table: pl.DataFrame | None, checkpoints: CheckpointStore, recorder: Recorder,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Trained:  # fmt: skip
-    """Train on the examples, and measure the held-out ones where the settings ask for it.
+    """Train on the examples, and evaluate the held-out ones if the settings say so.
 
-    `table`: the rows behind the held-out examples, whose prompts are sampled where the setting `watch` has a reward.
+    `table`: the rows behind the held-out examples. Their prompts are sampled if the setting `watch` has a reward.
     """
     objective = config.goal()
     source = config.source(examples, models)

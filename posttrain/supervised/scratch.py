@@ -24,14 +24,10 @@ class ScratchConfig(SupervisedConfig):
 
     tokenizer: BpeParams = Field(default_factory=BpeParams)
     shape: ScratchParams = Field(default_factory=ScratchParams)
-    processes: Literal[1] = Field(1, description="a new model is small: one process")
+    processes: Literal[1] = Field(1, description="always 1, because a new model is small")
     shards: None = None
-    steps: int = Field(
-        850, ge=1, description="optimizer steps, exactly; the corpus is repeated as often as they need it"
-    )
-    batch: int = Field(
-        32, ge=1, description="windows per step; the last of each pass through the corpus may be smaller"
-    )
+    steps: int = Field(850, ge=1, description="exact number of optimizer steps; the corpus is repeated as needed")
+    batch: int = Field(32, ge=1, description="windows per step; the last step of each pass may have fewer")
     window: int = Field(64, ge=2, description="tokens per window")
     limits: TextLimits = Field(default_factory=TextLimits)
 
@@ -48,5 +44,5 @@ class ScratchConfig(SupervisedConfig):
         return LikelihoodObjective(LikelihoodConfig())
 
     def source(self, examples: Sequence[Example], models: ModelSet) -> BatchSource:  # noqa: ARG002
-        """Return exactly so many batches."""
+        """Return a source with exactly the configured number of steps."""
         return StepSource(examples, self.batch, self.steps, self.seed)

@@ -15,10 +15,10 @@ from posttrain.train.limits import TextLimits
 class SftConfig(EpochsConfig, RowLimit):
     """The settings of supervised fine-tuning, or of more pretraining on a corpus."""
 
-    epochs: float = Field(3.0, gt=0, description="times through the rows")
+    epochs: float = Field(3.0, gt=0, description="passes through the rows")
     batch: int = Field(16, ge=1, description="demonstrations, or windows of text, per step")
-    window: int = Field(512, ge=2, description="tokens per window of a corpus, which max_tokens does not count for")
-    turns: Trained = Field("all", description="the assistant's turns that are trained: all, or the last of each row")
+    window: int = Field(512, ge=2, description="tokens per window of a corpus; max_tokens does not apply to windows")
+    turns: Trained = Field("all", description="assistant turns to train on: all, or the last of each row")
     objective: LikelihoodConfig = Field(default_factory=LikelihoodConfig)
     limits: TextLimits = Field(default_factory=TextLimits)
     watch: DemonstrationWatch | None = WATCH

@@ -1,4 +1,7 @@
-"""Tasks: tables of prompts and the turns of an episode. For your own: `from posttrain.tasks import Generator, Task`."""
+"""Tasks: tables of prompts and the turns of an episode.
+
+For your own task: `from posttrain.tasks import Generator, Task`.
+"""
 
 from posttrain.settings.params import Params
 from posttrain.tasks.step import Step

@@ -1,4 +1,4 @@
-"""A step of an episode: what a task answers to a completion of the policy."""
+"""A step of an episode: a task's answer to a completion of the policy."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class Step:
     """
 
     messages: Sequence[Message] = ()
-    """The turns that the policy continues; without any the episode ends."""
+    """The turns that are shown to the policy next. If there are none, the episode ends."""
     reward: float = 0.0
-    """Of this completion; the reward `turns` adds up those of an episode."""
+    """The reward of this completion. The reward `turns` adds up the rewards of an episode."""
     done: bool = False
-    """Whether the episode ends here; the policy then never sees the messages, and they are dropped."""
+    """Whether the episode ends here. If so, the messages are dropped and the policy never sees them."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Plain JSON for rewards and tables; later steps replace keys of earlier ones."""
+    """Plain JSON for rewards and tables. Later steps replace keys of earlier ones."""
 
 
 @dataclass(frozen=True)
 class StepFailure:
-    """Why a task gave no step: the episode ends, and no reward scores it."""
+    """Why a task failed to return a step. The episode ends, and no reward scores it."""
 
     finish: Literal["timeout", "error"]
     reason: str
 
 
 Reply = Callable[[Rollout], Step | Sequence[Message] | None]
-"""The episode so far -> its next step; turns alone are a step too, and None ends the episode."""
+"""The episode so far -> its next step. A plain list of turns is also a step; None ends the episode."""
 
 
 def take_step(reply: Reply, rollout: Rollout) -> Step | StepFailure:
-    """The step that follows the rollout's last completion; a failure if the task raises or returns something else."""
+    """Return the step after the rollout's last completion; a failure if the task raises or returns something else."""
     where = f"`reply` of task '{rollout.prompt.task}'"
     try:
         return _checked(reply(rollout))
@@ -59,7 +59,7 @@ def take_step(reply: Reply, rollout: Rollout) -> Step | StepFailure:
 
 
 class _WrongStepError(Exception):
-    """What is wrong with a step."""
+    """A step has the wrong form."""
 
 
 def _checked(returned: Any) -> Step:

@@ -1,4 +1,4 @@
-"""A task: where its prompts come from, what happens in an episode, how an answer is judged; and the tasks by name."""
+"""A task: where prompts come from, what happens in an episode, how answers are judged; and all tasks by name."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Figures = Mapping[str, float]
 
 
 def one_turn(rollout: Rollout) -> None:  # noqa: ARG001
-    """The default episode: it ends with the first completion."""
+    """End the episode after the first completion (the default)."""
     return
 
 
 @dataclass(frozen=True)
 class Generator:
-    """Makes the tables of a task from parameters; `id` and the columns of `OMITTED` may be left out."""
+    """Makes the tables of a task from parameters. It may leave out `id` and the columns in `OMITTED`."""
 
     params: type[Params]
     kinds: tuple[Kind, ...]
@@ -37,26 +37,26 @@ class Generator:
 
 @dataclass(frozen=True)
 class Task:
-    """One kind of prompts. Its name is in the column `task` of a table of prompts; tables of your own have none.
+    """One kind of prompts. The column `task` of a prompt table has its name; it is empty in your own tables.
 
     Example: `guess = Task(reply=lambda rollout: None if "7" in rollout.text else [{"role": "user", "content": "No"}])`
     """
 
     generator: Generator | None = None
     reply: Reply = one_turn
-    """The step that follows a completion: a Step, turns alone, or None, which ends the episode."""
+    """Return the step after a completion: a Step, a list of turns, or None, which ends the episode."""
     turns: int = 8
-    """Most completions of an episode."""
+    """The most completions of an episode."""
     seconds: float = 10.0
-    """Most seconds of `reply` in an episode, all turns together; it limits tasks by import path."""
+    """The most seconds that `reply` may take per episode, all turns together. It limits tasks by import path."""
     workers: int = 2
-    """Processes that run `reply` of a task by import path."""
+    """The number of processes that run `reply` of a task by import path."""
     reward_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """reward -> options that differ from its defaults for this task's answers; params.yaml may set others."""
+    """reward -> options that replace its defaults for this task's answers. params.yaml may replace them again."""
     metrics: Callable[[Sequence[Rollout], Sequence[float]], dict[str, float]] = lambda rollouts, outcomes: {}  # noqa: ARG005
-    """Figures of an evaluation in addition to the rewards, from rollouts and whether each was right."""
+    """Extra metrics of an evaluation, computed from rollouts and whether each was right."""
     explain: Callable[[str, Sequence[Figures], Sequence[Figures]], str] | None = None
-    """(label, figures of each training of the reference, those of a policy) -> a line about what a gain consists of."""
+    """(label, metrics of each reference run, metrics of a policy) -> a line that says where a gain comes from."""
 
     @property
     def has_turns(self) -> bool:
@@ -65,14 +65,14 @@ class Task:
 
 
 TASKS: Final[Listing[Task]] = Listing("posttrain.tasks", "TASKS", group="tasks", adopt=instance(Task))
-"""The tasks of every file of the folder, and of plugins."""
+"""The tasks of every file in the folder, and of plugins."""
 PLAIN: Final = Task()
-"""Prompts without a task: one turn, rewards with their defaults."""
+"""Prompts without a task: one turn, and rewards with their defaults."""
 
 
 @cache
 def load_task(name: str) -> Task:
-    """Return the task that a table of prompts names; the empty name is the plain task."""
+    """Return the task that a prompt table names. The empty name is the plain task."""
     if not name:
         return PLAIN
     if name in TASKS:

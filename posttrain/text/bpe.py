@@ -25,7 +25,7 @@ class BpeParams(Params):
     """The tokenizer of a model from scratch."""
 
     vocabulary: int = Field(
-        480, ge=260, le=200_000, description="number of tokens, the 256 bytes and specials included"
+        480, ge=260, le=200_000, description="number of tokens, including the 256 bytes and special tokens"
     )
 
 

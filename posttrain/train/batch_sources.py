@@ -1,4 +1,4 @@
-"""Batch sources: the batches of a run; those over examples use each once per epoch, in an order by the seed."""
+"""Batch sources: the batches of a run. Sources over examples use each once per epoch, in an order set by the seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BatchSource(Protocol):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Optimizer steps of the whole run."""
         ...
 
     def batch(self, step: int) -> Batch:
@@ -31,11 +31,11 @@ class BatchSource(Protocol):
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the last batch."""
+        """Return the metrics of the last batch."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs to resume; nothing where the step alone decides the batch."""
+        """Return the state that a checkpoint needs to resume; empty if the step alone decides the batch."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -45,14 +45,14 @@ class BatchSource(Protocol):
 
 
 class WrappedSource(BatchSource):
-    """A source around another one, which holds all the state."""
+    """A source around another source, which holds all the state."""
 
     def __init__(self, inner: BatchSource) -> None:
         self._inner = inner
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Optimizer steps of the whole run."""
         return self._inner.steps
 
     def batch(self, step: int) -> Batch:
@@ -74,14 +74,14 @@ class WrappedSource(BatchSource):
 
 @dataclass(frozen=True)
 class Example:
-    """Rows that stay together (an answer, or the answers of a comparison), with a value per row for each column."""
+    """Rows that belong together (an answer, or the answers of a comparison). Each column has a value per row."""
 
     rows: Sequence[TokenRow]
     columns: dict[str, Sequence[float]] = field(default_factory=dict)
 
 
 class EpochSource(BatchSource):
-    """A source over a list of examples; the last batch of an epoch may be smaller."""
+    """Batches from a list of examples. The last batch of an epoch may be smaller."""
 
     def __init__(self, examples: Sequence[Example], batch_size: int, epochs: float, seed: int) -> None:
         self.examples, self.batch_size, self._seed = examples, batch_size, seed
@@ -89,7 +89,7 @@ class EpochSource(BatchSource):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Optimizer steps of the whole run."""
         return self._steps
 
     def batch(self, step: int) -> Batch:
@@ -98,14 +98,14 @@ class EpochSource(BatchSource):
 
 
 def epoch_places(count: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """Return the places of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
+    """Return the indices of one step's examples: each of `count` once per epoch, in an order that the seed decides."""
     epoch, place = divmod(step, -(-count // batch_size))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
     return [int(example) for example in order[place * batch_size : (place + 1) * batch_size].tolist()]
 
 
 class StepSource(EpochSource):
-    """An epoch source of exactly this many steps."""
+    """An epoch source with exactly this many steps."""
 
     def __init__(self, examples: Sequence[Example], batch_size: int, steps: int, seed: int) -> None:
         super().__init__(examples, batch_size, 1, seed)
@@ -113,7 +113,7 @@ class StepSource(EpochSource):
 
 
 class KtoSource(EpochSource):
-    """Feedback rows, and in each batch its prompts with their neighbours' answers (label 0) to estimate the KL."""
+    """Feedback rows. Each batch also combines its prompts with neighbours' answers (label 0) to estimate the KL."""
 
     def batch(self, step: int) -> Batch:
         """Return the rows of one step and as many mismatched ones."""
@@ -125,7 +125,7 @@ class KtoSource(EpochSource):
 
 
 class ChunkedSource(BatchSource):
-    """The data in parts, one after the other; the reference of a part is the policy at its start (sDPO, Kim 2024)."""
+    """The data in successive parts. Each part's reference is the policy at its start (sDPO, Kim 2024)."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ChunkedSource(BatchSource):
         models: ModelSet,
         source: type[EpochSource] = EpochSource,
     ) -> None:
-        """`source`: of which each part is one."""
+        """`source`: the class of each part."""
         if parts > len(examples):
             raise ValueError(f"{len(examples)} examples cannot be cut into {parts} parts")
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed)).tensor_split(parts)
@@ -147,11 +147,11 @@ class ChunkedSource(BatchSource):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in the whole run."""
+        """Optimizer steps of the whole run."""
         return sum(part.steps for part in self._parts)
 
     def batch(self, step: int) -> Batch:
-        """Return the examples of one step; the first step of a later part copies the policy to the reference."""
+        """Return the examples of one step. The first step of a later part copies the policy to the reference."""
         place = step
         for part in self._parts:
             if place < part.steps:
@@ -174,7 +174,7 @@ class ChunkedSource(BatchSource):
 
 @dataclass(frozen=True)
 class _Subset(Sequence[Example]):
-    """Some of the examples, read only when a batch needs them."""
+    """Some of the examples. They are read only when a batch needs them."""
 
     examples: Sequence[Example]
     numbers: list[int]
@@ -187,7 +187,7 @@ class _Subset(Sequence[Example]):
 
 
 def collate(examples: Sequence[Example]) -> Batch:
-    """Examples as one batch; the rows of an example share an item number."""
+    """Return examples as one batch. The rows of an example share an item number."""
     rows = [row for example in examples for row in example.rows]
     names = examples[0].columns if examples else {}
     columns = {name: torch.tensor([float(v) for example in examples for v in example.columns[name]]) for name in names}
@@ -202,6 +202,6 @@ def prefixed(**parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def under(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """Return one part of a state that `prefixed` returned."""
+    """Return one part of a state from `prefixed`."""
     start = f"{part}."
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,4 +1,4 @@
-"""What looks at a run between its steps, and what stores its samples: the interfaces, and one that does nothing."""
+"""The interfaces of objects that watch a run between steps or store its samples, and a watch that does nothing."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import Tensor
 from posttrain.formulas.ragged import Ragged
 
 Check = Callable[[pl.DataFrame, Path], pl.DataFrame]
-"""Checks a part of a table, before it is written into a file, and returns it."""
+"""Checks a part of a table before it is written into a file, and returns it."""
 
 
 class Watch(Protocol):
-    """Looks at a run between its steps; its state is in the run's checkpoints."""
+    """Evaluates a run between its steps. Its state is stored in the run's checkpoints."""
 
     @property
     def ended(self) -> bool:
-        """Whether the run is to end before the step that was looked at."""
+        """Whether the run must end before the step that was last passed to `look`."""
         ...
 
     def look(self, step: int) -> dict[str, float]:
-        """Metrics of the weights before this step; called for each step and after the last one."""
+        """Return metrics of the weights before this step. It is called for each step and after the last one."""
         ...
 
     def finish(self) -> dict[str, float]:
-        """Make the weights of the run those that are kept; return what was measured of them."""
+        """Set the run's weights to the kept ones. Return their measurements."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs to resume."""
+        """Return the state that a checkpoint needs to resume."""
         ...
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -41,7 +41,7 @@ class Watch(Protocol):
 
 
 class NoWatch:
-    """Looks at nothing."""
+    """Evaluates nothing."""
 
     ended = False
 
@@ -58,23 +58,23 @@ class NoWatch:
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """There is nothing to restore."""
+        """Restore nothing."""
 
 
 class StepLog(Protocol):
-    """Stores what each step of a run was trained on; its state is in the run's checkpoints."""
+    """Stores the rows of each training step. Its state is stored in the run's checkpoints."""
 
     def open(self, folder: Path) -> None:
-        """Keep what is stored in this folder, next to the checkpoints, until the run ends."""
+        """Keep the stored data in this folder, next to the checkpoints, until the run ends."""
 
     def trained(self, step: int, prepared: Ragged) -> None:
-        """Note the rows of an optimizer step."""
+        """Record the rows of an optimizer step."""
 
     def finish(self, target: Path, steps: Sequence[dict[str, float]], check: Check = ...) -> None:
-        """Write everything into a folder; `check` is given each part of the table before it is written."""
+        """Write everything into a folder. `check` gets each part of the table before it is written."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint needs to resume."""
+        """Return the state that a checkpoint needs to resume."""
         ...
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:

@@ -1,6 +1,7 @@
-"""Checkpoints: complete or absent, checksummed, in a folder named by the run's parameters and inputs.
+"""Checkpoints: complete or absent, with checksums, in a folder named after the run's parameters and inputs.
 
-Each records the code, packages and CPU instructions that made it. Resuming with others needs a person's consent.
+Each checkpoint records the code, packages and CPU instructions that made it. Resuming with others needs a person's
+consent.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from posttrain.settings.plain import CHECKPOINTS, check_format
 KEPT = 2
 TENSORS, STATE, SUMS = "tensors.safetensors", "state.json", "sums.json"
 PART = re.compile(r"tensors-\d{5}-of-\d{5}\.safetensors")
-"""The rows that one process of several wrote."""
+"""The file of rows that one of several processes wrote."""
 RUN = "run.json"
-"""The parameters and inputs of the run that a folder of checkpoints belongs to."""
+"""The file with the parameters and inputs of the run that owns a folder of checkpoints."""
 
 DELETE = "Delete it"
 
@@ -54,11 +55,11 @@ class CheckpointData:
     plain: dict[str, Any]
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors whose names have the prefix, without it."""
+        """Return the tensors whose names have this prefix, with the prefix removed."""
         return dict(self.later(prefix))
 
     def later(self, prefix: str) -> Mapping[str, Tensor]:
-        """Return the same, each tensor read from its file when it is needed."""
+        """Return the same, but read each tensor from its file only on use."""
         return _Renamed(self.tensors, {name[len(prefix) :]: name for name in self.tensors if name.startswith(prefix)})
 
 
@@ -79,7 +80,7 @@ class _Renamed(Mapping[str, Tensor]):
 
 
 class _Parts(Mapping[str, Tensor]):
-    """The tensors of a checkpoint that several processes wrote: of some, each wrote some rows."""
+    """The tensors of a checkpoint from several processes. For some tensors, each process wrote some rows."""
 
     def __init__(self, whole: dict[str, Tensor], files: Sequence[Path]) -> None:
         self._whole = whole
@@ -109,12 +110,15 @@ def plain_key(name: str, settings: Mapping[str, Any], inputs: Mapping[str, str |
 
 
 def fingerprint(key: Mapping[str, Any]) -> str:
-    """Return the name of the folder of a run's checkpoints."""
+    """Return the folder name of a run's checkpoints."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
-    """A checkpoint of the run with this fingerprint; raises a CheckpointError if it is damaged or of another run."""
+    """Return the checkpoint of the run with this fingerprint.
+
+    Raise a CheckpointError if it is damaged or another run's.
+    """
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         parts = sorted(name for name in sums if PART.fullmatch(name))
@@ -145,18 +149,18 @@ def read_checkpoint(folder: Path, mark: str) -> CheckpointData:
 
 
 class CheckpointStore(Protocol):
-    """Where a run saves its checkpoints and finds them again."""
+    """Saves and finds the checkpoints of a run."""
 
     keeps: bool
-    """Whether it keeps anything; if not, the run stores no rollouts either."""
+    """Whether it stores anything. If not, the run does not store rollouts either."""
 
     @property
     def folder(self) -> Path:
-        """A folder for what else a run writes while it trains, as its rollouts."""
+        """The folder for other files that a run writes during training, e.g. its rollouts."""
         ...
 
     def save(self, saved: CheckpointData) -> None:
-        """Save one checkpoint; the tensors may change when this returns."""
+        """Save one checkpoint. The tensors may change after this returns."""
         ...
 
     def wait(self) -> None:
@@ -164,14 +168,14 @@ class CheckpointStore(Protocol):
         ...
 
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
-        """Return the result of `restore` on the newest checkpoint that fits; None without one."""
+        """Return the result of `restore` on the newest valid checkpoint; None if there is none."""
         ...
 
     def check_space(self, size: int) -> None:
-        """Refuse to begin a run whose checkpoints, each of so many bytes, the disk will not hold."""
+        """Refuse to start a run if the disk cannot hold its checkpoints of `size` bytes each."""
 
     def finish(self) -> None:
-        """Note that the run has made its last step."""
+        """Record that the run has finished its last step."""
 
 
 class NoCheckpoints:
@@ -183,26 +187,26 @@ class NoCheckpoints:
         """Save nothing."""
 
     def wait(self) -> None:
-        """Wait for nothing."""
+        """Return at once; nothing was written."""
 
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:  # noqa: ARG002
-        """Begin at the first step."""
+        """Return None; the run starts at the first step."""
         return None
 
     def check_space(self, size: int) -> None:
-        """Nothing is written."""
+        """Accept any size; nothing is written."""
 
     def finish(self) -> None:
-        """Nothing is kept."""
+        """Do nothing; nothing is kept."""
 
 
 class FolderCheckpoints:
-    """The checkpoints of one run, in `FOLDER/FINGERPRINT/step-N`; a run with the same key resumes them."""
+    """The checkpoints of one run in `FOLDER/FINGERPRINT/step-N`. A run with the same key resumes them."""
 
     keeps = True
 
     def __init__(self, folder: Path, key: Mapping[str, Any], maker: Maker, name: str) -> None:
-        """`key`: what identifies the run; `maker`: the code and packages that save; `name`: the run in messages."""
+        """`key`: identifies the run. `maker`: the code and packages that save. `name`: the run's name in messages."""
         self._name, self._above, self._mark = name, folder, fingerprint(key)
         self._folder = folder / self._mark
         self._writer = ThreadPoolExecutor(1, "checkpoint")
@@ -216,7 +220,7 @@ class FolderCheckpoints:
         return any(self._folder.glob("step-*"))
 
     def open(self) -> None:
-        """Make and hold the folder, once: nothing is written for a run that fails before it trains."""
+        """Create and lock the folder once. A run that fails before training writes nothing."""
         if self._is_open:
             return
         self._is_open = True
@@ -225,7 +229,7 @@ class FolderCheckpoints:
         world.wait_for_all()
 
     def _open(self, key: Mapping[str, Any]) -> None:
-        """Make the folder, hold it, and remove what a killed process left."""
+        """Create and lock the folder, and remove leftovers of a killed process."""
         hold(self._folder / HELD, f"a run of {self._name} with the same inputs")
         for left in self._folder.glob(".step-*"):  # of a process that was killed while it saved
             shutil.rmtree(left, ignore_errors=True)
@@ -239,10 +243,10 @@ class FolderCheckpoints:
 
     @phase("write")
     def save(self, saved: CheckpointData) -> None:
-        """Write one checkpoint; it appears under its name only when it is complete.
+        """Write one checkpoint. It appears under its name only when it is complete.
 
-        The tensors are written when this returns and may change. Checksums, fsync and the name follow in a thread while
-        training continues; their failure is raised by the next call of `save` or `wait`.
+        When this returns, the tensors are written and may change. Checksums, fsync and the final name follow in a
+        thread while training continues. The next call of `save` or `wait` raises their errors.
         """
         self.open()
         self.wait()
@@ -272,7 +276,7 @@ class FolderCheckpoints:
             writing.result()
 
     def _complete(self, fresh: Path, target: Path) -> None:
-        """Checksums, fsync and the name; then the oldest checkpoints go."""
+        """Compute checksums, fsync and rename; then remove the oldest checkpoints."""
         try:
             sums = {file.name: _digest(file) for file in sorted(fresh.iterdir()) if file.name != SUMS}
             (fresh / SUMS).write_text(json.dumps(sums), encoding="utf-8")
@@ -294,9 +298,11 @@ class FolderCheckpoints:
 
     @phase("load")
     def resume(self, restore: Callable[[CheckpointData], T]) -> T | None:
-        """Return the result of `restore` on the newest good checkpoint; others are named on stderr and skipped.
+        """Return the result of `restore` on the newest valid checkpoint.
 
-        `restore` raises a CheckpointError before it changes anything when the checkpoint does not fit. A checkpoint of
+        Invalid ones are reported on stderr and skipped.
+
+        If a checkpoint does not fit, `restore` raises a CheckpointError before it changes anything. A checkpoint by
         another maker ends the run, unless the store permits it.
         """
         self.open()
@@ -317,7 +323,7 @@ class FolderCheckpoints:
         return None
 
     def check_space(self, size: int) -> None:
-        """Refuse to begin a run whose checkpoints the disk will not hold."""
+        """Refuse to start a run if the disk cannot hold its checkpoints."""
         self.open()
         needed = (KEPT + 1 - min(len(self._all()), KEPT)) * size  # the next one is written before the oldest goes
         free = shutil.disk_usage(self._folder).free
@@ -339,16 +345,16 @@ class FolderCheckpoints:
         return sorted(self._folder.glob("step-*"))
 
     _listed = ""
-    """What a message about disk space adds: how to list what takes it."""
+    """Text that messages about disk space add: how to list large files."""
 
     def _before_save(self) -> None:
         """Check that a checkpoint may be saved now."""
 
     def _resumed(self) -> None:
-        """Note that a checkpoint was resumed."""
+        """Record that a checkpoint was resumed."""
 
     def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
-        """Return what was edited since the run began, now included; raise if the checkpoint may not be resumed."""
+        """Return the edits since the run began, including new ones. Raise if the checkpoint may not be resumed."""
         if changed := differences(saved.plain["maker"], self._maker):
             what = f"step {saved.step} was saved with other code or packages: {', '.join(changed[:5])}"
             fix = "Use those again, or remove the folder to start from step 0"
@@ -357,7 +363,7 @@ class FolderCheckpoints:
 
 
 def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write whole tensors in the first process, and this process's rows of those that are divided."""
+    """Write whole tensors in the first process, and this process's rows of sharded tensors."""
     divided = {name: part for name, part in tensors.items() if is_divided(part) and writes(part)}
     named = {TENSORS: {name: part for name, part in tensors.items() if not is_divided(part)}}
     if not world.is_rank_zero():
@@ -373,7 +379,7 @@ def _write_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _is_right(file: Path, sums: Mapping[str, str]) -> bool:
-    """Return whether a file is there with its digest; it never raises, for all processes wait for the answer."""
+    """Return whether a file matches its digest. It never raises, because all processes wait for the answer."""
     try:
         return _digest(file) == sums.get(file.name)
     except OSError:
@@ -381,7 +387,7 @@ def _is_right(file: Path, sums: Mapping[str, str]) -> bool:
 
 
 def step_name(step: int) -> str:
-    """Return the name of a checkpoint's folder."""
+    """Return the folder name of a checkpoint."""
     return f"step-{step:08d}"
 
 

@@ -1,4 +1,4 @@
-"""Estimates of the memory and disk that a run needs, checked before it begins."""
+"""Estimate the memory and disk space that a run needs, before it starts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from posttrain.train.model_set import ModelSet
 
 GB = 1e9
 TILES = 4
-"""Tensors of a tile's size that the head needs at a time."""
+"""The number of tile-sized tensors that the head needs at a time."""
 COPIES = 2
-"""AdamW's moments of a weight."""
+"""The number of AdamW's moments per weight."""
 DIVERGENCE_TILES = 7
-"""Tensors of a tile's size that a divergence needs at a time; Jensen-Shannon needs a few more."""
+"""The number of tile-sized tensors that a divergence needs at a time. Jensen-Shannon needs a few more."""
 LOWER_MEMORY = (
     "Set activations: recompute or offload, lower micro_tokens, use a smaller model, or precision bf16 on a GPU"
 )
@@ -37,10 +37,10 @@ LOWER_MEMORY = (
 def training_parts(
     models: ModelSet, step_tokens: int, activations: Activations, shards: int | None = None, copies: int = COPIES
 ) -> dict[str, float]:
-    """Bytes of device memory by what they hold, at the fullest moment of an optimizer step of AdamW.
+    """Return bytes of device memory by use, at the peak of an AdamW step.
 
-    `shards`: the processes that models will be divided among; None: they are as they will be. `copies`: float32
-    numbers that the optimizer keeps of each weight.
+    `shards`: the number of processes to divide models among; None: they are already divided as intended. `copies`:
+    float32 numbers that the optimizer keeps per weight.
     """
     shards = models.divided_by if shards is None else shards
     if activations == "offload" and models.runtime.device.type == "cpu":  # the host's memory is the device's
@@ -72,7 +72,10 @@ def _whole_weights(models: ModelSet) -> dict[str, float]:
 
 
 def _divided_weights(models: ModelSet, shards: int) -> dict[str, float]:
-    """Return this process's rows, and what it gathers; trained weights are divided in float32, as their own masters."""
+    """Return bytes of this process's rows and of gathered layers.
+
+    Trained weights are float32 rows without extra masters.
+    """
     divided = [model for model in (models.policy, models.critic, models.reference) if model is not None]
     whole = [model for model in _all_models(models) if all(model is not other for other in divided)]
     frozen = (part for model in divided for part in model.parameters() if not part.requires_grad)
@@ -84,13 +87,13 @@ def _divided_weights(models: ModelSet, shards: int) -> dict[str, float]:
 
 
 def _head_bytes(model: Any) -> float:
-    """Return the gradient of a head that is a trained matrix of the vocabulary's size."""
+    """Return the gradient's bytes of a head that is a trained matrix."""
     head = None if is_scorer(model) else model.get_output_embeddings()
     return 0.0 if head is None or not head.weight.requires_grad else 4.0 * head.weight.numel()
 
 
 def _tile_bytes(models: ModelSet, tokens: int) -> float:
-    """Return what the head needs for its largest tile, and a divergence between two models for its own."""
+    """Return the bytes of the head's largest tile, or of a divergence's tile if larger."""
     token = 4 * vocabulary(models.policy)
     tile = TILE_BYTES if models.runtime.device.type == "cpu" else GPU_TILE_BYTES
     own = TILES * min(tokens * token, max(tile, TILE_TOKENS * token))
@@ -106,12 +109,12 @@ def _all_models(models: ModelSet) -> list[Any]:
 
 
 def most_tokens(sizes: Sequence[int] | np.ndarray[Any, Any], count: int) -> int:
-    """Return the tokens of the `count` longest examples: the most that a step of so many examples can have."""
+    """Return the total tokens of the `count` longest examples, which bounds a step of `count` examples."""
     return int(np.sort(sizes)[-count:].sum())
 
 
 def checkpoint_bytes(models: ModelSet, copies: int = COPIES) -> int:
-    """Return the size of one checkpoint: the trained weights, their moments, and the frozen copies of the policy."""
+    """Return a checkpoint's size: the trained weights, their moments, and frozen copies of the policy."""
     frozen = [model for model in (models.reference, models.old) if model is not None]
     weights = byte_count(part for model in frozen for part in models.own_parameters(model).values())
     return (1 + copies) * byte_count(models.trained_parameters().values()) + weights
@@ -120,7 +123,7 @@ def checkpoint_bytes(models: ModelSet, copies: int = COPIES) -> int:
 def check_memory(
     models: ModelSet, step_tokens: int, activations: Activations, share: float | None, name: str, copies: int = COPIES
 ) -> None:
-    """Refuse a run that cannot fit in a share of the free memory, and warn of one that may not."""
+    """Reject a run that cannot fit into a share of the free memory, and warn if it may not fit."""
     free = free_bytes(models.runtime.device)
     if models.runtime.device.type == "cpu":
         free /= world.count()
@@ -136,14 +139,14 @@ def check_memory(
 
 
 def _more_bytes(models: ModelSet, step_tokens: int, activations: Activations, copies: int = COPIES) -> float:
-    """Memory in addition to the loaded weights."""
+    """Return the bytes needed besides the loaded weights."""
     parts = training_parts(models, step_tokens, activations, copies=copies)
     return sum(parts.values()) - parts["weights"] - parts.get("masters", 0.0)
 
 
 @contextlib.contextmanager
 def explained_out_of_memory(models: ModelSet, step_tokens: int, activations: Activations, name: str) -> Iterator[None]:
-    """Turn an out-of-memory error into one that names the parameters to lower."""
+    """Turn an out-of-memory error into one that lists the parameters to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Examples over rows of tokens that stay in their file; only those of a batch become lists."""
+"""Examples over rows of tokens that stay in their file. Only a batch's rows become lists."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from posttrain.train.token_cache import Array, Rows
 class RowLimit(Params):
     """The longest row that is trained, and what happens to longer ones."""
 
-    max_tokens: int = Field(256, ge=8, description="the most tokens of a row, its prompt and template included")
+    max_tokens: int = Field(256, ge=8, description="most tokens of a row, including prompt and template")
     long_rows: Literal["drop", "cut"] = Field(
-        "drop", description="longer rows are left out, or cut at their end; a line counts them"
+        "drop", description="longer rows are left out, or cut at the end; a line reports how many"
     )
 
 
 @dataclass(frozen=True)
 class Examples(Sequence[Example]):
-    """Example i has the rows `places[starts[i]:starts[i + 1]]`, with a value for each of them in every column."""
+    """Example i has the rows `places[starts[i]:starts[i + 1]]`. Each column has a value for each of them."""
 
     rows: Rows
     places: Array
@@ -44,7 +44,7 @@ class Examples(Sequence[Example]):
     @overload
     def __getitem__(self, index: slice) -> Examples: ...
     def __getitem__(self, index: int | slice) -> Example | Examples:
-        """Return one example, or some of them."""
+        """Return one example, or several as `Examples`."""
         if isinstance(index, slice):
             return self.select(np.arange(len(self))[index])
         nth = range(len(self))[index]
@@ -62,24 +62,24 @@ class Examples(Sequence[Example]):
 
     @property
     def tokens(self) -> Array:
-        """The tokens of each example, all its rows together."""
+        """The number of tokens of each example, all its rows together."""
         total: Array = np.add.reduceat(self._sizes, self.starts[:-1])
         return total
 
     @property
     def trained_tokens(self) -> int:
-        """The number of trained tokens: those of the mask, or all after the prompt."""
+        """The number of trained tokens, by the mask or all after the prompt."""
         rows = (row for example in self for row in example.rows)
         return sum(len(row.rest) if row.mask is None else sum(row.mask) for row in rows)
 
     @property
     def longest_mismatched(self) -> int:
-        """The most tokens of any prompt followed by any answer (KTO)."""
+        """The most tokens of any prompt combined with any answer (KTO)."""
         prompts = self.rows.prompt_sizes[self.places]
         return int(prompts.max() + (self._sizes - prompts).max())
 
     def limited(self, limit: RowLimit, where: str, context: int | None = None) -> Examples:
-        """The examples whose rows fit max_tokens and the model's context; prints how many were cut or left out."""
+        """Return the examples that fit max_tokens and the model's context. Print how many were cut or left out."""
         if not len(self):
             raise DataError(what="a split has no rows to train on", where=where, fix="Give it rows")
         most, named = limit.max_tokens, f"max_tokens = {limit.max_tokens}"
@@ -106,18 +106,18 @@ class Examples(Sequence[Example]):
         return cut.select(np.flatnonzero(fitting))
 
     def _trained_after_cut(self, long: Array) -> Array:
-        """Return whether every row of an example still has a token that is trained."""
+        """Return whether every row of an example still has a trained token."""
         return np.array([not isn or all(row.trained for row in self[nth].rows) for nth, isn in enumerate(long)])
 
     @property
     def _sizes(self) -> Array:
-        """The tokens of each row."""
+        """Return the number of tokens of each row."""
         sizes = self.rows.prompt_sizes[self.places] + self.rows.rest_sizes[self.places]
         return sizes if self.longest is None else np.minimum(sizes, self.longest)
 
 
 def shortened(row: TokenRow, longest: int | None) -> TokenRow:
-    """Return a row cut at its end to this many tokens; its prompt is never cut."""
+    """Return a row cut at its end to this many tokens. Its prompt is never cut."""
     if longest is None or len(row) <= longest:
         return row
     rest = max(longest - len(row.prompt), 0)
@@ -125,5 +125,5 @@ def shortened(row: TokenRow, longest: int | None) -> TokenRow:
 
 
 def make_examples(rows: Rows, columns: dict[str, Any] | None = None) -> Examples:
-    """Return an example for each row of the table, in their order."""
+    """Return an example for each row of the table, in the same order."""
     return Examples(rows, np.arange(len(rows.rest_sizes)), rows.starts, columns or {})

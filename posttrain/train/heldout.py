@@ -18,17 +18,17 @@ from posttrain.train.model_set import ModelSet
 
 
 class HeldoutRows(Params):
-    """How many held-out rows a run is measured on."""
+    """How many held-out rows are evaluated."""
 
     heldout_rows: int = Field(
         1000,
         ge=1,
-        description="the most held-out rows that are measured; of more the same ones each time, by their ids",
+        description="most held-out rows to evaluate; if there are more, always the same ones, chosen by id",
     )
 
 
 def rows_of(frame: pl.DataFrame, split: str, params: HeldoutRows) -> pl.DataFrame:
-    """The rows of a split; of held-out rows at most `heldout_rows`."""
+    """Return the rows of a split; of held-out rows at most `heldout_rows`."""
     rows = frame.filter(split=split)
     if split != "heldout" or rows.height <= params.heldout_rows:
         return rows
@@ -37,13 +37,13 @@ def rows_of(frame: pl.DataFrame, split: str, params: HeldoutRows) -> pl.DataFram
 
 
 def first_by_id(rows: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return at most so many rows, in their order: those with the smallest ids, which are hashes."""
+    """Return at most `most` rows with the smallest ids, which are hashes, in their original order."""
     return rows.filter(pl.col("id").rank("ordinal") <= most)
 
 
 @torch.no_grad()
 def mean_loss(models: ModelSet, examples: Sequence[Example]) -> float:
-    """Mean negative log-likelihood per token."""
+    """Return the mean negative log-likelihood per token."""
     batch = models.add_scored_columns(collate(examples), frozenset({"step_start_logp"}))
     return -float(batch.columns.tokens["step_start_logp"].double().mean())
 

@@ -1,6 +1,6 @@
-"""The learning rate of a run that sets none: by what it learns from, the size of its model, and its adapter.
+"""The default learning rate of a run, by its kind, the model's size and the adapter.
 
-Sources that are recipes: huggingface/alignment-handbook (Zephyr, SmolLM2).
+The sources Zephyr and SmolLM2 are recipes in huggingface/alignment-handbook.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import nn
 from posttrain.models.nf4 import Nf4Linear
 
 RateKind = Literal["scratch", "sft", "reward", "preference", "online"]
-"""What a run learns from. `online` also stands for distillation and for stored rollouts."""
+"""The kind of training data. `online` also covers distillation and stored rollouts."""
 
 ADAPTER_RATE: Final = 10
-"""An adapter learns best at about ten times the rate of all weights (Schulman 2025, LoRA Without Regret)."""
+"""The factor for adapters, which learn best at about ten times the full rate (Schulman 2025, LoRA Without Regret)."""
 TOY: Final = 10_000_000
-"""Nobody publishes rates for models with fewer parameters. They have 1e-4, for every kind of run."""
+"""Below this number of parameters nobody publishes rates. Such models get 1e-4 for every kind of run."""
 WARNED: Final = 5
-"""`check` warns above so many times the default."""
+"""`check` warns if a rate exceeds the default by this factor."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Rate:
     kind: RateKind | None
     """None: every kind."""
     least: int
-    """The fewest parameters of the model."""
+    """The smallest number of parameters of the model."""
     lr: float
     source: str
 
@@ -60,7 +60,7 @@ RATES: Final = (
 
 
 def default_rate(kind: RateKind, parameters: int, *, adapter: bool) -> Rate:
-    """Return the row for a run, with the rate of an adapter if it trains one."""
+    """Return the row for a run. If the run trains an adapter, the rate is the adapter's."""
     row = next(row for row in RATES if row.kind in (kind, None) and parameters >= row.least)
     if not adapter:
         return row
@@ -68,7 +68,7 @@ def default_rate(kind: RateKind, parameters: int, *, adapter: bool) -> Rate:
 
 
 def explained(kind: RateKind, parameters: int, *, adapter: bool) -> str:
-    """Return the default in a line: the rate, what decides it, and its source."""
+    """Return the default as a line: the rate, what decides it, and its source."""
     row = default_rate(kind, parameters, adapter=adapter)
     trained = "an adapter" if adapter else "all weights"
     size = f"{parameters / 1e6:,.0f}M" if parameters >= 1e6 else f"{parameters:,}"
@@ -76,12 +76,12 @@ def explained(kind: RateKind, parameters: int, *, adapter: bool) -> str:
 
 
 def parameters_of(model: nn.Module) -> int:
-    """Return the number of a model's weights; those in 4 bits are packed."""
+    """Return the number of a model's weights. 4-bit weights are packed and are counted unpacked."""
     packed = [module for module in model.modules() if isinstance(module, Nf4Linear)]
     whole = sum(part.in_features * part.out_features - part.weight.numel() for part in packed)
     return sum(weight.numel() for weight in model.parameters()) + whole
 
 
 def trained_parameters_of(model: nn.Module) -> int:
-    """Return the number of a model's weights that are trained."""
+    """Return the number of trained weights of a model."""
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)

@@ -1,4 +1,4 @@
-"""Limits on each step's metrics, and the error that ends a run beyond them, with its cause and a fix."""
+"""Limits on each step's metrics, and the error that ends a run beyond a limit, with its cause and a fix."""
 
 from __future__ import annotations
 
@@ -14,38 +14,43 @@ from posttrain.settings.params import Params
 from posttrain.train.metrics import StepMetrics
 
 GRADIENT_WINDOW = 100
-"""Steps whose median gradient norm counts as usual; a fifth of them must exist before the limit applies."""
+"""Earlier steps whose median gradient norm counts as usual. The limit applies once a fifth of them exist."""
 
 
 class LimitParams(Params):
-    """What ends a run that has gone wrong; null switches a limit off. A loss that is not finite always ends it."""
+    """Limits that end a run that has gone wrong; null disables a limit.
+
+    A loss that is not finite always ends the run.
+    """
 
     gradient: float | None = Field(
-        100.0, gt=1, description="largest gradient norm, as a multiple of the median of the steps before"
+        100.0, gt=1, description="largest gradient norm, as a multiple of the median of earlier steps"
     )
     entropy: float | None = Field(0.001, gt=0, description="smallest mean entropy per token, in nats")
-    kl: float | None = Field(5.0, gt=0, description="largest mean KL to the reference per token (k3), in nats")
+    kl: float | None = Field(5.0, gt=0, description="largest mean KL to the reference (k3), in nats per token")
     sampler_gap: float | None = Field(
         0.1,
         gt=0,
-        description="largest mean difference of the log-probs of sampler and trainer (metric sampler_gap), in nats",
+        description="largest mean difference between the log-probs of sampler and trainer (metric sampler_gap), in "
+        "nats",
     )
-    steps: int = Field(5, ge=1, description="steps in a row beyond a limit that end the run")
+    steps: int = Field(5, ge=1, description="consecutive steps beyond a limit that end the run")
     memory: float | None = Field(
         1.0,
         gt=0,
-        description="share of the free memory that gradients, moments and copies may take; a larger step is warned of",
+        description="share of the free memory that gradients, moments and copies may take; a larger step causes a "
+        "warning",
     )
 
 
 class TextLimits(LimitParams):
-    """The same of a run that learns given text: in the end it may be certain of every token."""
+    """The same for a run that learns given texts. It may finally be certain of every token."""
 
     entropy: float | None = Field(None, gt=0, description="smallest mean entropy per token, in nats")
 
 
 def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) -> bool:
-    """Return whether the newest step is within all limits; raise after too many steps in a row beyond one of them."""
+    """Return whether the newest step is within all limits. Raise after too many consecutive steps beyond one limit."""
     newest = rows[-1]
     bad = [key for key in ("loss", "grad_norm") if not math.isfinite(newest.get(key, 0.0))]
     if bad:
@@ -69,7 +74,7 @@ def check_limits(limits: LimitParams, rows: Sequence[StepMetrics], name: str) ->
 
 
 def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterator[tuple[str, str, str]]:
-    """(limit, what happened, how to fix it) of each limit that a step exceeds."""
+    """Yield (limit, what happened, fix) for each limit that a step exceeds."""
     row = rows[at]
     norm, usual = row.get("grad_norm", 0.0), _usual_gradient(limits, rows, at)
     if limits.gradient is not None and usual and norm > limits.gradient * usual:
@@ -91,7 +96,7 @@ def _beyond(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> Iterat
 
 
 def _usual_gradient(limits: LimitParams, rows: Sequence[StepMetrics], at: int) -> float | None:
-    """Return the median gradient norm of earlier steps; steps without a gradient do not count."""
+    """Return the median gradient norm of earlier steps. Steps without a gradient do not count."""
     last = max(at - limits.steps, 0)
     norms = [row["grad_norm"] for row in rows[max(last - GRADIENT_WINDOW, 0) : last] if row.get("grad_norm")]
     return statistics.median(norms) if len(norms) >= GRADIENT_WINDOW // 5 else None

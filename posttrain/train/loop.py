@@ -1,4 +1,4 @@
-"""A training run: its settings, and the loop, which knows an algorithm only by its objective."""
+"""A training run: its settings and the loop. The loop knows an algorithm only through its objective."""
 
 from __future__ import annotations
 
@@ -43,20 +43,22 @@ from posttrain.train.step import StepClosure
 
 
 class TrainingParams(Params, metaclass=Called):
-    """Shared by all stages that train."""
+    """Settings that all training stages share."""
 
     rate_kind: ClassVar[RateKind] = "sft"
-    """What decides the default learning rate."""
+    """The kind of run that decides the default learning rate."""
 
-    seed: int = Field(0, ge=0, lt=2**32, description="decides the order of rows and every sample")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of the rows' order and of the samples")
     adapter: AdapterChoice = Field(ADAPTER_CHOICE.chosen, description="what is trained: all weights, or an adapter")
     optimizer: OptimizerParams = Field(default_factory=OptimizerParams)
     device: DeviceParams = Field(default_factory=DeviceParams)
-    micro_tokens: int = Field(16_384, ge=64, description="most tokens in one forward pass (memory, not results)")
+    micro_tokens: int = Field(
+        16_384, ge=64, description="most tokens in one forward pass (affects memory, not results)"
+    )
     activations: Activations = Field(
         "keep",
-        description="what is kept for the backward pass: all, or the layers' inputs, of which it recomputes the rest; "
-        "offload: with the inputs in host memory (memory, not results)",
+        description="activations for the backward pass. keep: all. recompute: layer inputs only. offload: layer "
+        "inputs, in host memory (affects memory, not results)",
     )
     compile: bool = Field(
         False, description="compile the layers before the first step (docs/memory.md; results differ by rounding)"
@@ -65,25 +67,28 @@ class TrainingParams(Params, metaclass=Called):
     limits: LimitParams = Field(default_factory=LimitParams)
     router: RouterParams = Field(default_factory=RouterParams)
     processes: int = Field(
-        1, ge=1, le=4096, description="processes that share the run (docs/processes.md; time and memory, not results)"
+        1,
+        ge=1,
+        le=4096,
+        description="processes that share the run (docs/processes.md; affects time and memory, not results)",
     )
     shards: int | None = Field(
         None,
         ge=1,
-        description="processes that hold one copy of the models together; null: all of them",
+        description="processes that together hold one copy of the models; null: all",
     )
     save_dtype: SaveDtype | None = Field(
         None,
-        description="dtype of the saved weights; null: that of the start model's files, float32 from scratch",
+        description="dtype of the saved weights; null: same as the start model's files, float32 from scratch",
     )
-    date: TemplateDate = Field(DATE, description="what a chat template that asks for today's date gets")
+    date: TemplateDate = Field(DATE, description="today's date for chat templates that ask for it")
     template: TemplateVariables = Field(
-        default_factory=dict, description="what the chat template reads in this run, e.g. {enable_thinking: false}"
+        default_factory=dict, description="variables for the chat template in this run, e.g. {enable_thinking: false}"
     )
 
     @property
     def has_critic(self) -> bool:
-        """Whether a critic is trained next to the policy."""
+        """Whether a critic is trained together with the policy."""
         return False
 
     @model_validator(mode="after")
@@ -116,7 +121,7 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def reference_moves(self) -> bool:
-        """Whether the reference is not the start model for the whole run."""
+        """Whether the reference changes during the run."""
         return False
 
     @property
@@ -126,7 +131,7 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def divides_models(self) -> bool:
-        """Whether the models are divided among the run's processes; if not, each holds whole ones."""
+        """Whether the models are sharded across the run's processes. If not, each process holds whole models."""
         return True
 
     @property
@@ -136,20 +141,20 @@ class TrainingParams(Params, metaclass=Called):
 
     @property
     def logp_temperature(self) -> float:
-        """The temperature of its log-probs."""
+        """The temperature of log-probs."""
         return 1.0
 
     def runtime(self) -> Runtime:
-        """Return what the run computes with."""
+        """Return the runtime: device and precision."""
         return Runtime(self.device)
 
     def attach(self, start: Path) -> Attach | None:
-        """Return what adds the adapter to a model that was loaded from `start`."""
+        """Return a function that adds the adapter to a model loaded from `start`."""
         return attach_of(self.adapter, start, self.seed)
 
 
 def refuse_dropout(params: TrainingParams) -> None:
-    """Refuse an adapter with dropout where log-probs of the sampling policy are compared with those in training."""
+    """Reject an adapter with dropout if training log-probs are compared with the sampling policy's."""
     if getattr(params.adapter, "dropout", 0.0) > 0:
         raise ValueError(
             "adapter.dropout changes the log-probs that policy gradients compare with those of the samples. Set it to 0"
@@ -157,16 +162,16 @@ def refuse_dropout(params: TrainingParams) -> None:
 
 
 def section_of(name: str) -> str:
-    """Return where a run's settings are: `online@grpo` -> online.runs.grpo."""
+    """Return the key path of a run's settings: `online@grpo` -> online.runs.grpo."""
     return name.replace("@", ".runs.")
 
 
 RUNS_ON = "runs_on"
-"""The key of the device type in the settings that name a run's checkpoints."""
+"""The key of the device type in the settings that identify a run's checkpoints."""
 
 
 def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
-    """Return the settings that change the training, as plain data: they name the folder of the run's checkpoints."""
+    """Return the settings that change the training, as plain data. They decide the checkpoint folder's name."""
     names = ["limits", "checkpoint_every", "save_dtype", "activations", "processes", "shards", "on_failures"]
     without = dict.fromkeys(names if params.template else [*names, "template"], True)
     return params.model_dump(
@@ -175,14 +180,17 @@ def checkpoint_settings(params: TrainingParams) -> dict[str, Any]:
 
 
 def adamw(trained: Mapping[str, nn.Module], params: TrainingParams, steps: int, policy: Any) -> AdamW:
-    """AdamW over the trained models, each with its own learning rate; `policy` is the model whose size decides it."""
+    """Return AdamW over the trained models, each with its learning rate.
+
+    The size of `policy` decides the default rate.
+    """
     rate = params.optimizer.lr or _default_rate(policy, params)
     rates = {"policy": rate, "critic": params.optimizer.critic_lr or rate}
     return AdamW({name: (model, rates[name]) for name, model in trained.items()}, params.optimizer, steps)
 
 
 def _default_rate(policy: Any, params: TrainingParams) -> float:
-    """Return the learning rate of a run that sets none, and print where it comes from."""
+    """Return the default learning rate of a run, and print where it comes from."""
     kind, size = params.rate_kind, parameters_of(policy)
     adapter = params.adapter.type != "none" or 2 * trained_parameters_of(policy) < size  # of peft, from a caller
     if world.rank() == 0:
@@ -192,7 +200,7 @@ def _default_rate(policy: Any, params: TrainingParams) -> float:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Everything that one training run consists of."""
+    """All parts of one training run."""
 
     name: str
     """The run's name, e.g. `online@grpo`."""
@@ -204,15 +212,15 @@ class TrainingRun:
     step_tokens: int
     """The most tokens of an optimizer step, for the estimate of memory."""
     progress_metrics: tuple[str, ...] = ("loss",)
-    """Metrics shown in the progress line."""
+    """Metrics in the progress line."""
     watch: Watch = NO_WATCH
     step_log: StepLog = NO_LOG
     on_step: Callable[[int, dict[str, float]], None] | None = None
-    """Called with the number of each step and its metrics."""
+    """Called with each step's number and metrics."""
 
 
 def train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, end: int | None = None) -> MetricsLog:
-    """Return the training loop: every step that no checkpoint has, up to `end`; returns the metrics of all steps."""
+    """Run the training loop: all steps that no checkpoint has, up to `end`. Return the metrics of all steps."""
     for model in run.models.trained.values():
         set_activations(model, run.params.activations)
     try:
@@ -279,7 +287,7 @@ def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> C
 
 
 def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[dict[str, float]]]:
-    """Restore the run from a checkpoint that fits it; one that does not changes nothing."""
+    """Restore the run from a matching checkpoint. A checkpoint that does not match changes nothing."""
     trained = run.models.trained_parameters()
     _check_fit(trained, run.objective.initial_state(), saved)
     try:
@@ -305,7 +313,7 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
 
 
 def note_processes(before: str) -> None:
-    """Note how many processes share the run, after those that did before, e.g. `2, then 1`."""
+    """Record how many processes share the run, after earlier numbers, e.g. `2, then 1`."""
     now = str(world.count())
     text = now if before == now else before if before.endswith(f", then {now}") else f"{before}, then {now}"
     if text != "1":
@@ -313,12 +321,12 @@ def note_processes(before: str) -> None:
 
 
 def _is_metrics(value: Any) -> TypeGuard[dict[str, float]]:
-    """Return whether it maps names to numbers."""
+    """Return whether a value maps names to numbers."""
     return isinstance(value, dict) and all(type(number) in (int, float) for number in value.values())
 
 
 def _check_fit(trained: Mapping[str, Tensor], start: State, saved: CheckpointData) -> None:
-    """Refuse a checkpoint whose weights, state or metrics are incomplete, foreign or not finite."""
+    """Reject a checkpoint whose weights, state or metrics are incomplete, unknown or not finite."""
     rows, state = saved.plain.get("rows"), saved.plain.get("objective")
     complete = isinstance(rows, list) and all(_is_metrics(row) for row in rows) and len(rows) == saved.step
     if not complete or not _is_metrics(state) or state.keys() != start.keys():

@@ -1,4 +1,4 @@
-"""The metrics of a run: a CSV row per optimizer step, which `dvc plots` draws and checkpoints contain."""
+"""The metrics of a run: one CSV row per optimizer step. `dvc plots` draws it, and checkpoints contain it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from posttrain.distributed import world
 from posttrain.measure.phases import phase
 
 StepMetrics = Mapping[str, float]
-"""Metric -> value, of one optimizer step."""
+"""Metric -> value in one optimizer step."""
 
 
 class Recorder(Protocol):
-    """Where a run writes the metrics of its steps while it trains."""
+    """Writes the metrics of a run's steps during training."""
 
     def begin(self, rows: Sequence[StepMetrics]) -> None:
-        """Start with the steps that a checkpoint has; a new run has none."""
+        """Start with the steps in a checkpoint. A new run has none."""
 
     def add(self, row: StepMetrics) -> None:
-        """Write the metrics of one more step."""
+        """Write the metrics of another step."""
 
 
 class NoRecorder:
@@ -34,7 +34,7 @@ class NoRecorder:
 
 
 class CsvRecorder:
-    """Writes a CSV file with a row per step; the file is complete after every step.
+    """Writes a CSV file with one row per step. The file is complete after every step.
 
     Example: `CsvRecorder(Path("output/metrics.csv"))`
     """
@@ -45,7 +45,7 @@ class CsvRecorder:
         self._columns: list[str] = []
 
     def begin(self, rows: Sequence[StepMetrics]) -> None:
-        """Replace the file by one with these rows."""
+        """Replace the file with these rows."""
         self._rows, self._columns = [], []
         if world.is_rank_zero():
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class CsvRecorder:
             self.add(row)
 
     def add(self, row: StepMetrics) -> None:
-        """Append a row; a new column rewrites the file."""
+        """Append a row. A new column rewrites the file."""
         self._rows.append(dict(row))
         new = [name for name in row if name not in self._columns]
         if new:
@@ -74,10 +74,10 @@ class CsvRecorder:
 
 
 class MetricsLog:
-    """The metrics of each step, in memory and at a recorder."""
+    """The metrics of each step, in memory and in a recorder."""
 
     def __init__(self, recorder: Recorder, rows: Sequence[StepMetrics] = ()) -> None:
-        """`rows`: the steps that a checkpoint has."""
+        """`rows`: the steps in the checkpoint."""
         self._recorder = recorder
         self.rows: list[dict[str, float]] = [dict(row) for row in rows]
         recorder.begin(self.rows)
@@ -88,7 +88,7 @@ class MetricsLog:
         self._recorder.add(row)
 
     def last(self, names: Sequence[str]) -> dict[str, float]:
-        """Return those of these metrics that the newest row has."""
+        """Return the values of these metrics in the newest row, where it has them."""
         return {name: self.rows[-1][name] for name in names if self.rows and name in self.rows[-1]}
 
     def tail(self, name: str, count: int) -> float:

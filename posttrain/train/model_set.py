@@ -1,4 +1,4 @@
-"""The models of a run, and the columns that they add to a batch."""
+"""The models of a run, and the batch columns that they compute."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ SCORED_COLUMNS = ("ref_logp", "step_start_logp", "step_start_entropy", "old_valu
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model, here or served, and the divergence of its distribution from the policy's."""
+    """A frozen teacher, local or served, and the divergence between its distribution and the policy's."""
 
     model: Any | None
     divergence: Divergence
     prompts: Mapping[tuple[int, ...], Sequence[int]] | None = None
-    """The prompt that the teacher gets for each prompt (context distillation); None: the same."""
+    """The teacher's prompt for each prompt (context distillation); None: the same prompt."""
     served: Callable[[Sequence[TokenRow]], tuple[Tensor, Tensor]] | None = None
-    """Ids and log-probs [M, K] of its likeliest tokens at each trained token of some rows, where no model is here."""
+    """For a served teacher: ids and log-probs [M, K] of its likeliest tokens at each trained token of some rows."""
     share: float = 1.0
-    """Of the divergence, where there are several teachers."""
+    """Its share of the divergence, if there are several teachers."""
 
 
 class StartModel(Protocol):
-    """Makes the start model of a run, with a scalar head where it `scores`; each call makes another one."""
+    """Makes a new copy of a run's start model; with `scores`, it has a scalar head."""
 
     def __call__(self, *, scores: bool = False) -> Any: ...
 
 
 class ModelSettings(Protocol):
-    """The settings of a run that its models depend on."""
+    """The settings of a run that affect its models."""
 
     @property
     def micro_tokens(self) -> int: ...
@@ -81,7 +81,7 @@ class ModelSettings(Protocol):
 
 @dataclass(frozen=True)
 class ModelSet:
-    """The models of a run: the policy and the critic are trained, the others are frozen."""
+    """The models of a run. The policy and the critic are trained; the others are frozen."""
 
     policy: Any
     runtime: Runtime
@@ -92,7 +92,7 @@ class ModelSet:
     temperature: float = 1.0
     micro_tokens: int = 16_384
     remake: Callable[[], Any] | None = None
-    """Makes the policy as it was before it was divided among processes; None where it is whole."""
+    """Makes the policy as it was before sharding; None if it is not sharded."""
     folder: Path = Path()  # where the policy was loaded from, with the tokenizer
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class ModelSet:
         temperature: float = 1.0,
         teachers: Sequence[Teacher] = (),
     ) -> ModelSet:
-        """Return the models that the objective needs; all start from the folder's weights."""
+        """Return the models that the objective needs. All start from the folder's weights."""
 
         def start(*, scores: bool = False) -> Any:
             if scores and settings.critic_start is not None:
@@ -145,12 +145,12 @@ class ModelSet:
         mesh: DeviceMesh | None = None,
         place: Callable[[Any], Any] = lambda model: model,
     ) -> ModelSet:
-        """Return the models that the objective needs, from what makes a start model.
+        """Return the models that the objective needs, created by `start`.
 
-        With an adapter they share its frozen weights, and the reference is the policy without the adapter.
-        `reference_moves`: the reference is not the start model for the whole run. `mesh`: the processes among which
-        they are divided; the old policy, which is computed inside the policy's scope, stays whole.
-        `place`: gives a finished model its precision and device; start models are made in the host's memory.
+        With an adapter, they share its frozen weights, and the reference is the policy without the adapter.
+        `reference_moves`: the reference changes during the run. `mesh`: the processes that shard the models. The old
+        policy is computed inside the policy's scope and stays whole. `place`: moves a finished model to its precision
+        and device. Start models are created in host memory.
         """
         if mesh is not None:
             return cls._divided(start, runtime, needs, attach, mesh, place, reference_moves=reference_moves)
@@ -189,9 +189,9 @@ class ModelSet:
         *,
         reference_moves: bool,
     ) -> ModelSet:
-        """Return the models divided among processes: with an adapter each has frozen weights of its own.
+        """Return the sharded models. With an adapter, each model has its own frozen weights.
 
-        They are made one after the other in the host's memory, and divided layer by layer.
+        They are created one after the other in host memory and sharded layer by layer.
         """
 
         def made(*, adapted: bool = True, scores: bool = False, trained: bool = True) -> Any:
@@ -215,19 +215,19 @@ class ModelSet:
 
     @property
     def sharded(self) -> bool:
-        """Whether the trained models are divided among processes."""
+        """Whether the trained models are sharded."""
         return is_sharded(self.policy)
 
     @property
     def divided_by(self) -> int:
-        """The processes among which a trained model is divided; 1 if it is whole."""
+        """The number of processes that shard a trained model; 1 if it is whole."""
         part = next(self.policy.parameters())
         return place_of(part)[1] if is_divided(part) else 1
 
     def gather_on_rank_zero(self) -> ModelSet:
-        """Return the first process's models after the training, the policy whole; the other processes end here.
+        """Return the first process's models after training, with the policy whole. The other processes end here.
 
-        It is gathered weight by weight into the host's memory, where its masters stay.
+        The policy is gathered weight by weight into host memory, where its masters stay.
         """
         if world.count() == 1:
             return self
@@ -247,11 +247,11 @@ class ModelSet:
 
     @property
     def trained(self) -> dict[str, Any]:
-        """The models whose weights change, by name."""
+        """The trained models by name."""
         return {"policy": self.policy} | ({"critic": self.critic} if self.critic is not None else {})
 
     def trained_parameters(self) -> dict[str, Tensor]:
-        """Return the weights that change, or their masters, by name."""
+        """Return the trained weights, or their masters, by name."""
         return {
             f"{kind}.{name}": master_of(parameter)
             for kind, model in self.trained.items()
@@ -260,26 +260,26 @@ class ModelSet:
         }
 
     def report_adapter(self) -> None:
-        """Print how many of the policy's weights are trained, and put it into the run's record."""
+        """Print how many weights of the policy are trained, and store it in the run's record."""
         trained, frozen = weight_counts(self.policy)
         print(f"adapter: {trained:,} weights are trained, {frozen:,} are frozen", flush=True)
         note(trained_weights=trained, frozen_weights=frozen)
 
     def own_parameters(self, model: Any, prefix: str = "") -> dict[str, Parameter]:
-        """Return the weights of a frozen model, without those that it shares with the policy."""
+        """Return the weights of a frozen model that it does not share with the policy."""
         shared = set(self.policy.parameters())
         frozen = {name for name, part in self.policy.named_parameters(prefix=prefix) if not part.requires_grad}
         named = model.named_parameters(prefix=prefix)
         return {name: part for name, part in named if part not in shared and name not in frozen}
 
     def micro_batches(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the batch in parts that fit in memory, items kept whole."""
+        """Yield parts of the batch that fit into memory. Items are not split."""
         sizes = [len(row) for row in batch.rows]
         for rows in micro_batches(sizes, batch.columns.items.tolist(), self.micro_tokens):
             yield batch.select(rows) if len(rows) < len(batch) else batch
 
     def head(self, model: Any) -> AnyHead:
-        """Return the model's head: its matrix where fused gradients are allowed, else its module."""
+        """Return the model's head: its matrix if fused gradients are allowed, else its module."""
         return head_of(model) if self.runtime.fused else module_head_of(model)
 
     def packed(self, micro: Batch) -> PackedRows:
@@ -287,7 +287,7 @@ class ModelSet:
         return pack(micro.rows).to(self.runtime.device)
 
     def forward(self, micro: Batch, needs: frozenset[str], packed: PackedRows | None = None) -> Ragged:
-        """Return the forward pass: the micro-batch's columns and those of the trained models, with gradient."""
+        """Return the columns of the micro-batch and of the trained models' forward passes, with gradient."""
         packed = packed or self.packed(micro)
         columns = on_device(micro.columns, self.runtime.device)
         if "score" in needs:
@@ -298,7 +298,7 @@ class ModelSet:
         return columns.with_tokens(**found)
 
     def _policy_columns(self, micro: Batch, needs: frozenset[str], packed: PackedRows) -> dict[str, Tensor]:
-        """Return the columns that are computed with the policy's hidden states and head."""
+        """Return the columns that need the policy's hidden states and head."""
         hidden_MD = packed_states(self.policy, packed).index_select(0, packed.source_M)
         head = self.head(self.policy)
         wanted = "entropy" in needs
@@ -313,7 +313,10 @@ class ModelSet:
 
     @torch.no_grad()
     def copy_policy(self, model: Any, keep: float = 0.0) -> None:
-        """Move a frozen model (reference, old policy) to the policy as it is now; it keeps a share of its weights."""
+        """Replace a frozen model (reference, old policy) by the current policy.
+
+        `keep`: the share of its own weights that stays.
+        """
         both = zip(model.parameters(), self.policy.parameters(), strict=True)
         pairs = [(mine, theirs) for mine, theirs in both if mine is not theirs and theirs.requires_grad]
         rounded = is_trained_in_bf16(self.policy) or any(own_part(mine).dtype != torch.float32 for mine, _ in pairs)
@@ -326,7 +329,10 @@ class ModelSet:
             target.copy_(source if not keep else keep * target + (1 - keep) * source)
 
     def _kl_old(self, packed: PackedRows, now_MD: Tensor) -> Tensor:
-        """KL(old || policy) over the vocabulary at each token, without keeping all logits as `exact_kl` does."""
+        """Return KL(old || policy) over the vocabulary at each token.
+
+        Unlike `exact_kl`, it does not keep all logits.
+        """
         with torch.no_grad():
             before = packed_states(self.old, packed)[packed.source_M]
         kl = partial(forward_kl, temperature=self.temperature)
@@ -355,7 +361,7 @@ class ModelSet:
     @phase("reference")
     @torch.no_grad()
     def add_scored_columns(self, batch: Batch, needs: frozenset[str]) -> Batch:
-        """The batch with the needed columns of frozen models and of the policy as it is now, before `prepare`."""
+        """Return the batch with the columns of frozen models and the current policy that `prepare` needs."""
         for model in self.trained.values():
             model.eval()  # without dropout
         needed = [name for name in SCORED_COLUMNS if name in needs or (name == "old_value" and "value" in needs)]
@@ -366,7 +372,7 @@ class ModelSet:
         return batch
 
     def _scored_by_all(self, name: str, micros: Sequence[Batch]) -> Tensor:
-        """Return a column of micro-batches that are dealt to the processes."""
+        """Return a column for micro-batches that are distributed over the processes."""
         sizes = [int(micro.columns.lengths_B.sum()) for micro in micros]
         mine = [self._score(name, micro)[: None if counts else 0] for micro, counts in split_across_ranks(micros)]
         every = world.gathered_tensors(torch.cat(mine).cpu())
@@ -388,7 +394,7 @@ class ModelSet:
 
 
 def on_device(columns: Ragged, device: torch.device) -> Ragged:
-    """Return the columns, moved."""
+    """Return the columns on this device."""
     if device.type == "cpu":
         return columns
     return Ragged(

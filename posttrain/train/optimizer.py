@@ -1,4 +1,4 @@
-"""The optimizer: its settings, its schedule, and the update of weights by their gradients."""
+"""The optimizer: its settings, its schedule, and the update of weights from gradients."""
 
 from __future__ import annotations
 
@@ -21,30 +21,35 @@ class OptimizerParams(Params):
     """The optimizer and its learning rate schedule."""
 
     lr: float | None = Field(
-        None, gt=0, lt=1, description="peak learning rate; null: by the run's kind, its model's size and its adapter"
+        None,
+        gt=0,
+        lt=1,
+        description="peak learning rate; null: default for the kind of run, the model's size and its adapter",
     )
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = Field(
-        "cosine", description="schedule of the learning rate"
+        "cosine", description="learning rate schedule"
     )
-    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps over which the learning rate rises")
-    decay: float = Field(0.3, ge=0, le=1, description="warmup_stable_decay: fraction of the steps over which it falls")
+    warmup: float = Field(0.05, ge=0, lt=1, description="fraction of the steps during which the learning rate rises")
+    decay: float = Field(
+        0.3, ge=0, le=1, description="warmup_stable_decay: fraction of the steps during which it falls"
+    )
     betas: list[float] = Field([0.9, 0.95], min_length=2, max_length=2, description="AdamW's betas")
-    weight_decay: float = Field(0.0, ge=0, description="on matrices only")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay, on matrices only")
     matrices: Literal["adamw", "muon"] = Field(
-        "adamw", description="what updates the layers' matrices: AdamW as all else, or Muon, at the same learning rate"
+        "adamw",
+        description="optimizer of the layers' matrices: AdamW, as for all other weights, or Muon, with the same "
+        "learning rate",
     )
-    average: float = Field(
-        0.0, ge=0, lt=1, description="the run ends with the mean of its weights over this last fraction of the steps"
-    )
+    average: float = Field(0.0, ge=0, lt=1, description="average the weights over this last fraction of the steps")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
-    critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak rate; null for the same")
+    critic_lr: float | None = Field(None, gt=0, lt=1, description="the critic's peak learning rate; null: the same")
     critic_first: float = Field(
-        0.0, ge=0, lt=1, description="fraction of the steps, the first ones, in which only the critic learns"
+        0.0, ge=0, lt=1, description="fraction of the steps, at the start, in which only the critic is trained"
     )
 
     @property
     def copies(self) -> int:
-        """The most float32 numbers that are kept of a weight: AdamW's moments, and the mean."""
+        """The most float32 numbers that are kept per weight: AdamW's moments, and the mean."""
         return 2 + bool(self.average)
 
     @field_validator("betas", mode="after")
@@ -56,7 +61,7 @@ class OptimizerParams(Params):
 
 
 class Update(Protocol):
-    """Turns the gradient of a step into new weights."""
+    """Updates the weights with the gradient of a step."""
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]: ...
 
@@ -66,7 +71,7 @@ class Update(Protocol):
 
 
 def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
-    """Return the learning rate at `progress` (0 at the first step, 1 after the last) as a fraction of its peak."""
+    """Return the learning rate as a fraction of its peak. `progress` is 0 at the first step and 1 after the last."""
     warmup = max(params.warmup, 1.0 / max(steps, 1)) if params.warmup else 0.0
     if progress + 1.0 / max(steps, 1) <= warmup:
         return (progress + 1.0 / max(steps, 1)) / warmup
@@ -83,13 +88,13 @@ def lr_factor(params: OptimizerParams, progress: float, steps: int) -> float:
 
 
 MEAN = "mean."
-"""Begins the names of a mean's weights in checkpoints."""
+"""The name prefix of averaged weights in checkpoints."""
 MOMENTS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "muon": ("momentum_buffer",)}
-"""What each rule keeps of a weight."""
+"""The state that each rule keeps per weight."""
 
 
 class WeightMean:
-    """The mean of weights over the last steps of a run, which they become after its last step."""
+    """The mean of weights over the last steps of a run. After the last step, it replaces the weights."""
 
     def __init__(self, weights: Mapping[str, Tensor], share: float, steps: int) -> None:
         self._weights, self._first, self._last = weights, (1 - share) * steps, steps - 1
@@ -98,7 +103,7 @@ class WeightMean:
 
     @torch.no_grad()
     def add(self, step: int) -> None:
-        """Add the weights after a step; after the last one the mean takes their place."""
+        """Add the weights after a step. After the last step, replace them by the mean."""
         if step < self._first:
             return
         self._count += 1
@@ -124,13 +129,13 @@ class WeightMean:
 
 
 class AdamW:
-    """Clip the gradient's norm, then AdamW (Loshchilov 2019) on each module's parameters, or on their masters.
+    """Clip the gradient's norm, then apply AdamW (Loshchilov 2019) to each module's parameters or their masters.
 
-    With `matrices: muon` Muon (Jordan 2024) updates the matrices of the layers, by torch.optim.Muon.
+    With `matrices: muon`, torch.optim.Muon (Jordan 2024) updates the matrices of the layers.
     """
 
     def __init__(self, modules: Mapping[str, tuple[nn.Module, float]], params: OptimizerParams, steps: int) -> None:
-        """`modules`: each trained module with its peak learning rate, by the name that its state has in checkpoints."""
+        """`modules`: name in checkpoints -> trained module and its peak learning rate."""
         self._params, self._steps = params, steps
         groups: dict[str, list[dict[str, Any]]] = {"adamw": [], "muon": []}
         self._names: dict[str, list[str]] = {"adamw": [], "muon": []}
@@ -164,7 +169,10 @@ class AdamW:
         self._mean = WeightMean(self._parameters, params.average, steps)
 
     def step(self, closure: StepClosure, progress: float) -> dict[str, float]:
-        """Return one step at the scheduled learning rate; the metrics and the gradient's norm are read at once."""
+        """Take a step at the scheduled learning rate.
+
+        Return the metrics with the gradient's norm, read in one transfer.
+        """
         factor = lr_factor(self._params, progress, self._steps)
         for optimizer in self._optimizers.values():
             for group in optimizer.param_groups:
@@ -190,7 +198,7 @@ class AdamW:
         return metrics
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments and step counts of every parameter, by its name, and the mean of the weights."""
+        """Return moments and step counts by parameter name, and the mean of the weights."""
         moments: dict[str, Tensor] = {}
         for rule, optimizer in self._optimizers.items():
             state, names = optimizer.state_dict()["state"], self._names[rule]
@@ -224,7 +232,7 @@ class AdamW:
 
 
 def _layer_matrices(module: Any) -> set[nn.Parameter]:
-    """Return the matrices of a model's layers: not those of tokens, in or out, nor of scores."""
+    """Return the matrices of a model's layers, without embeddings, output head and scalar head."""
     ends = [module.get_input_embeddings(), module.get_output_embeddings(), getattr(module, "score", None)]
     outer = {part for end in ends if end is not None for part in end.parameters()}
     return {part for part in module.parameters() if part.requires_grad and part.dim() == 2 and part not in outer}

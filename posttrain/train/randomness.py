@@ -1,4 +1,4 @@
-"""The global random states, which a model's dropout uses; posttrain's own code has generators of its own."""
+"""The global random states, which dropout uses. posttrain's own code uses separate generators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.distributed import world
 
 
 def seed(value: int) -> None:
-    """Seed python, numpy and torch, on every device."""
+    """Seed python, numpy and torch on every device."""
     random.seed(value)
     np.random.seed(value)  # noqa: NPY002  # the global state that libraries use
     torch.manual_seed(value)
@@ -23,9 +23,9 @@ def seed(value: int) -> None:
 
 @contextlib.contextmanager
 def without_dropout(models: Iterable[nn.Module], needs: frozenset[str]) -> Iterator[None]:
-    """Turn off what models drop at random where their log-probs are compared with those of a pass without it.
+    """Turn off dropout in models whose log-probs are compared with those of a pass without dropout.
 
-    That is every run with samples or a reference. An adapter's own dropout stays where there are no samples.
+    That applies to every run with samples or a reference. Without samples, an adapter's own dropout stays on.
     """
     compared, sampled = bool(needs & {"old_logp", "ref_logp"}), "old_logp" in needs
     changed = [
@@ -49,7 +49,7 @@ def _drops(module: nn.Module, key: str) -> bool:
 
 
 def states(device: torch.device) -> dict[str, Tensor]:
-    """Return the random states of python, numpy, torch and the device; of several processes those of each."""
+    """Return the random states of python, numpy, torch and the device; with several processes, of each process."""
     _, numbers, spare = random.getstate()
     _, keys, place, has_spare, gauss = np.random.get_state(legacy=True)  # noqa: NPY002
     saved = {
@@ -67,7 +67,7 @@ def states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore(saved: dict[str, Tensor], device: torch.device) -> None:
-    """Restore what `states` returned; a process more than there were takes the first one's."""
+    """Restore the result of `states`. An additional process gets the state of the first."""
     saved = {name: saved.get(f"{name}.{world.rank()}", part) for name, part in saved.items() if "." not in name}
     spare = float(saved["python_spare"])
     random.setstate((random.getstate()[0], tuple(saved["python"].tolist()), None if math.isnan(spare) else spare))

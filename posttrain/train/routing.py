@@ -1,4 +1,4 @@
-"""The load-balancing loss of a mixture of experts over one optimizer step, and how its tokens were routed."""
+"""The load-balancing loss of a mixture of experts over one optimizer step, and the routing of its tokens."""
 
 from __future__ import annotations
 
@@ -35,33 +35,34 @@ class RouterParams(Params):
 
     @property
     def replays(self) -> bool | Literal["sampler"]:
-        """Whether each token keeps the experts that it had when its round began, and whose."""
+        """Whether each token keeps its experts from the start of its round, and the source of these experts."""
         return False
 
     @property
     def asks(self) -> Mapping[str, Literal["experts"]]:
-        """The setting that asks for samples with their experts -> the ability of an engine that has them."""
+        """The setting that needs samples with experts -> the ability that an engine needs for it."""
         return {"router.replay = sampler": "experts"} if self.replays == "sampler" else {}
 
 
 class ReplayParams(RouterParams):
-    """The same, of a run that takes several steps on a round of samples."""
+    """The same, for a run that takes several steps on a round of samples."""
 
     replay: bool | Literal["sampler"] = Field(
         False,
-        description="each token keeps its experts for all steps on a round, so that log-probs change with the weights "
-        "alone. true: those that the policy gave it when the round began (routing replay, Zheng 2025); sampler: those "
-        "that the engine chose while it sampled, which only vllm reports (rollout routing replay, Ma 2025)",
+        description="each token keeps its experts for all steps on a round, so that only the weights change "
+        "log-probs. true: experts that the policy chose at the start of the round (routing replay, Zheng 2025). "
+        "sampler: experts that the engine chose while sampling, which only vllm reports (rollout routing replay, "
+        "Ma 2025)",
     )
 
     @property
     def replays(self) -> bool | Literal["sampler"]:
-        """Whether each token keeps the experts that it had when its round began, and whose."""
+        """Whether each token keeps its experts from the start of its round, and the source of these experts."""
         return self.replay
 
 
 class Replaying(Protocol):
-    """Settings that decide whether experts can be replayed."""
+    """The settings that decide whether experts can be replayed."""
 
     @property
     def algorithm(self) -> str: ...
@@ -74,7 +75,7 @@ class Replaying(Protocol):
 
 
 def routing_refusal(params: Replaying, needs: frozenset[str]) -> str | None:
-    """Return why experts cannot be replayed in a run that needs these columns; None where they can."""
+    """Return why experts cannot be replayed in a run that needs these columns; None if they can."""
     if params.activations != "keep":
         return f"activations = {params.activations}, which computes layers again with other experts"
     if params.compile:
@@ -84,7 +85,7 @@ def routing_refusal(params: Replaying, needs: frozenset[str]) -> str | None:
 
 @dataclass(frozen=True)
 class Routers:
-    """The routers of the policy and the weight of its load-balancing loss; none of a dense model."""
+    """The routers of the policy and the weight of its load-balancing loss; empty for a dense model."""
 
     model: Any = None
     modules: tuple[nn.Module, ...] = ()
@@ -92,7 +93,7 @@ class Routers:
     replays: bool = False
 
     def record(self, packed: PackedRows) -> Recording:
-        """Return a context that records one micro-batch's forward pass."""
+        """Return a context that records the routing of one micro-batch's forward pass."""
         return Recording(self.model, self.modules, packed)
 
 
@@ -100,7 +101,7 @@ NO_ROUTERS = Routers()
 
 
 def routers_of(model: Any, params: RouterParams, name: str) -> Routers:
-    """Return the model's routers with the weight that the run's settings or the config give."""
+    """Return the model's routers with the loss weight from the run's settings or the model's config."""
     modules = find_routers(model)
     if not modules:
         if params.balance or params.replays:
@@ -121,9 +122,9 @@ def _setting(params: RouterParams) -> str:
 
 @torch.no_grad()
 def with_experts(models: ModelSet, batch: Batch) -> Batch:
-    """Return the batch whose rows have the experts that the policy chooses for their tokens, as it is now.
+    """Return the batch with the experts that the present policy chooses for each token.
 
-    Rows that have those of a sampler keep them.
+    Rows that already have a sampler's experts keep them.
     """
     if all(row.experts is not None for row in batch.rows):
         return batch
@@ -144,19 +145,19 @@ def with_experts(models: ModelSet, batch: Batch) -> Batch:
 class StepRouting:
     """The routing of one optimizer step.
 
-    f has no gradient and is that of the whole step, so the loss is a sum over tokens and does not depend on how the
-    step is cut into micro-batches. A step of several micro-batches is routed once without gradient before.
+    f has no gradient and is computed over the whole step, so the loss is a sum over tokens and does not depend on how
+    the step is cut into micro-batches. A step of several micro-batches is first routed once without gradient.
     """
 
     def __init__(self, routers: Routers, tokens: int) -> None:
-        """`tokens`: those of the step's rows, prompts included."""
+        """`tokens`: the number of tokens in the step's rows, including prompts."""
         self._routers, self._tokens = routers, tokens
         self._load_LE: Tensor | None = None
         self._sums: RoutingSums | None = None
 
     @torch.no_grad()
     def look_ahead(self, parts: Sequence[PackedRows]) -> None:
-        """Route the whole step, where the loss needs it and it is not all in one micro-batch."""
+        """Route the whole step in advance, if the loss needs it and there are several micro-batches."""
         if not self._routers.balance or len(parts) < 2:
             return
         chosen = []
@@ -167,7 +168,10 @@ class StepRouting:
         self._load_LE = world.added(torch.stack(chosen).sum(0)) / self._tokens
 
     def add(self, recording: Recording, *, counts: bool = True) -> Tensor | None:
-        """Add a micro-batch, if it counts; its part of the loss with gradient, None where nothing is balanced."""
+        """Add a micro-batch if it counts.
+
+        Return its part of the loss with gradient; None if there is no balancing loss.
+        """
         if not self._routers.modules:
             return None
         sums = recording.sums()
@@ -185,9 +189,9 @@ class StepRouting:
         return self._routers.balance * float(self.metrics()["balance_loss"])
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the loss, the mean entropy of the routers, and the largest and the smallest load of an expert.
+        """Return the loss, the mean entropy of the routers, and the largest and smallest load of an expert.
 
-        A load of 1 is the even share, 0 an expert that no token chose.
+        A load of 1 is an even share; 0 means that no token chose the expert.
         """
         if self._sums is None:
             return {}

@@ -1,4 +1,4 @@
-"""The settings of a named run in params.yaml: those of its algorithm, with some replaced."""
+"""The settings of a run in params.yaml: the settings of its algorithm with some replaced."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ CALLS: Final = {
     "online.sampled": "train_online and OnlineConfig.preset",
     "algorithms.distill": "distill and StudentConfig.preset",
 }
-"""Folder of rows -> the calls that train by them."""
+"""Folder of presets -> the calls that use them for training."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A row that a run may name, and the model that types such a run."""
+    """A preset that a run may use, and the settings class of such a run."""
 
     row: AlgorithmRow
     model: type[Params]
 
 
 class Algorithms(Mapping[str, Algorithm]):
-    """The rows of tables, each with the model that types a run of it; a row is imported when it is looked up.
+    """The presets of several tables, each with the settings class of its runs. A preset is imported on lookup.
 
     Example: `Algorithms((POLICY_ROWS, lambda row: PolicyRun))`.
     """
@@ -45,7 +45,7 @@ class Algorithms(Mapping[str, Algorithm]):
         raise KeyError(name)
 
     def entry(self, name: str) -> Algorithm:
-        """Return the row of an algorithm that a person has named."""
+        """Return the preset of an algorithm that a user asked for."""
         if name in self:
             return self[name]
         for room, call in CALLS.items():

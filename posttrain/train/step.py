@@ -1,4 +1,4 @@
-"""One optimizer step: its batch, the gradient of its loss, and the update by AdamW."""
+"""One optimizer step: its batch, the gradient of its loss, and the update."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from posttrain.train.routing import NO_ROUTERS, Routers, StepRouting
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens and their columns; the column `row` numbers the rows."""
+    """Rows of tokens with columns. The column `row` numbers the rows."""
 
     rows: Sequence[TokenRow]
     columns: Ragged
@@ -36,13 +36,13 @@ class Batch:
         return len(self.rows)
 
     def select(self, rows: Sequence[int]) -> Batch:
-        """Return some rows, in this order, renumbered."""
+        """Return some rows in this order, renumbered."""
         columns = self.columns.select(torch.tensor(rows, dtype=torch.long))
         columns = columns.with_rows(row=torch.arange(len(rows)))
         return Batch([self.rows[i] for i in rows], columns)
 
     def with_prepared(self, step: Ragged) -> Batch:
-        """Return the rows that `prepare` kept, in its order, with the columns that it added."""
+        """Return the rows that `prepare` kept, in its order and with its columns."""
         rows = step.rows["row"].tolist()
         return Batch([self.rows[i] for i in rows], step.with_rows(row=torch.arange(len(rows))))
 
@@ -71,7 +71,7 @@ class Batch:
 
     @staticmethod
     def from_tensors(saved: dict[str, Tensor]) -> Batch:
-        """Return the batch that `tensors` returned."""
+        """Return the batch from the result of `tensors`."""
         prompts, rests = (
             [part.tolist() for part in torch.split(saved[f"{name}.ids"], saved[f"{name}.lengths"].tolist())]
             for name in ("prompt", "rest")
@@ -107,7 +107,7 @@ def make_batch(
 
 
 def concatenate(parts: Sequence[Batch]) -> Batch:
-    """Batches of the same columns as one; the rows of an item must be in the same part."""
+    """Return batches with the same columns as one. The rows of an item must be in the same part."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0].columns
@@ -120,21 +120,21 @@ def concatenate(parts: Sequence[Batch]) -> Batch:
 
 @dataclass(frozen=True)
 class StepClosure:
-    """The loss of a prepared optimizer step; a call adds its gradient to the `.grad` of the trained weights."""
+    """The loss of a prepared optimizer step. A call adds its gradient to the `.grad` of the trained weights."""
 
     objective: Objective
     models: ModelSet
     batch: Batch
     routers: Routers = NO_ROUTERS
     state: State = field(default_factory=dict)
-    """What the objective's `prepare` returned with the batch."""
+    """The state that the objective's `prepare` returned with the batch."""
 
     def __call__(self) -> dict[str, float]:
-        """Accumulate the gradients and metrics of all micro-batches; one transfer from the device at the end."""
+        """Accumulate gradients and metrics over all micro-batches, with one transfer from the device at the end."""
         return step_metrics(self.totals())
 
     def totals(self) -> dict[str, Tensor]:
-        """Return the same without the transfer: the device is still at work."""
+        """Return the same without the transfer. The device may still be computing."""
         totals: dict[str, Tensor] = {}
         routing = StepRouting(self.routers, self.tokens)
         if self.routers.balance:
@@ -149,7 +149,7 @@ class StepClosure:
         return _of_all(totals, routing.metrics())
 
     def _add_gradients(self) -> None:
-        """Sum the gradients over the processes, each of which has whole models."""
+        """Sum the gradients over the processes. Each process has whole models."""
         if world.count() == 1:
             return
         weights = (part for model in self.models.trained.values() for part in model.parameters())
@@ -157,12 +157,12 @@ class StepClosure:
 
     @property
     def tokens(self) -> int:
-        """The tokens of the step's rows, prompts included."""
+        """The number of tokens in the step's rows, including prompts."""
         return sum(len(row) for row in self.batch.rows)
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Return the loss at the current weights."""
+        """Return the loss at the present weights."""
         total, routing = 0.0, StepRouting(self.routers, self.tokens)
         for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]):
             columns, recording = self._forward(micro, self.models.packed(micro))
@@ -172,7 +172,7 @@ class StepClosure:
 
     @torch.no_grad()
     def measured(self) -> dict[str, float]:
-        """Return the loss and its metrics at the current weights, of one process."""
+        """Return the loss and its metrics at the present weights, from one process."""
         totals: dict[str, Tensor] = {}
         for micro in self.models.micro_batches(self.batch):
             columns, _ = self._forward(micro, self.models.packed(micro))
@@ -184,12 +184,12 @@ class StepClosure:
         return [micro for micro, counts in split_across_ranks([*self.models.micro_batches(self.batch)]) if counts]
 
     def _forward(self, micro: Batch, packed: PackedRows) -> tuple[Ragged, Recording]:
-        """Return one micro-batch's forward pass, and what its routers decided."""
+        """Return one micro-batch's forward pass and its routing."""
         with self.routers.record(packed) as recording:
             return self.models.forward(micro, self.objective.needs, packed), recording
 
     def _backward(self, micro: Batch, routing: StepRouting, *, counts: bool = True) -> dict[str, Tensor]:
-        """Add one micro-batch's gradient, of zeros if it does not count; returns its loss and metrics."""
+        """Add one micro-batch's gradient, or zeros if it does not count. Return its loss and metrics."""
         packed = self.models.packed(micro)
         fused = self.models.runtime.fused and counts and not self.models.sharded
         if self.objective.by_token and fused and len(micro):
@@ -202,9 +202,9 @@ class StepClosure:
         return _detached(loss)
 
     def _fused_backward(self, micro: Batch, packed: PackedRows, routing: StepRouting) -> dict[str, Tensor]:
-        """Return the same for a loss that is a sum over tokens, without autograd through the head.
+        """Return the same for a loss that is a sum over tokens. Autograd does not run through the head.
 
-        The loss is computed tile by tile while the head's distributions are in memory, so that they are computed once.
+        The loss is computed tile by tile while the head's distributions are in memory, so these are computed only once.
         """
         models = self.models
         columns = on_device(micro.columns, models.runtime.device)
@@ -231,7 +231,10 @@ class StepClosure:
 
 
 def _of_all(totals: Mapping[str, Tensor], routing: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the metrics of all processes as those of one, read at once; `routing`: those that are of all already."""
+    """Return the metrics over all processes, read in one transfer.
+
+    `routing`: metrics that already cover all processes.
+    """
     every = {**totals, **routing}
     if world.count() == 1:
         return every

@@ -1,7 +1,8 @@
-"""Token rows in a memory-mapped Arrow file, cached by content, so that a table is tokenized once.
+"""Token rows in a memory-mapped Arrow file, cached by content, so that a table is tokenized only once.
 
-The file is named by a digest of the rows' ids (hashes of their content), the tokenizer and the tokenizing code. Next
-to it is the digest of its bytes: a damaged file is written again, as is one whose first row is not the expected one.
+The file name is a digest of the rows' ids (hashes of their content), the tokenizer and the tokenizing code. A second
+file holds the digest of its bytes. A file that is damaged, or whose first row differs from the expected one, is written
+again.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from posttrain.text.chat import ChatText
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[list[dict[str, Any]]], Sequence[Sequence[TokenRow]]]
-"""Rows of a table -> the rows of tokens of each."""
+"""Rows of a table -> the token rows of each."""
 
 CHUNK: Final = 4096
-"""Table rows that are tokenized at a time: only so many are lists of numbers at once."""
+"""Table rows that are tokenized at a time. Only this many exist as lists of numbers at once."""
 THREADS: Final = 2
 PARALLEL: Final = "TOKENIZERS_PARALLELISM"
 CACHE_BYTES: Final = 10_000_000_000
-"""The size of the cache; the least recently used files beyond it are removed."""
+"""The size of the cache in bytes. Beyond it, the least recently used files are removed."""
 _IDS: Final = pa.list_(pa.int32())
 _SCHEMA: Final = pa.schema({"prompt": _IDS, "rest": _IDS, "mask": pa.list_(pa.uint8()), "first": pa.uint8()})
 _LISTS: Final = ("prompt", "rest", "mask")
 
 
 class Rows(Protocol):
-    """Rows of tokens by number, and their lengths without reading them."""
+    """Rows of tokens by index. Their lengths can be read without the tokens."""
 
     prompt_sizes: Array
     rest_sizes: Array
     starts: Array
-    """Where the rows of each row of the table begin, and the end."""
+    """The index of the first token row of each table row, and the end."""
 
     def row(self, place: int) -> TokenRow:
         """Return one row."""
@@ -82,19 +83,19 @@ class MappedRows:
         return TokenRow(prompt, rest, [bool(flag) for flag in mask] if self._masked[part][nth] else None)
 
     def prompt_bytes(self, place: int) -> bytes:
-        """Return the ids of a prompt, as a key."""
+        """Return the token ids of a prompt as a key."""
         part = int(np.searchsorted(self._starts, place, side="right")) - 1
         (at, values), nth = self._parts[part][0], place - int(self._starts[part])
         key: bytes = values[at[nth] : at[nth + 1]].tobytes()
         return key
 
     def stream(self) -> Array:
-        """Return the ids of all rows without their prompts, one after the other."""
+        """Return the ids of all rows, without prompts, as one array."""
         return np.concatenate([values[at[0] : at[-1]] for _, (at, values), _ in self._parts])
 
 
 def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -> MappedRows:
-    """Return the tokenized rows of a table, from the cache if it has them; `how` names the encoding."""
+    """Return the tokenized rows of a table, from the cache if possible. `how` names the encoding."""
     first = encode(frame.head(1).to_dicts())
     folder = HOST.cache()
     if folder is None:  # nothing is cached, and the mapped file needs no name
@@ -113,7 +114,7 @@ def mapped_rows(text: ChatText, frame: pl.DataFrame, encode: Encode, how: str) -
 
 
 def _cached(file: Path) -> MappedRows | None:
-    """Return the rows of a cached file whose digest is right."""
+    """Return the rows of a cached file if its digest is right."""
     try:
         intact = file.with_suffix(".md5").read_text(encoding="utf-8") == file_digest(file)
         return MappedRows(file) if intact else None
@@ -122,7 +123,7 @@ def _cached(file: Path) -> MappedRows | None:
 
 
 def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
-    """Tokenize chunk by chunk into a file that appears whole."""
+    """Tokenize chunk by chunk into a file that is written atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".tmp")
     try:
@@ -136,7 +137,7 @@ def _write(file: Path, frame: pl.DataFrame, encode: Encode) -> Path:
 
 
 def _encoded(frame: pl.DataFrame, encode: Encode) -> Iterator[Sequence[Sequence[TokenRow]]]:
-    """Yield the rows of each chunk in their order; while one thread waits for the chat template, another tokenizes."""
+    """Yield the rows of each chunk in order. While one thread waits for the chat template, another tokenizes."""
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: deque[Future[Sequence[Sequence[TokenRow]]]] = deque()
         for part in frame.iter_slices(CHUNK):
@@ -149,7 +150,7 @@ def _encoded(frame: pl.DataFrame, encode: Encode) -> Iterator[Sequence[Sequence[
 
 @contextlib.contextmanager
 def _several_cores() -> Iterator[None]:
-    """Let tokenizers use all cores, which does not change the ids; outside it would warn after a fork."""
+    """Let tokenizers use all cores, which does not change ids. Outside this context they would warn after a fork."""
     before = os.environ.get(PARALLEL)
     os.environ[PARALLEL] = "true"
     try:
@@ -173,7 +174,7 @@ def _batch(items: Sequence[Sequence[TokenRow]]) -> pa.RecordBatch:
 
 
 def list_array(values: Sequence[Iterable[float]], dtype: Any) -> pa.ListArray:
-    """Lists of numbers as an Arrow array, five times as fast as polars reads them."""
+    """Return lists of numbers as an Arrow array, five times as fast as polars."""
     sized = [list(value) for value in values]
     flat = np.fromiter(chain.from_iterable(sized), dtype=dtype)
     offsets = np.cumsum([0, *map(len, sized)], dtype=np.int32)
@@ -181,7 +182,7 @@ def list_array(values: Sequence[Iterable[float]], dtype: Any) -> pa.ListArray:
 
 
 def _array(values: Array) -> pa.Array:
-    """Return a numpy array for Arrow; `pa.array` would import pandas, which takes 0.3 s."""
+    """Return a numpy array for Arrow. `pa.array` would import pandas, which takes 0.3 s."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
@@ -190,7 +191,7 @@ def _flat(column: pa.ListArray) -> tuple[Array, Array]:
 
 
 def _numbers(values: pa.Array) -> Array:
-    """Return an array without nulls as numpy, not copied; `to_numpy` would import pandas too."""
+    """Return an array without nulls as numpy without a copy. `to_numpy` would import pandas."""
     size = values.type.bit_width // 8
     kind = np.dtype(f"{'u' if values.type == pa.uint8() else 'i'}{size}")
     buffer = values.buffers()[1]

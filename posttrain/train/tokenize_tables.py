@@ -1,4 +1,4 @@
-"""Checked tables as examples of token ids."""
+"""Turn checked tables into examples of token ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TableRow = Mapping[str, Any]
 
 
 def conversation(row: TableRow, where: str) -> Conversation:
-    """Return a row of a chat table with its tool use."""
+    """Return a row of a chat table as a conversation, including tool use."""
     messages, untrained = row["messages"], frozenset[int]()
     if row.get("fields"):
         fields = json.loads(row["fields"])
@@ -34,14 +34,14 @@ def conversation(row: TableRow, where: str) -> Conversation:
 
 
 def exchanges(text: ChatText, rows: Sequence[TableRow], answer: str) -> list[TokenRow]:
-    """Return rows of tables with a prompt and an answer in this column, as tokens."""
+    """Return table rows as tokens: the prompt and the answer in this column."""
     whole = [Conversation([*row["prompt"], *row[answer]], variables=row_variables(row)) for row in rows]
     return text.conversations(whole, "last")
 
 
 @phase("load")
 def demonstrations(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str, turns: Trained) -> Examples:
-    """Chat rows, trained on all turns of the assistant or the last."""
+    """Return chat rows as examples, trained on all assistant turns or only the last."""
 
     def encode(rows: Sequence[TableRow]) -> list[list[TokenRow]]:
         return text.split_conversations([conversation(row, where) for row in rows], turns)
@@ -56,7 +56,7 @@ def demonstrations(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: 
 
 @phase("load")
 def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Pair rows: the chosen answer, then the rejected one, each after the same prompt."""
+    """Return pair rows as examples: the chosen, then the rejected answer, each after the same prompt."""
 
     def encode(rows: Sequence[TableRow]) -> list[list[TokenRow]]:
         encoded = [exchanges(text, rows, side) for side in ("chosen", "rejected")]
@@ -68,14 +68,14 @@ def comparisons(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str
 
 @phase("load")
 def feedback(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Unpaired rows: an answer and whether it was liked."""
+    """Return unpaired rows as examples: an answer, and whether it was liked."""
     labels = np.where(frame["label"].to_numpy(), 1.0, -1.0)
     return make_examples(_completions(text, frame, where), {"label": labels}).limited(limit, where, text.context)
 
 
 @phase("load")
 def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -> Examples:
-    """Return the answers of each prompt, liked ones with rank 0, others 1; prompts with one label only are left out."""
+    """Return each prompt's answers, rank 0 for liked and 1 for others. Prompts with only one label are left out."""
     rows = _completions(text, frame, where)
     liked = frame["label"].to_numpy()
     answers: dict[bytes, list[int]] = {}
@@ -93,7 +93,7 @@ def rankings(text: ChatText, frame: pl.DataFrame, limit: RowLimit, where: str) -
 
 @phase("load")
 def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Examples:
-    """Documents one after the other, each ended by the stop token, cut into windows of width + 1 tokens."""
+    """Return concatenated documents, each with a stop token at its end, as windows of width + 1 tokens."""
     if text.context is not None and width + 1 > text.context:
         what = f"windows of {width} tokens and the one after them are longer than the model's context of {text.context}"
         raise DataError(what=what, where=where, fix="Lower the run's `window`")
@@ -107,7 +107,7 @@ def windows(text: ChatText, frame: pl.DataFrame, width: int, where: str) -> Exam
 
 
 def documents(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
-    """Corpus rows, each ended by the stop token."""
+    """Return corpus rows, each with a stop token at its end."""
 
     def encode(rows: Sequence[TableRow]) -> list[list[TokenRow]]:
         return [[TokenRow([], [*ids, text.stop])] for ids in text.plain([row["text"] for row in rows])]
@@ -116,7 +116,7 @@ def documents(text: ChatText, frame: pl.DataFrame, where: str) -> MappedRows:
 
 
 class _Windows:
-    """Windows of a stream; the token between two of them is the last of one and the first of the next."""
+    """Windows of a stream. Two adjacent windows share a token: the last of one is the first of the next."""
 
     def __init__(self, stream: Array, width: int) -> None:
         self._stream, self._width = stream, width

@@ -1,4 +1,4 @@
-"""A training as a whole: its checks, its loop, and what it leaves."""
+"""A complete training: its checks, its loop and its results."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from posttrain.train.model_set import ModelSet
 
 
 class Trained(list[dict[str, float]]):
-    """The metrics of each optimizer step, with the trained models; a list that also has what the run leaves.
+    """A list of the metrics of each optimizer step, with the trained models and other results of the run.
 
     A round of samples is trained in several optimizer steps (`rollout.minibatches` times `rollout.epochs`). `reward`,
-    `reward_std`, `length` and `truncated` are those of the step's own rows: its minibatch, and replayed groups.
-    `reward` is the weighted sum. `reward_NAME`, `reward_NAME_std` and `reward_NAME_ok` are those of one reward, without
-    its weight, over all samples of the round; each step of the round repeats them. `tail("reward", steps)` averages
-    over several steps. With `heldout` the last row has the final measurement, and no `reward`.
+    `reward_std`, `length` and `truncated` are computed over the step's own rows: its minibatch and replayed groups.
+    `reward` is the weighted sum. `reward_NAME`, `reward_NAME_std` and `reward_NAME_ok` describe one reward without its
+    weight, over all samples of the round, so all steps of a round have the same values. `tail("reward", steps)`
+    averages over several steps. With `heldout`, the last row is the final evaluation and has no `reward`.
 
     Example: `train_online(model, tokenizer, prompts, reward, settings={"rollout": {"rounds": 2}})[-1]["reward"]`
     """
 
     def __init__(self, run: TrainingRun, rows: Sequence[dict[str, float]], last: dict[str, float]) -> None:
-        """`last`: what was measured of the final weights on held-out rows, which is then the last row."""
+        """`last`: the metrics of the final weights on held-out rows, which become the last row."""
         super().__init__([*rows, last] if last else rows)
         self.name, self.params, self.models = run.name, run.params, run.models
         self.steps = len(rows)
@@ -45,14 +45,14 @@ class Trained(list[dict[str, float]]):
         """The run's samples, if it stores them."""
 
     def gather(self) -> ModelSet:
-        """Return the models whole; the other processes of the run end here."""
+        """Return the models unsharded. The other processes of the run end here."""
         self.models = self.models.gather_on_rank_zero()
         return self.models
 
     def save(self, folder: str | Path) -> None:
-        """Write the trained model and the files of its start model, as `load_model` reads them.
+        """Write the trained model and the files of its start model in the format that `load_model` reads.
 
-        It needs models of `posttrain.load_models`, which know the folder that they are from.
+        It needs models from `posttrain.load_models`, which remember their folder.
         """
         if self.models.folder == Path():
             fix = "Give the call an `output`, or use model.save_pretrained and tokenizer.save_pretrained"
@@ -65,12 +65,12 @@ class Trained(list[dict[str, float]]):
         return sum(values) / len(values) if values else float("nan")
 
     def means(self, names: Sequence[str], count: int = 10) -> dict[str, float]:
-        """Return the mean over the last steps of each metric that the last step has, with six digits."""
+        """Return the mean over the last steps of each metric in the last step, with six significant digits."""
         return rounded({name: self.tail(name, count) for name in names if self.steps and name in self[self.steps - 1]})
 
 
 def run_training(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder) -> Trained:
-    """Check memory and disk, train or resume, and make the policy the one that `watch` keeps."""
+    """Check memory and disk, train or resume, and set the policy to the weights that `watch` keeps."""
     params, models = run.params, run.models
     copies = params.optimizer.copies
     check_memory(models, run.step_tokens, params.activations, params.limits.memory, run.name, copies)

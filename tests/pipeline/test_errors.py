@@ -93,7 +93,7 @@ def test_repair_names_the_mistake_in_params_yaml(tmp_path: Path) -> None:
     params.write_text(params.read_text().replace("      start: base/tiny\n", ""))
     done = run(workspace, sys.executable, "-m", "posttrain", "repair")
     assert done.returncode == 1
-    assert done.stdout.startswith("error: params.yaml: sft.runs.main.start is missing. Write the model it starts from")
+    assert done.stdout.startswith("error: params.yaml: sft.runs.main.start is missing. Write the start model")
     assert len(done.stdout.splitlines()) == 1, done.stdout
 
 

@@ -13,8 +13,8 @@ from posttrain.algorithms.surrogate import Surrogate, Tokens
 class CispoOptions(UpperEdge):
     """The edges of a weight."""
 
-    low: float | None = Field(None, gt=0, le=1, description="lower edge of the weight: 1 - low; null leaves it open")
-    high: float = Field(4.0, description="upper edge of the weight: 1 + high")
+    low: float | None = Field(None, gt=0, le=1, description="lower bound of the weight: 1 - low; null: no lower bound")
+    high: float = Field(4.0, description="upper bound of the weight: 1 + high")
 
 
 def cispo(tokens: Tokens, options: CispoOptions) -> Tensor:

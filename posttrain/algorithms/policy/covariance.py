@@ -24,9 +24,9 @@ NOISE = 1e-12
 class ClipCovOptions(ClipOptions):
     """PPO's clip, and which further tokens lose their gradient."""
 
-    share: float = Field(2e-4, gt=0, lt=1, description="share of the step's tokens that are dropped, at least one")
-    cov_low: float = Field(1.0, description="smallest covariance of a token that may be dropped")
-    cov_high: float = Field(5.0, description="largest covariance of a token that may be dropped")
+    share: float = Field(2e-4, gt=0, lt=1, description="share of the step's tokens that are dropped (at least one)")
+    cov_low: float = Field(1.0, description="smallest covariance of tokens that may be dropped")
+    cov_high: float = Field(5.0, description="largest covariance of tokens that may be dropped")
 
     @model_validator(mode="after")
     def _not_empty(self) -> ClipCovOptions:
@@ -38,8 +38,8 @@ class ClipCovOptions(ClipOptions):
 class KlCovOptions(Options):
     """Which tokens get a penalty for moving away from the sampling policy, and its coefficient."""
 
-    share: float = Field(2e-3, gt=0, lt=1, description="share of the step's tokens that are penalised, at least one")
-    beta: float = Field(1.0, ge=0, description="coefficient of abs(logp - old_logp) of a penalised token")
+    share: float = Field(2e-3, gt=0, lt=1, description="share of the step's tokens that are penalised (at least one)")
+    beta: float = Field(1.0, ge=0, description="coefficient of abs(logp - old_logp) for a penalised token")
 
 
 def covariance(step: Ragged) -> Tensor:

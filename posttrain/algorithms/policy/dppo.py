@@ -19,16 +19,16 @@ NEARLY_CERTAIN = -1e-7
 class DppoOptions(Options):
     """How far a token's probability may move, and the cap of its weight."""
 
-    limit_pos: float = Field(0.2, gt=0, description="largest divergence of tokens with A > 0")
-    limit_neg: float = Field(0.2, gt=0, description="largest divergence of tokens with A < 0")
-    cap: float = Field(5.0, ge=1, description="cap of the ratio as a weight")
+    limit_pos: float = Field(0.2, gt=0, description="largest divergence for tokens with A > 0")
+    limit_neg: float = Field(0.2, gt=0, description="largest divergence for tokens with A < 0")
+    cap: float = Field(5.0, ge=1, description="upper bound of the ratio as a weight")
 
 
 class DppoKlOptions(DppoOptions):
     """The same with limits on the scale of the KL."""
 
-    limit_pos: float = Field(0.05, gt=0, description="largest divergence of tokens with A > 0")
-    limit_neg: float = Field(0.05, gt=0, description="largest divergence of tokens with A < 0")
+    limit_pos: float = Field(0.05, gt=0, description="largest divergence for tokens with A > 0")
+    limit_neg: float = Field(0.05, gt=0, description="largest divergence for tokens with A < 0")
 
 
 def total_variation(logp: Tensor, old_logp: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from posttrain.algorithms.surrogate import Surrogate, Tokens
 class DualClipOptions(ClipOptions):
     """The floor."""
 
-    floor: float = Field(3.0, gt=1, description="where A < 0 the term is at least floor A")
+    floor: float = Field(3.0, gt=1, description="for A < 0, the term is at least floor * A")
 
 
 def dual_clip(tokens: Tokens, options: DualClipOptions) -> Tensor:

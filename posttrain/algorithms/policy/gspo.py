@@ -14,8 +14,8 @@ from posttrain.formulas.policy import CAP, sequence_log_ratio
 class GspoOptions(ClipOptions):
     """Edges of the ratio of a whole sequence, which stays close to 1."""
 
-    low: float = Field(3e-4, gt=0, le=1, description="lower edge of the sequence's ratio: 1 - low")
-    high: float = Field(4e-4, description="upper edge of the sequence's ratio: 1 + high")
+    low: float = Field(3e-4, gt=0, le=1, description="lower bound of the sequence's ratio: 1 - low")
+    high: float = Field(4e-4, description="upper bound of the sequence's ratio: 1 + high")
 
 
 def per_token_ratio(logp_N: Tensor, old_logp_N: Tensor, lengths_B: Tensor) -> Tensor:

@@ -14,8 +14,12 @@ from posttrain.settings.choices import Options
 class PassOptions(Options):
     """The sets, and when a sample passes."""
 
-    k: int = Field(4, ge=1, description="samples of a set, which passes if one of them does; of smaller groups all")
-    threshold: float = Field(0.5, description="the reward from which on a sample passes")
+    k: int = Field(
+        4,
+        ge=1,
+        description="samples in a set, which passes if one of them passes; smaller groups use all their samples",
+    )
+    threshold: float = Field(0.5, description="minimum reward to pass")
 
 
 def pass_at_k(reward_B: Tensor, group_B: Tensor, k: int, threshold: float = 0.5) -> Tensor:

@@ -22,9 +22,9 @@ class UpperEdge(Moving):
     """An upper edge of the ratio, and the ends that edges may go to."""
 
     moves: ClassVar[Mapping[str, str]] = {"low": "low_end", "high": "high_end"}
-    high: float = Field(0.2, description="upper edge of the ratio: 1 + high")
-    low_end: float | None = Field(None, gt=0, le=1, description="the low that a straight line reaches; null: it stays")
-    high_end: float | None = Field(None, description="the high that a straight line reaches; null: it stays")
+    high: float = Field(0.2, description="upper bound of the ratio: 1 + high")
+    low_end: float | None = Field(None, gt=0, le=1, description="low changes linearly to this value; null: constant")
+    high_end: float | None = Field(None, description="high changes linearly to this value; null: constant")
 
     @field_validator("high", "high_end")
     @classmethod
@@ -40,15 +40,17 @@ class UpperEdge(Moving):
 class ClipOptions(UpperEdge):
     """Both edges: with only one the ratio could fall without bound where A < 0."""
 
-    low: float = Field(0.2, gt=0, le=1, description="lower edge of the ratio: 1 - low")
+    low: float = Field(0.2, gt=0, le=1, description="lower bound of the ratio: 1 - low")
 
 
 class GaeOptions(CriticOptions):
     """The discounts of generalised advantages, and the critic's loss."""
 
-    gamma: float = Field(1.0, gt=0, le=1, description="discount")
-    lam: float = Field(0.95, ge=0, le=1, description="lambda")
-    value_lam: float | None = Field(None, ge=0, le=1, description="lambda of the critic's returns; null: lam (VAPO: 1)")
+    gamma: float = Field(1.0, gt=0, le=1, description="discount factor")
+    lam: float = Field(0.95, ge=0, le=1, description="lambda of the advantages")
+    value_lam: float | None = Field(
+        None, ge=0, le=1, description="separate lambda of the critic's returns; null: lam (VAPO: 1)"
+    )
 
 
 def ppo_clip(ratio: Tensor, advantage: Tensor, low: float | None, high: float) -> Tensor:

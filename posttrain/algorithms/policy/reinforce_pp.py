@@ -15,7 +15,7 @@ from posttrain.settings.choices import Options
 class ReturnOptions(Options):
     """The discount."""
 
-    gamma: float = Field(1.0, gt=0, le=1, description="discount")
+    gamma: float = Field(1.0, gt=0, le=1, description="discount factor")
 
 
 def return_to_go(reward_N: Tensor, lengths_B: Tensor, gamma: float = 1.0) -> Tensor:

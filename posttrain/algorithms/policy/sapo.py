@@ -14,8 +14,8 @@ from posttrain.settings.choices import Options
 class SapoOptions(Options):
     """How fast tokens fade as their ratio leaves 1."""
 
-    tau_pos: float = Field(1.0, gt=0, description="temperature of tokens with A > 0")
-    tau_neg: float = Field(1.05, gt=0, description="temperature of tokens with A <= 0")
+    tau_pos: float = Field(1.0, gt=0, description="temperature for tokens with A > 0")
+    tau_neg: float = Field(1.05, gt=0, description="temperature for tokens with A <= 0")
 
 
 def sapo(tokens: Tokens, options: SapoOptions) -> Tensor:

@@ -15,7 +15,7 @@ from posttrain.formulas.ragged import Ragged, places
 class TopEntropyOptions(ClipOptions):
     """PPO's clip, and which tokens have a loss."""
 
-    share: float = Field(0.2, gt=0, le=1, description="share of the step's tokens that are learned from, at least one")
+    share: float = Field(0.2, gt=0, le=1, description="share of the step's tokens that are trained (at least one)")
 
 
 def dropped(step: Ragged, options: TopEntropyOptions) -> dict[str, Tensor]:

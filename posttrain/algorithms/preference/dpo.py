@@ -16,7 +16,7 @@ DPO = "dpo"
 class DpoOptions(BetaOptions):
     """Label smoothing (cDPO)."""
 
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="assumed fraction of flipped labels")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="assumed fraction of wrong labels")
 
 
 def dpo(h: Tensor, l: Tensor, beta: float, label_smoothing: float = 0.0) -> Tensor:

@@ -16,7 +16,7 @@ class ExoOptions(BetaOptions):
     """Label smoothing, which EXO needs."""
 
     label_smoothing: float = Field(
-        1e-3, gt=0, lt=0.5, description="assumed fraction of flipped labels; KL(p || q) needs one above 0"
+        1e-3, gt=0, lt=0.5, description="assumed fraction of wrong labels, above 0 because KL(p || q) needs it"
     )
 
 

@@ -21,7 +21,7 @@ NEAR_ZERO = -1e-6
 class OrpoOptions(Options):
     """The odds term's weight."""
 
-    beta: float = Field(0.1, gt=0, description="weight of the odds (the paper's lambda)")
+    beta: float = Field(0.1, gt=0, description="weight of the odds ratio term (lambda in the paper)")
 
 
 def orpo(h: Tensor, l: Tensor, beta: float) -> Tensor:

@@ -15,7 +15,7 @@ class SimpoOptions(Options):
     """A temperature for mean log-probs, and a margin."""
 
     beta: float = Field(2.0, gt=0, description="inverse temperature of the implicit reward")
-    gamma: float = Field(1.0, ge=0, description="by how much beta (h - l) must win")
+    gamma: float = Field(1.0, ge=0, description="margin that beta (h - l) must exceed")
 
 
 def simpo(h: Tensor, l: Tensor, beta: float, gamma: float) -> Tensor:

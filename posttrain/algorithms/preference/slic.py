@@ -14,7 +14,7 @@ from posttrain.settings.choices import Options
 class SlicOptions(Options):
     """A margin without a temperature."""
 
-    delta: float = Field(1.0, gt=0, description="by how much h - l must win")
+    delta: float = Field(1.0, gt=0, description="margin that h - l must exceed")
 
 
 def slic(h: Tensor, l: Tensor, delta: float) -> Tensor:

@@ -51,7 +51,7 @@ class TemplateParams(Params):
     )
     template: TemplateVariables = Field(
         default_factory=dict,
-        description="what the chat template reads, e.g. {enable_thinking: false}; saved in the template",
+        description="variables for the chat template, e.g. {enable_thinking: false}; saved in the template",
     )
 
 

@@ -1,4 +1,4 @@
-"""Algorithms that train on a selection of the policy's own samples, with an objective of another kind."""
+"""Algorithms that train on selected own samples with an objective of another kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The likelihood of own samples that are good: the best of a prompt (RAFT), or all above a threshold (ReST)."""
+"""Train on the likelihood of good own samples: the best of a prompt (RAFT), or all above a threshold (ReST)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from posttrain.train.step import Batch
 class Rising(Options):
     """A threshold that rises (ReST)."""
 
-    quantiles: list[float] = Field([0.5, 0.7, 0.9], min_length=1, description="of a step's rewards, in order")
-    rounds: int = Field(5, ge=1, description="rounds of sampling that share a quantile")
+    quantiles: list[float] = Field(
+        [0.5, 0.7, 0.9], min_length=1, description="quantiles of a step's rewards, used in order"
+    )
+    rounds: int = Field(5, ge=1, description="rounds of sampling per quantile")
 
     @model_validator(mode="after")
     def _rise(self) -> Rising:
@@ -41,13 +43,13 @@ class Rising(Options):
 class Reaching(Options):
     """A fixed threshold (ReST-EM)."""
 
-    threshold: float = Field(1.0, description="the least reward")
+    threshold: float = Field(1.0, description="minimum reward")
 
 
 BEST_SELECT: OneOf[Option] = OneOf(
     {
         "best": Option(Options, "each prompt's best sample (RAFT)"),
-        "rising": Option(Rising, "samples above a quantile of the rewards that rises (ReST)"),
+        "rising": Option(Rising, "samples above a rising quantile of the rewards (ReST)"),
         "reaching": Option(Reaching, "samples whose reward reaches a threshold (ReST-EM)"),
     },
     "best",
@@ -55,27 +57,29 @@ BEST_SELECT: OneOf[Option] = OneOf(
 
 
 class SampledBestConfig(LikelihoodConfig):
-    """The likelihood of the policy's best samples."""
+    """Settings: the likelihood of the policy's best samples."""
 
-    select: Annotated[Options, BEST_SELECT] = Field(BEST_SELECT.chosen, description="which samples are trained on")
+    select: Annotated[Options, BEST_SELECT] = Field(
+        BEST_SELECT.chosen, description="how the samples to train on are selected"
+    )
 
 
 class SampledBestRun(SampledRun, SampledBestConfig):
-    """The likelihood of the policy's own best samples."""
+    """A run that trains on the likelihood of the policy's best samples."""
 
     def objective(self) -> Objective:
         """Return the likelihood."""
         return LikelihoodObjective(self)
 
     def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """Return the samples that pass the selection rule."""
+        """Return the samples that the selection rule accepts."""
         return FilteredSource(samples, best_rule(self.select, self.rollout.minibatches * self.rollout.epochs))
 
 
 def best_rule(select: Options, steps_a_round: int) -> Select:
-    """Return the rule that selects samples, from its options; one that does not count if none is good enough.
+    """Return the rule that selects samples. If no sample is good enough, it returns one with weight 0.
 
-    Thresholds are on the outcome, without rewards of form and length.
+    Thresholds apply to the outcome, without rewards for form and length.
     """
 
     def select_rows(batch: Batch, step: int) -> Batch:
@@ -97,17 +101,17 @@ def best_rule(select: Options, steps_a_round: int) -> Select:
 
 
 def best_of_group(reward_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return the highest reward of each group, the first of equals (RAFT, Dong 2023)."""
+    """Return the row with the highest reward of each group; the first if several are equal (RAFT, Dong 2023)."""
     return stacked([rows[reward_B[rows].argmax()] for rows in groups(group_B)])
 
 
 def above(reward_B: Tensor, threshold: float) -> Tensor:
-    """Return every sample whose reward reaches the threshold (ReST-EM, Singh 2023)."""
+    """Return the rows whose rewards reach the threshold (ReST-EM, Singh 2023)."""
     return (reward_B >= threshold).nonzero().squeeze(1)
 
 
 def rising_threshold(reward_B: Tensor, iteration: int, quantiles: tuple[float, ...]) -> float:
-    """Return the quantile that iteration n filters at; quantiles must not fall (ReST, Gulcehre 2023)."""
+    """Return the quantile used as threshold in iteration n. Quantiles must not fall (ReST, Gulcehre 2023)."""
     if list(quantiles) != sorted(quantiles) or not quantiles:
         raise ValueError(f"quantiles = {quantiles}: ReST filters harder with each iteration, so they must not fall")
     return float(reward_B.double().quantile(quantiles[min(iteration, len(quantiles) - 1)]))

@@ -1,4 +1,4 @@
-"""DPO or IPO on pairs of the policy's own samples; IPO-MD samples from a mixture with the reference."""
+"""DPO or IPO on pairs of own samples. IPO-MD samples from a mixture with the reference."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ from posttrain.train.step import Batch
 
 
 class BestAgainstWorst(Options):
-    """One pair a prompt."""
+    """One pair per prompt."""
 
     type: str = "best_against_worst"
-    gap: float = Field(0.0, ge=0, description="rewards must differ by more")
+    gap: float = Field(0.0, ge=0, description="minimum difference of rewards (exclusive)")
 
 
 class AllAbove(Options):
-    """Every pair of clearly different rewards (RS-DPO)."""
+    """Every pair whose rewards differ clearly (RS-DPO)."""
 
-    certainty: float = Field(0.6, ge=0.5, lt=1, description="sigmoid((r_i - r_j) / scale) must be above it")
-    scale: float = Field(1.0, gt=0, description="temperature of that probability")
+    certainty: float = Field(0.6, ge=0.5, lt=1, description="minimum of sigmoid((r_i - r_j) / scale) (exclusive)")
+    scale: float = Field(1.0, gt=0, description="scale of the reward difference")
 
 
 class RejectionSampled(Options):
     """Pairs of accepted samples (RSO)."""
 
-    keep: int = Field(4, ge=2, description="samples accepted of each prompt")
-    temperature: float = Field(0.5, gt=0, description="accepted with exp((r - r_max) / temperature)")
+    keep: int = Field(4, ge=2, description="accepted samples per prompt")
+    temperature: float = Field(
+        0.5, gt=0, description="a sample is accepted with probability exp((r - r_max) / temperature)"
+    )
 
 
 PAIR_SELECT: OneOf[Option] = OneOf(
     {
-        "best_against_worst": Option(BestAgainstWorst, "a prompt's best sample against its worst"),
+        "best_against_worst": Option(BestAgainstWorst, "each prompt's best sample against its worst"),
         "all_above": Option(AllAbove, "all pairs with sigmoid((r_i - r_j) / scale) > certainty (RS-DPO)"),
         "rejection_sampled": Option(RejectionSampled, "pairs of samples accepted by their reward (RSO)"),
     },
@@ -62,10 +64,10 @@ class SampledPairConfig(PreferenceConfig):
     """A preference objective, and how its pairs are sampled and selected."""
 
     select: Annotated[Options, PAIR_SELECT] = Field(
-        PAIR_SELECT.chosen, description="which two samples of a prompt become a pair"
+        PAIR_SELECT.chosen, description="how the two samples of a pair are selected"
     )
     mixture: float = Field(
-        0.0, ge=0, lt=1, description="the reference's share in the geometric mixture that is sampled from (IPO-MD)"
+        0.0, ge=0, lt=1, description="weight of the reference in the geometric mixture that is sampled (IPO-MD)"
     )
 
     @model_validator(mode="after")
@@ -85,7 +87,7 @@ class SampledPairConfig(PreferenceConfig):
 
 
 class SampledPairRun(SampledRun, SampledPairConfig):
-    """A preference objective on pairs of the policy's own samples."""
+    """A preference objective on pairs of own samples."""
 
     @model_validator(mode="after")
     def _has_pairs(self) -> SampledPairRun:
@@ -94,30 +96,30 @@ class SampledPairRun(SampledRun, SampledPairConfig):
         return self
 
     def objective(self) -> Objective:
-        """Return the preference row."""
+        """Return the objective of the preference preset."""
         return PreferenceObjective(self)
 
     @property
     def mixture_share(self) -> float:
-        """The reference's weight in the mixture (IPO-MD); 0: the policy alone."""
+        """The reference's weight in the mixture (IPO-MD); 0: only the policy."""
         return self.mixture
 
     def source(self, samples: BatchSource, text: ChatText) -> BatchSource:  # noqa: ARG002
-        """Return the pairs that the rule chooses."""
+        """Return the pairs that the rule selects."""
         return FilteredSource(samples, pair_rule(self.select, self.seed))
 
     @property
     def compares_groups(self) -> bool:
-        """A pair is a better and a worse sample of one prompt."""
+        """True: a pair consists of a better and a worse sample of one prompt."""
         return True
 
     def step_tokens(self, longest_prompt: int) -> int:
-        """Return a pair may be any two of a group."""
+        """Return the most tokens of a step. A pair may consist of any two samples of a group."""
         return super().step_tokens(longest_prompt) * (self.rollout.group_size - 1)
 
 
 def pair_rule(select: Options, seed: int) -> Select:
-    """Return the rule that selects pairs, from its options."""
+    """Return the rule that selects pairs."""
 
     def select_rows(batch: Batch, step: int) -> Batch:
         reward_B, group_B = rewards_and_groups(batch)
@@ -136,9 +138,9 @@ def pair_rule(select: Options, seed: int) -> Select:
 
 
 def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
-    """Alternating chosen and rejected rows; each pair is an item.
+    """Return alternating chosen and rejected rows. Each pair is an item.
 
-    Without any pair the first row is paired with itself and does not count, so the step has zero gradient.
+    If there are no pairs, the first row is paired with itself and does not count, so the step has zero gradient.
     """
     counts = torch.ones(chosen.numel() * 2)
     if not chosen.numel():
@@ -150,7 +152,7 @@ def paired(batch: Batch, chosen: Tensor, rejected: Tensor) -> Batch:
 
 
 def best_against_worst(reward_B: Tensor, group_B: Tensor, gap: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Highest and lowest reward of each group whose rewards differ by more than `gap` (online DPO, Guo 2024)."""
+    """Return rows with the highest and lowest reward per group, if they differ by > `gap` (online DPO, Guo 2024)."""
     chosen, rejected = [], []
     for rows in groups(group_B):
         reward = reward_B[rows]
@@ -176,9 +178,9 @@ def all_against_all(reward_B: Tensor, group_B: Tensor, threshold: float, scale: 
 def rejection_sampled(
     reward_B: Tensor, group_B: Tensor, keep: int, beta: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Pairs among `keep` samples of each group, accepted with probability exp((r - r_max) / beta) (RSO, Liu 2023).
+    """Return pairs of `keep` samples per group, accepted with probability exp((r - r_max) / beta) (RSO, Liu 2023).
 
-    r_max is the highest reward not yet accepted; accepted samples are paired two by two at random, ties left out.
+    r_max is the highest reward that is not accepted yet. Accepted samples are paired at random, and ties are left out.
     """
     chosen, rejected = [], []
     for rows in groups(group_B):

@@ -1,4 +1,4 @@
-"""Evaluators: measurements of a policy by other tools, which runs of `evaluate.lm_eval` name. All are plugins."""
+"""Evaluators: other tools that evaluate a policy, for runs of `evaluate.lm_eval`. All are plugins."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from posttrain.settings.listing import Listing, instance, looked_up
 from posttrain.settings.params import Params
 
 GROUP: Final = "evaluate.lm_eval"
-"""The group of params.yaml whose runs name an evaluator."""
+"""The group in params.yaml whose runs use an evaluator."""
 
 
 class EvaluatorRun(Params):
-    """A run of `evaluate.lm_eval`: the model and the evaluator; each evaluator adds settings of its own."""
+    """A run of `evaluate.lm_eval`: the model and the evaluator. Each evaluator adds its own settings."""
 
-    policy: str = model_slot("the model that is measured")
-    evaluator: str = Field("lm_eval", description="what measures it: lm_eval, or a plugin's")
+    policy: str = model_slot("the model to evaluate")
+    evaluator: str = Field("lm_eval", description="the evaluator: lm_eval, or a plugin's")
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Measures a policy."""
+    """Evaluates a policy."""
 
     runs: type[EvaluatorRun]
-    """The settings of a run."""
+    """The settings class of a run."""
     measure: Callable[[Any, Path, str], tuple[dict[str, float], pl.DataFrame]]
     """(settings, folder of the model, section of params.yaml) -> `TASK.METRIC` -> value, and a row for each document
     (`documents_table`)."""
@@ -46,7 +46,7 @@ EVALUATORS: Final[Listing[Evaluator]] = Listing("", "", group="evaluators", adop
 
 
 def evaluator_of(own: Any, where: str) -> Evaluator:
-    """Return the evaluator that a run names; lm_eval where it names none."""
+    """Return the evaluator that a run uses; lm_eval by default."""
     name = own.get("evaluator") if isinstance(own, Mapping) else None
     if name is None and "lm_eval" in EVALUATORS:
         return EVALUATORS["lm_eval"]
@@ -55,7 +55,7 @@ def evaluator_of(own: Any, where: str) -> Evaluator:
 
 @contextmanager
 def whole(model: Path) -> Iterator[Path]:
-    """Return a folder that transformers reads without its base: of an adapter, for as long as it is needed."""
+    """Yield a folder that transformers can read alone. For an adapter, it is temporary."""
     if not is_adapter(model):
         yield model
         return

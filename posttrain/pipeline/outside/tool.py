@@ -1,4 +1,4 @@
-"""A tool of others in an environment of its own, since it needs other versions of packages than this project."""
+"""Another tool in a separate environment, because it needs other package versions than posttrain."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from posttrain.pipeline.workspace import main_root
 
 @dataclass(frozen=True)
 class Tool:
-    """A package, and where its environment is."""
+    """A package and its environment."""
 
     package: str
     shown: str
     version: str
-    """How the versions begin that we speak with."""
+    """Prefixes of the supported versions."""
     name: str
-    """That of `make env-NAME` and .venv-NAME."""
+    """NAME in `make env-NAME` and .venv-NAME."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that names another Python."""
+        """The environment variable that selects another Python."""
         return f"POSTTRAIN_{self.name.upper().replace('-', '_')}"
 
     def python(self, where: str) -> str:
-        """Return its Python; refuses an environment without it."""
+        """Return its Python. Reject an environment without the package."""
         python = os.environ.get(self.variable) or str(main_root() / f".venv-{self.name}/bin/python")
         if wrong := fault(python, [self.package], self.shown, self.version):
             make = f"Make the environment of {self.shown} with `make env-{self.name}`"
@@ -39,7 +39,7 @@ class Tool:
         return python
 
     def answer(self, child: Any, asked: Mapping[str, Any], where: str, fix: str, **variables: str) -> dict[str, Any]:
-        """Return what the function `answer` of one of our modules says there."""
+        """Run the function `answer` of one of our modules in that environment, and return its result."""
         try:
             return answer_of(self.python(where), Path(child.__file__), asked, {**os.environ, **variables})
         except ChildError as error:

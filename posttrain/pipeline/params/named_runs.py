@@ -1,4 +1,4 @@
-"""The settings of a named run in params.yaml: those of its algorithm, with some replaced."""
+"""The settings of a run in params.yaml: the settings of its algorithm with some replaced."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SECTIONS = {
     "algorithms.preference": "preference",
     "algorithms.distill": "distill",
 }
-"""Folder of rows -> the section of params.yaml whose runs name them."""
+"""Folder of presets -> the section of params.yaml whose runs use them."""
 
 
 def load_run(section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """Return the settings of the run's algorithm with its own in their place, typed and checked."""
+    """Return the settings of the run's algorithm with the run's own in their place, typed and checked."""
     return typed_run(at(read(), section), section, algorithms)
 
 
 def typed_run(own: Any, section: str, algorithms: Mapping[str, Algorithm]) -> Any:
-    """Return the same of what params.yaml has of the run."""
+    """Return the same for a run's mapping in params.yaml."""
     if not isinstance(own, dict) or not isinstance(own.get("algorithm"), str):
         fix = f"Give it an algorithm, one of: {', '.join(algorithms)}"
         raise ParamsError(what=f"{section} names no algorithm", where=PARAMS_FILE, fix=fix)

@@ -1,4 +1,4 @@
-"""Reads params.yaml: its sections are checked, and a section becomes the typed settings of a run."""
+"""Read params.yaml, check its sections, and turn a section into the typed settings of a run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from posttrain.settings.params import M, _shown, check, did_you_mean
 from posttrain.settings.plain import PARAMS, UPGRADE, check_format
 
 FORMAT = "format"
-"""The key of the file's format version; without it the file has the present one."""
+"""The key of the file's format version. Without it, the file has the current version."""
 GROUPS: Final = groups()
 
 
 def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
-    """Return the sections of params.yaml as plain data, all of them known; its `seed` is in the runs that take it."""
+    """Return the sections of params.yaml as plain data, all known.
+
+    The top-level `seed` is put into the runs that use it.
+    """
     data = read_yaml(path)
     found = data.pop(FORMAT, PARAMS)
     check_format(found, PARAMS, str(path), ParamsError)
@@ -31,7 +34,7 @@ def read(path: str | os.PathLike[str] = PARAMS_FILE) -> dict[str, Any]:
 
 
 def _check_sections(data: Mapping[Any, Any], file: str) -> None:
-    """Refuse sections and groups that nothing reads, and empty ones that DVC cannot read."""
+    """Reject sections and groups that nothing reads, and empty ones that DVC cannot read."""
     for name, section in data.items():
         if name not in GROUPS:
             fix = did_you_mean(str(name), list(GROUPS))
@@ -55,7 +58,7 @@ def _check_groups(name: str, section: Mapping[Any, Any], file: str) -> None:
 
 
 def _place(section: str, key: str) -> str:
-    """Return where a key belongs that stands directly under a section."""
+    """Return where a key belongs that is directly under a section."""
     groups = GROUPS[section]
     if groups == ("runs",):
         return f"Settings belong to a run: {section}.runs.NAME.{key}"
@@ -65,7 +68,7 @@ def _place(section: str, key: str) -> str:
 
 
 def _kind(value: object) -> str:
-    """Return what stands where a mapping has to be."""
+    """Return what is in the place of a mapping."""
     return "empty" if value is None else f"{_shown(value)}, not a mapping of names to settings"
 
 
@@ -74,7 +77,7 @@ def _key(name: object) -> str:
 
 
 def at(data: Mapping[str, Any], section: str, file: str = PARAMS_FILE) -> Any:
-    """Return the value under a dotted path, e.g. `online.runs.grpo`."""
+    """Return the value at a dotted path, e.g. `online.runs.grpo`."""
     value: Any = data
     walked: list[str] = []
     for key in section.split("."):

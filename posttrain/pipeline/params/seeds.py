@@ -1,4 +1,4 @@
-"""The key `seed` at the top of params.yaml: the seed of every run that trains or samples and has none of its own."""
+"""The top-level key `seed` in params.yaml: the default seed of every run that trains or samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDED: Final = tuple(stage.group for stage in STAGES if stage.seeded)
 
 
 def shared_seed(settings: Mapping[str, Any], group: str, name: str) -> int | None:
-    """Return the seed that a run takes from the top of params.yaml; None if it has its own, or there is none."""
+    """Return the seed that a run takes from the top of params.yaml; None if it sets its own or there is none."""
     section, _, inner = group.partition(".")
     run = (((settings.get(section) or {}).get(inner)) or {}).get(name) or {}
     if group not in SEEDED or SEED not in settings or (isinstance(run, Mapping) and SEED in run):
@@ -25,7 +25,7 @@ def shared_seed(settings: Mapping[str, Any], group: str, name: str) -> int | Non
 
 
 def check_seed(seed: Any, file: str = PARAMS_FILE) -> int:
-    """Return the seed, if it is a whole number that every generator takes."""
+    """Return the seed if it is an integer that every generator accepts."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST:
         fix = f"Give a whole number from 0 to {LARGEST}"
         raise ParamsError(what=f"{SEED} = {str(seed)[:80]!r} is not a seed", where=file, fix=fix)
@@ -33,7 +33,7 @@ def check_seed(seed: Any, file: str = PARAMS_FILE) -> int:
 
 
 def with_seed(settings: Mapping[str, Any], file: str = PARAMS_FILE) -> dict[str, Any]:
-    """Return the sections of params.yaml, with its `seed` put into every run that takes it."""
+    """Return the sections of params.yaml, with `seed` put into every run that uses it."""
     sections = {name: section for name, section in settings.items() if name != SEED}
     if SEED not in settings:
         return sections

@@ -1,4 +1,4 @@
-"""Input slots: parameters of a run that name a model, a table or rollouts, its dependencies in dvc.yaml."""
+"""Input slots: parameters of a run that name a model, a table or rollouts. They are its dependencies in dvc.yaml."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MODEL = rf"({PART}(/{PART})*)"
 
 
 def model_slot(description: str, *, optional: bool = False, scores: bool | None = False, sets: bool = False) -> Any:
-    """Return a slot for a model, a folder under models/; one that `scores` is a reward model, None: it may be.
+    """Return a slot for a model, a folder under models/. `scores`: it must be a reward model; None: it may be one.
 
-    `sets`: a set of models that write text may be named, too; one of reward models always may.
+    `sets`: a set of language models is also allowed. A set of reward models always is.
     """
     shown = f"{description}: a folder under models/, e.g. sft/main" + (f", or {NONE}" if optional else "")
     extra: Any = {"slot": "model", "optional": optional, "scores": scores, "sets": sets}
@@ -44,13 +44,13 @@ def rollouts_slot(description: str) -> Any:
 
 
 def slots(params: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    """Return the slots of a parameter model: field -> what it may name."""
+    """Return the slots of a settings class: field -> what it accepts."""
     found = {name: field.json_schema_extra for name, field in params.model_fields.items()}
     return {name: extra for name, extra in found.items() if isinstance(extra, dict) and "slot" in extra}
 
 
 def model_of(name: str, where: str) -> Path | None:
-    """Return the folder of the model that a slot names, links of folders followed; None where the slot is not used."""
+    """Return the folder of a slot's model, with links of folders resolved; None if the slot is not used."""
     if name == NONE:
         return None
     path = model_path(name)
@@ -61,7 +61,7 @@ def model_of(name: str, where: str) -> Path | None:
 
 
 def needed_model(name: str, where: str) -> Path:
-    """Return the folder of a model that must be named."""
+    """Return the folder of a required model."""
     path = model_of(name, where)
     if path is None:
         raise ParamsError(what=f"{where} = {NONE}", where=PARAMS_FILE, fix="Name a model, e.g. sft/main")
@@ -69,5 +69,5 @@ def needed_model(name: str, where: str) -> Path:
 
 
 def table_of(name: str) -> Path | None:
-    """Return the file of the table that a slot names; None where the slot is not used."""
+    """Return the file of a slot's table; None if the slot is not used."""
     return None if name == NONE else table_path(name)

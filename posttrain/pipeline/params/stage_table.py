@@ -1,6 +1,6 @@
-"""The one list of stages: which group of params.yaml holds the runs of each, what types them, and what a run makes.
+"""The list of all stages: the group in params.yaml with a stage's runs, their settings class, and their outputs.
 
-A new stage is its file, its stanza in dvc.yaml, and its line here.
+A new stage needs a file, a stanza in dvc.yaml, and a line here.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ class Stage:
     name: str
     group: str
     makes: Literal["tables", "model", "rollouts", "results", "ratings"]
-    """Tables in data/RUN/, a model in models/SECTION/RUN/ or rollouts alone in rollouts/SECTION/RUN/, other files in
+    """Tables in data/RUN/, a model in models/SECTION/RUN/ or only rollouts in rollouts/SECTION/RUN/, other files in
     results/RUN/, or metrics/ratings/RUN.*."""
     runs: str = ""
-    """MODULE:NAME of what types its runs: a model, or a table of algorithms or evaluators; empty: their name decides"""
+    """MODULE:NAME of the settings class, or of a table of algorithms or evaluators; empty: the runs are only names."""
     seeded: bool = False
-    """Whether its runs take the `seed` of all. Tasks, filters and evaluation do not: other seeds, the same prompts."""
+    """Whether its runs use the top-level `seed`. Tasks, filters and evaluation do not, so that their prompts stay
+    the same."""
     derives: bool = False
-    """Whether its tables are made of the one that `data` names, and so have its prompts and its text."""
+    """Whether its tables are made from the table in `data`, and so contain its prompts and texts."""
 
     def settings(self) -> Any:
-        """Return what types its runs: a model, or a table of algorithms."""
+        """Return the settings class of its runs, or a table of algorithms."""
         module, _, name = self.runs.partition(":")
         return getattr(import_module(module), name)
 
     @property
     def shares_settings(self) -> bool:
-        """Whether its runs are names alone, with the settings of SECTION.settings: policies that are evaluated."""
+        """Whether its runs are only names that share the settings in SECTION.settings: evaluated policies."""
         return self.makes == "results" and not self.runs
 
     def output(self, run: str) -> str:
-        """Return what a run is called by those that use it: a folder under data/, models/ or results/."""
+        """Return the name of a run's output for other runs: a folder under data/, models/ or results/."""
         section, _, group = self.group.partition(".")
         if self.makes in ("model", "rollouts"):
             return f"{section}/{run}"
@@ -51,7 +52,7 @@ class Stage:
 
     @property
     def is_listed_result(self) -> bool:
-        """Whether its results are in a folder of the group, which no other tool reads: results/lm_eval/RUN."""
+        """Whether its results are in a subfolder that only it uses: results/lm_eval/RUN."""
         return self.makes == "results" and self.group not in ("evaluate.policies", "evaluate.runs")
 
 
@@ -104,7 +105,7 @@ STAGES: Final = (
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Return the sections of params.yaml and the groups of each; a group maps the names of runs to their settings."""
+    """Return the sections of params.yaml and their groups. A group maps run names to settings."""
     found: dict[str, tuple[str, ...]] = {}
     for stage in STAGES:
         section, _, group = stage.group.partition(".")
@@ -113,7 +114,7 @@ def groups() -> dict[str, tuple[str, ...]]:
 
 
 def group_of(settings: Settings, group: str) -> dict[str, Any]:
-    """Return the runs of one group, by name; empty where the group is missing."""
+    """Return the runs of one group by name; empty if the group is missing."""
     section, _, inner = group.partition(".")
     outer = settings.get(section) or {}
     if not isinstance(outer, Mapping):
@@ -128,7 +129,7 @@ def group_of(settings: Settings, group: str) -> dict[str, Any]:
 
 
 def runs_of(settings: Settings, group: str) -> dict[str, Settings]:
-    """Return the same of a group whose runs have settings; one that has none yet, as while it is typed, is empty."""
+    """Return the same for a group whose runs have settings. A run without settings, as while typing, is empty."""
     runs = group_of(settings, group)
     if odd := next((name for name, run in runs.items() if not isinstance(run or {}, Mapping)), None):
         fix = f"Write {group}.{odd}: {{KEY: VALUE}}; `posttrain params` explains every key"
@@ -137,12 +138,12 @@ def runs_of(settings: Settings, group: str) -> dict[str, Settings]:
 
 
 def model_runs(settings: Settings) -> dict[str, Settings]:
-    """Folder under models/ -> the settings of the run that makes it, in the order of the stages."""
+    """Return folder under models/ -> settings of the run that makes it, in the order of the stages."""
     return _runs_that_make(settings, "model")
 
 
 def curve_runs(settings: Settings) -> dict[str, Settings]:
-    """Name of a curve under plots/ -> the settings of the run that makes it: a model, or rollouts of others."""
+    """Return curve under plots/ -> settings of the run that makes it: a model, or external rollouts."""
     return _runs_that_make(settings, "model", "rollouts")
 
 
@@ -156,7 +157,7 @@ def _runs_that_make(settings: Settings, *makes: str) -> dict[str, Settings]:
 
 
 def models_of_set(settings: Settings, model: str, outer: tuple[str, ...] = ()) -> list[str]:
-    """Return the models of a set of `reward.sets`, or the one model that it is; `outer`: the sets that hold it."""
+    """Return the models of a set in `reward.sets`, or a single model itself. `outer`: the sets that contain it."""
     sets = group_of(settings, "reward.sets") if model.startswith("reward/") and model not in outer else {}
     members = sets.get(model.removeprefix("reward/"))
     slots = members.values() if isinstance(members, Mapping) else ()
@@ -164,12 +165,12 @@ def models_of_set(settings: Settings, model: str, outer: tuple[str, ...] = ()) -
 
 
 def policies(settings: Settings) -> dict[str, str]:
-    """Label -> model of the policies that are evaluated with `evaluate.settings`."""
+    """Return label -> model of the policies that are evaluated with `evaluate.settings`."""
     return group_of(settings, "evaluate.policies")
 
 
 class Evaluated(NamedTuple):
-    """A policy that is evaluated: its folder under models/, on which table, the DVC stage, and its table of rows."""
+    """An evaluated policy: its folder under models/, the table, the DVC stage, and the table of rows."""
 
     model: str
     table: str
@@ -178,7 +179,7 @@ class Evaluated(NamedTuple):
 
 
 def evaluated(settings: Settings) -> dict[str, Evaluated]:
-    """Folder under results/ -> what is evaluated, of `evaluate.policies`, `evaluate.runs` and `evaluate.lm_eval`."""
+    """Return folder under results/ -> evaluation, for `evaluate.policies`, `evaluate.runs` and `evaluate.lm_eval`."""
     table = str(group_of(settings, "evaluate.settings").get("data", ""))
     found = {label: Evaluated(model, table, f"evaluate@{label}") for label, model in policies(settings).items()}
     for name, run in runs_of(settings, "evaluate.runs").items():
@@ -189,7 +190,7 @@ def evaluated(settings: Settings) -> dict[str, Evaluated]:
 
 
 def section_of(settings: Settings, model: str) -> str:
-    """Return where the settings of the run that makes a model or a curve are: `online/grpo` -> online.runs.grpo."""
+    """Return the key path of the run that makes a model or a curve: `online/grpo` -> online.runs.grpo."""
     for stage in STAGES:
         for name in group_of(settings, stage.group) if stage.makes in ("model", "rollouts") else ():
             if stage.output(name) == model:

@@ -1,4 +1,4 @@
-"""Reads YAML files; broken ones are rejected with the line."""
+"""Read YAML files. Errors show the line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Final
 from posttrain.errors import ParamsError, shortened
 
 DIRECTIVE: Final = re.compile(r"\ufeff?(?:[ \t]*(?:#.*)?\n)*(%\w+)")
-"""What may stand before a YAML document, as `%YAML 1.1`; ruamel.yaml ends in an IndexError of its own there."""
+"""Directives that may precede a YAML document, e.g. `%YAML 1.1`. ruamel.yaml raises an IndexError there."""
 MOST_NODES: Final = 100_000
-"""As many values as aliases may add to a file: a few lines of nested aliases can stand for billions."""
+"""The most values that aliases may add to a file. A few lines of nested aliases can stand for billions."""
 
 
 class AliasError(ParamsError):
-    """Aliases of a YAML file stand for more than any reader could hold, DVC's among them."""
+    """Aliases of a YAML file expand to more than any reader, including DVC, can hold."""
 
 
 def refuse_swollen(path: str | os.PathLike[str]) -> None:
-    """Raise if DVC would never end reading a YAML file; other mistakes in it are for others to name."""
+    """Raise if DVC would never finish reading a YAML file. Other mistakes are reported elsewhere."""
     try:
         read_yaml(path)
     except AliasError:
@@ -32,7 +32,7 @@ def refuse_swollen(path: str | os.PathLike[str]) -> None:
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A YAML file as plain data that nobody may change: it is parsed once per process, and again after an edit."""
+    """Return a YAML file as read-only plain data. It is parsed once per process, and again after an edit."""
     file = Path(path)
     if not file.is_file():
         raise ParamsError(what="file not found", where=str(file), fix="Run in the project's root folder")
@@ -48,7 +48,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _parsed(text: str, where: str) -> Any:
-    """Return the data of a YAML text; duplicate keys, broken YAML and swollen aliases are refused by line."""
+    """Return the data of a YAML text. Errors for duplicate keys, syntax errors and huge aliases show the line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -73,7 +73,7 @@ def _unreadable(error: Exception, where: str) -> ParamsError:
 
 
 def _check_aliases(root: Any, where: str) -> None:
-    """Refuse aliases that contain themselves or that stand for more values than anything could read, and null bytes."""
+    """Reject aliases that contain themselves or expand to too many values, and null bytes."""
     sizes: dict[int, int] = {}
 
     def size(node: Any, above: frozenset[int]) -> int:
@@ -94,7 +94,7 @@ def _check_aliases(root: Any, where: str) -> None:
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """Yield the nodes that lie directly in a node: items, or keys and values."""
+    """Yield the direct children of a node: items, or keys and values."""
     for part in node.value if isinstance(node.value, list) else ():
         yield from part if isinstance(part, tuple) else (part,)
 
@@ -105,7 +105,7 @@ def _refused(node: Any, what: str, where: str) -> AliasError:
 
 
 def check_merged(text: str, where: str) -> None:
-    """Refuse a text in which git left a merge conflict."""
+    """Reject a text with an unresolved git merge conflict."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("<<<<<<< "):
             fix = "Keep what is right between `<<<<<<<` and `>>>>>>>`, and remove these lines and `=======`"

@@ -31,15 +31,16 @@ class OwnCommand(Params):
 
     command: str | list[str] = Field(
         min_length=1,
-        description="a line for the shell, or words; {start}, {data}, {out}, {metrics} and {seed} are filled in",
+        description="a shell command line, or a list of words; {start}, {data}, {out}, {metrics} and {seed} are "
+        "replaced",
     )
     script: str = Field(
-        min_length=1, description="the file or folder that the command runs: a change makes the run stale"
+        min_length=1, description="the file or folder that the command runs; if it changes, the run must run again"
     )
     env: list[str] = Field(
-        [], description="names of environment variables that the command gets too; their values are stored nowhere"
+        [], description="names of environment variables that the command also gets; their values are not stored"
     )
-    seed: int = Field(0, ge=0, description="what the command gets as its seed")
+    seed: int = Field(0, ge=0, description="the seed that the command gets")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The settings of `base.scratch`, `base.folders` and `base.hub`, and a new model."""
+"""The settings of `base.scratch`, `base.folders` and `base.hub`, and the creation of a new model."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from posttrain.train.tokenize_tables import windows
 class ScratchRun(ScratchConfig, HeldoutRows):
     """One run of `base.scratch`: a small model trained on a corpus."""
 
-    data: str = table_slot("corpus", description="the texts it learns")
+    data: str = table_slot("corpus", description="the texts to train on")
 
 
 class FolderRun(TemplateParams):
-    """One run of `base.folders`: a model that you have, in a folder."""
+    """One run of `base.folders`: your own model in a folder."""
 
     path: str = Field(min_length=1, description="a folder with config.json, *.safetensors and a tokenizer")
-    outside_workspace: bool = Field(False, description="let `path` lead out of the workspace")
-    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
+    outside_workspace: bool = Field(False, description="allow `path` to lead out of the workspace")
+    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: same as the files")
 
 
 class HubRun(TemplateParams):
-    """One run of `base.hub`: a model of the Hugging Face Hub."""
+    """One run of `base.hub`: a model from the Hugging Face Hub."""
 
     name: str = Field(min_length=1, description="the Hub name, e.g. Qwen/Qwen3-0.6B")
     revision: str = Field(
-        pattern="^[0-9a-f]{40}$", description="the commit's full hash of 40 digits: a tag or a branch can move"
+        pattern="^[0-9a-f]{40}$", description="the commit's full hash (40 digits), because a tag or a branch can move"
     )
-    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: as the files have them")
+    save_dtype: SaveDtype | None = Field(None, description="dtype of the saved weights; null: same as the files")
 
 
 @contextmanager
 def tokenizer_folder(run: str) -> Iterator[Path]:
-    """A folder for the tokenizer of a new model, which is removed in the end."""
+    """Yield a temporary folder for the tokenizer of a new model."""
     folder = Path(f"models/.tokenizer-{run}")
     try:
         yield folder
@@ -61,7 +61,7 @@ def tokenizer_folder(run: str) -> Iterator[Path]:
 
 
 def scratch_rows(reads: RunInputs[ScratchRun], folder: Path) -> TrainingRows:
-    """Train the tokenizer into the folder, and return the windows of the corpus and a new model."""
+    """Train the tokenizer into the folder. Return the windows of the corpus and a new model."""
     params, corpus = reads.params, reads.table(reads.params.data)
     frame = read_table(corpus, "corpus")
     with phase("train"):

@@ -1,4 +1,4 @@
-"""The stage `code`: it keeps the packages of plugins that are not installed while params.yaml needs them."""
+"""The stage `code`. It keeps records of plugin packages that are not installed while params.yaml needs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.pipeline.workspace import PARAMS_FILE
 
 
 def write_code_of_runs() -> None:
-    """Write code/ for every run of params.yaml, unless a run needs a plugin whose package is not installed."""
+    """Write code/ for every run in params.yaml. Fail if a run needs a plugin whose package is not installed."""
     check_input_names()
     if lacks_plugins():
         _refuse_missing_plugins()
@@ -22,9 +22,9 @@ def write_code_of_runs() -> None:
 
 
 def _refuse_missing_plugins() -> None:
-    """Raise if a run names a plugin of a package that is not installed; say which packages no run names any more.
+    """Raise if a run uses a plugin of a package that is not installed. Print which packages no run uses any more.
 
-    A run names one if its settings cannot be read and code/ has the package.
+    A run uses such a plugin if its settings cannot be read and code/ has the package.
     """
     settings = read_yaml(PARAMS_FILE)
     dropped: dict[tuple[str, str], str] = {}

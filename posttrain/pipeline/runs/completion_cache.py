@@ -1,7 +1,7 @@
-"""Completions by content: a model that is sampled again with the same requests and settings is read from a file.
+"""Cache completions by content. Sampling a model again with the same requests and settings reads a file instead.
 
-The file is named by a digest of all that decides a completion: the model's files, the requests, the sampling settings,
-the code that samples, packages, CPU instructions and device. It has token ids and no text.
+The file name is a digest of everything that decides a completion: the model's files, the requests, the sampling
+settings, the sampling code, packages, CPU instructions and device. The file contains token ids and no text.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from posttrain.sampling.frozen import OpenSampler
 from posttrain.sampling.sampler import Capability, Completion, Mixture, Request, Sampler, SamplingParams
 
 CACHE_BYTES: Final = 2_000_000_000
-"""The size of the cache; the least recently used files beyond it are removed."""
+"""The size of the cache in bytes. Beyond it, the least recently used files are removed."""
 _SCHEMA: Final = {"ids": pl.List(pl.Int64()), "logps": pl.List(pl.Float32()), "finish": pl.String()}
 
 
 class ExactSampler(Sampler, Protocol):
-    """A sampler whose completions are the same each time."""
+    """A sampler that always returns the same completions."""
 
     @property
     def computes_with(self) -> str:
-        """The device and the number format."""
+        """The device and number format."""
 
 
 def cached(opens: OpenSampler, device: DeviceParams, where: str, *, keep: bool = True) -> OpenSampler:
-    """Return what opens a sampler of the unchanged model of a folder, with the cache where completions never change.
+    """Return a function that opens a sampler for a folder's unchanged model; with the cache if completions are exact.
 
-    `where`: the section of its settings; `keep`: whether completions may be cached.
+    `where`: the section of its settings. `keep`: whether completions may be cached.
     """
 
     @contextmanager
@@ -63,12 +63,12 @@ def cached(opens: OpenSampler, device: DeviceParams, where: str, *, keep: bool =
 
 
 class CachedSampler:
-    """A sampler of the unchanged model of a folder that samples only what the cache does not have."""
+    """A sampler for a folder's unchanged model. It samples only if the cache lacks the completions."""
 
     can: frozenset[Capability] = LocalSampler.can
 
     def __init__(self, inner: ExactSampler, folder: Path, device: Mapping[str, Any], where: str) -> None:
-        """`device`: the settings of the device; `where`: who samples, for the line that names what was cached."""
+        """`device`: the device settings. `where`: the caller, for the line that reports cached completions."""
         self._inner, self._where, self.version = inner, where, inner.version
         self._base: list[Any] | None = [
             Digests().of(str(folder)), _code(), versions(), cpu_isa(),
@@ -77,11 +77,11 @@ class CachedSampler:
 
     @property
     def context(self) -> int | None:
-        """The model's context."""
+        """The model's context length."""
         return self._inner.context
 
     def sync(self, model: Any, version: str) -> None:
-        """Sample from this model from now on; it is of no folder, so nothing of it is cached."""
+        """Sample from this model from now on. It has no folder, so its completions are not cached."""
         self._base, self.version = None, version
         self._inner.sync(model, version)
 
@@ -95,7 +95,7 @@ class CachedSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion of each request, from the cache where it has them all."""
+        """Return a completion for each request; from the cache if it has all of them."""
         folder = main_root() / ".dvc/tmp"
         if mixture is not None or self._base is None or not folder.is_dir():  # not a DVC workspace
             return self._inner.generate(requests, params, seed, greedy=greedy, mixture=mixture, advance=advance)
@@ -119,7 +119,7 @@ class CachedSampler:
 
 @cache
 def _code() -> dict[str, str]:
-    """Return the digests of the code that samples."""
+    """Return the digests of the sampling code."""
     library = Library()
     found = library.closure("posttrain.sampling.builtin")
     library.outlines.keep()
@@ -127,7 +127,7 @@ def _code() -> dict[str, str]:
 
 
 def _cached(file: Path, count: int) -> list[Completion] | None:
-    """Return the completions of a file whose digest is right."""
+    """Return the completions in a file whose digest is right."""
     try:
         if file.with_suffix(".md5").read_text(encoding="utf-8") != file_digest(file):
             return None
@@ -139,7 +139,7 @@ def _cached(file: Path, count: int) -> list[Completion] | None:
 
 
 def _write(file: Path, completions: Sequence[Completion]) -> None:
-    """Write the file under a name of its own first: another process may be writing the same one."""
+    """Write the file under a temporary name first, because another process may be writing the same file."""
     values = {name: [getattr(completion, name) for completion in completions] for name in _SCHEMA}
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".", suffix=".tmp") as scratch:

@@ -1,4 +1,4 @@
-"""Runs that copy models: from a folder, from the Hub, or several side by side."""
+"""Runs that copy models: from a folder, from the Hub, or several into one folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posttrain.rewards.learned import models_of
 
 
 def copy_folder(run: str) -> None:
-    """Check and copy the model of a folder: a run of `base.folders`."""
+    """Check and copy a model from a folder (`base.folders`)."""
     name, section = f"base@{run}", f"base.folders.{run}"
     params = load(FolderRun, section)
     if any_outside(params.path) and not params.outside_workspace:
@@ -29,7 +29,7 @@ def copy_folder(run: str) -> None:
 
 
 def copy_from_hub(run: str) -> None:
-    """Check and copy a model of the Hub at its commit: a run of `base.hub`."""
+    """Check and copy a model from the Hub at its commit (`base.hub`)."""
     name = f"base@{run}"
     params = load(HubRun, f"base.hub.{run}")
     fetch_model(
@@ -40,7 +40,7 @@ def copy_from_hub(run: str) -> None:
 
 
 def collect_models(run: str) -> None:
-    """Copy models side by side: a run of `reward.sets`."""
+    """Copy several models into one folder (`reward.sets`)."""
     section = f"reward.sets.{run}"
     params, folder = load(SetRun, section), model_path(f"reward/{run}")
     with atomic_path(folder) as whole:

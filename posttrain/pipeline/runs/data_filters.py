@@ -1,4 +1,4 @@
-"""A run of `data.filters`: the rows of a table that are near others, have low scores or fail a filter are left out."""
+"""A run of `data.filters`: leave out rows that are near others, have low scores or fail another filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from posttrain.settings.plain import NONE
 
 
 def filter_table(run: str) -> None:
-    """Write the rows of a table that a run keeps."""
+    """Write the rows of a table that pass a run's filters."""
     where = f"data.filters.{run}"
     params = load(ScoredFilterRun, where)
     scored = (lambda table, kind: low_scored(table, kind, params, where)) if params.reward else None
@@ -29,7 +29,7 @@ def filter_table(run: str) -> None:
 
 
 def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: str) -> tuple[pl.DataFrame, str]:
-    """Return the rows whose answer has no score, a low one, or a lower one than enough others of the prompt."""
+    """Return rows whose answer has no score, a low score, or is not among the best of its prompt; and the reason."""
     from posttrain.models.device import DeviceParams, Runtime  # torch: only where rows are scored
     from posttrain.rewards.failures import MAX_FAILED, FailureLimit
     from posttrain.rewards.reward import Context
@@ -64,6 +64,6 @@ def low_scored(table: pl.DataFrame, kind: Kind, params: ScoredFilterRun, where: 
 
 
 def _with_tools(table: pl.DataFrame) -> int:
-    """Return the number of rows with more than texts of turns."""
+    """Return the number of rows that contain more than texts of turns."""
     used = [pl.col(name).is_not_null() for name in TOOL_USE if name in table.columns]
     return table.filter(pl.any_horizontal(used)).height if used else 0

@@ -1,4 +1,4 @@
-"""A run of `data.samples`: what its settings name becomes values, and tables are made of the scored samples."""
+"""A run of `data.samples`: read its inputs, and make tables from the scored samples."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from posttrain.sampling.scored import ScoredSamples
 
 @dataclass(frozen=True)
 class SamplesStage:
-    """One run of `data.samples`, with the settings that it has in params.yaml."""
+    """One run of `data.samples` with its settings from params.yaml."""
 
     run: str
     params: SamplesRun
 
     @property
     def section(self) -> str:
-        """Where its settings are."""
+        """The key path of its settings."""
         return f"data.samples.{self.run}"
 
     def policy(self) -> SampledModel:
-        """Load the policy that is sampled."""
+        """Load the policy to sample."""
         return load_frozen(needed_model(self.params.policy, f"{self.section}.policy"), self.params)
 
     @property
     def sampler(self) -> OpenSampler:
-        """What opens the sampler: completions that are known already are not sampled again."""
+        """The function that opens the sampler. Cached completions are not sampled again."""
         return cached(engine_of(self.params, self.section, self.params.policy), self.params.device, self.section)
 
     @property
@@ -65,11 +65,11 @@ class SamplesStage:
         return [row for split, n in wanted.items() for row in frame.filter(split=split).head(n).iter_rows(named=True)]
 
     def prompts(self, policy: SampledModel) -> list[Prompt]:
-        """Return the prompts that are sampled."""
+        """Return the prompts to sample."""
         return encode_prompts(policy.text, prompts_of(self.rows()))
 
     def save(self, found: ScoredSamples) -> None:
-        """Make the tables of the samples, and write them."""
+        """Make the tables from the samples and write them."""
         kept = {prompt.id for prompt in found.prompts}
         rows = [row for row in self.rows() if row["id"] in kept]
         tables, summary = sampled_tables(self.params, self.section, rows, found.rollouts, found.rewards, found.steps)
@@ -84,7 +84,7 @@ def samples_stage(run: str) -> SamplesStage:
 
 
 def _write(run: str, tables: Tables, figures: Mapping[str, float]) -> None:
-    """Check the tables together, and write them with their counts and figures."""
+    """Check the tables together, and write them with counts and metrics."""
     folder = Path("data") / run
     for kind, frame in tables.items():
         check_table(frame, kind, folder / f"{kind}.parquet")

@@ -1,4 +1,4 @@
-"""Runs that make tables: from files, from the Hub, by a command of your own, or by a task."""
+"""Runs that make tables: from files, from the Hub, with your own command, or with a task."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from posttrain.rewards.unread_answers import answer_notes
 
 
 def write_tables_of(run: str, make: Callable[[str], Tables]) -> None:
-    """Make the tables of a run, check them, count the answers that no reward can read, and write data/RUN."""
+    """Make the tables of a run, check them, count answers that no reward can read, and write data/RUN."""
     prepare(run, make, answer_notes)
 
 
 def command_tables(run: str) -> Tables:
-    """Return the tables that a command of your own writes."""
+    """Return the tables that your own command writes."""
     section = f"data.commands.{run}"
     params = load(CommandRun, section)
     start = model_of(params.start, f"{section}.start")

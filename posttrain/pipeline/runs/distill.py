@@ -1,4 +1,4 @@
-"""The settings of `distill.runs`, and the objective and source that follow from them."""
+"""The settings of `distill.runs`, with the objective and batch source that they define."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from posttrain.train.tokenize_tables import demonstrations
 
 
 class TaughtParams(StudentConfig, OnlineParams):
-    """The settings of every run that has a teacher."""
+    """The settings of every run with a teacher."""
 
     teacher: str = model_slot(
         "the model that is learned from, or a set of them (reward.sets)", optional=True, sets=True
     )
-    demonstrations: str = table_slot("chat", description="given answers to learn from, for own below 1", optional=True)
+    demonstrations: str = table_slot("chat", description="given answers to train on, if own < 1", optional=True)
 
     @model_validator(mode="after")
     def _has_a_teacher(self) -> TaughtParams:
@@ -48,23 +48,23 @@ class DistillRun(TaughtParams, DistillTraining):
         return self
 
     def examples(self, text: ChatText) -> Sequence[Example]:
-        """Return the demonstrations, where the run learns from them."""
+        """Return the demonstrations, if the run trains on them."""
         chat = table_of(self.demonstrations)
         if self.own == 1 or chat is None:
             return ()
         return demonstrations(text, read_table(chat, "chat").filter(split="train"), self, str(chat), "last")
 
     def tables(self) -> list[Path]:
-        """Return the demonstrations, where the run learns from them."""
+        """Return the files of the demonstrations, if the run trains on them."""
         chat = table_of(self.demonstrations)
         return [] if chat is None else [chat]
 
 
 class TaughtRun(TaughtParams, PolicyRun, TaughtTraining):
-    """One run of `distill.runs` with a policy row: a policy that learns from its rewards and from a teacher."""
+    """One run of `distill.runs` with a policy algorithm: the policy learns from its rewards and a teacher."""
 
-    demonstrations: Literal["none"] = Field(description="none: a policy row learns from own samples")
-    corpus: Literal["none"] = Field("none", description="none: with a teacher there is no ptx")
+    demonstrations: Literal["none"] = Field(description="none: a policy algorithm trains on its own samples")
+    corpus: Literal["none"] = Field("none", description="none: runs with a teacher have no ptx")
 
     @model_validator(mode="after")
     def _starts_its_critic(self) -> TaughtRun:

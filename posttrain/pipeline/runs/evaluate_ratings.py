@@ -1,4 +1,4 @@
-"""A run of `evaluate.ratings`: policies against each other on the prompts of their evaluations."""
+"""A run of `evaluate.ratings`: compare policies with each other on the prompts of their evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.pipeline.workspace import metrics_path
 
 
 def rate(run: str) -> dict[str, Any]:
-    """Rate policies against each other, write the matches and the ratings, and return the ratings."""
+    """Rate policies against each other. Write the matches and the ratings, and return the ratings."""
     where = f"evaluate.ratings.{run}"
     params = load(RatingRun, where)
     note(seed=params.seed)

@@ -19,20 +19,21 @@ from posttrain.settings.plain import NONE
 
 
 class EvaluateParams(EvaluateConfig):
-    """`evaluate.settings`: how policies are measured, and the names of what is read."""
+    """`evaluate.settings`: how policies are evaluated, and on which inputs."""
 
-    data: str = table_slot("prompts", description="the prompts that policies are measured on")
-    reference: str = model_slot("the model that KL is measured against", optional=True)
+    data: str = table_slot("prompts", description="the prompts of the evaluation")
+    reference: str = model_slot("the reference model for the KL", optional=True)
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
-    split: Split = Field("test", description="the prompts' split; test has a generator seed of its own")
-    prompts: int = Field(500, ge=2, description="prompts, from the top of the split")
+    split: Split = Field("test", description="the split of the prompts; test has its own generator seed")
+    prompts: int = Field(500, ge=2, description="prompts from the start of the split")
     must_not_fall: list[str] = Field(
         default_factory=list,
-        description="metrics, or parts of `reward`, that `compare` and `promote` watch: where one is clearly lower, "
-        "compare says so and promote refuses",
+        description="metrics, or parts of `reward`, that `compare` and `promote` watch: if one is clearly lower, "
+        "compare reports it and promote fails",
     )
     completions: Completions = Field(
-        "full", description="the prompts and completions that results/ and report/ keep: all, those of 20 prompts, none"
+        "full",
+        description="whose prompts and completions results/ and report/ store: all, those of 20 prompts, or none",
     )
 
     @model_validator(mode="after")
@@ -52,25 +53,25 @@ SAMPLING = frozenset(
     {"samples", "kl_samples", "sampling", "engine", "engine_args", "engine_servers", "context", "reward"}
     | {"metrics", "must_not_fall", "max_failed", "on_failures"}
 )
-"""The settings of samples, which a likelihood does not read."""
+"""The settings for samples. An evaluation by likelihood does not read them."""
 
 
 class EvaluateRun(EvaluateParams):
-    """One run of `evaluate.runs`: one policy on a table of its own, by its samples or by likelihoods."""
+    """One run of `evaluate.runs`: one policy on its own table, by samples or by likelihoods."""
 
     policy: str = model_slot("the policy; for a table of pairs also a reward model", scores=None)
-    data: str = table_slot("prompts", "pairs", "corpus", description="what it is measured on")
+    data: str = table_slot("prompts", "pairs", "corpus", description="the table to evaluate on")
     by: Literal["samples", "likelihood"] = Field(
         "samples",
-        description="samples of prompts and their reward; or likelihoods, as always of a corpus (bits per byte) and of "
-        "pairs (which answer is likelier, or scores higher). Of prompts: which option in the column `info` is the "
-        'likeliest, e.g. {"options": ["Paris", "Rome"]}',
+        description="samples: sample completions and score them. likelihood: bits per byte of a corpus; which "
+        "answer of a pair is likelier or scores higher; which option of a prompt (column `info`) is the likeliest, "
+        'e.g. {"options": ["Paris", "Rome"]}. Corpora and pairs always use likelihood',
     )
 
     @model_validator(mode="before")
     @classmethod
     def _of_its_table(cls, given: Any) -> Any:
-        """Take the split and the way to measure that the kind of table has."""
+        """Set the default split and method for the kind of table."""
         kind = str(given.get("data", "")).rpartition("/")[2] if isinstance(given, dict) else "prompts"
         return {"split": "heldout", "by": "likelihood", **given} if kind in ("pairs", "corpus") else given
 
@@ -92,7 +93,7 @@ class EvaluateRun(EvaluateParams):
 
 
 def load_policies() -> dict[str, str]:
-    """Label -> model of the policies that params.yaml evaluates."""
+    """Return label -> model of the policies that params.yaml evaluates."""
     policies = at(read(), "evaluate.policies")
     odd = [f"{label!r}: {name!r}" for label, name in policies.items() if not _right_policy(label, name)]
     if odd:

@@ -1,4 +1,4 @@
-"""A stage that evaluates: what its settings name becomes values, and what was measured becomes files."""
+"""A stage that evaluates: read its inputs, and write the results to files."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ E = TypeVar("E", bound=EvaluateParams)
 
 @dataclass(frozen=True)
 class EvaluationStage(Generic[E]):
-    """One evaluation of a policy, with the settings that it has in params.yaml."""
+    """One evaluation of a policy with its settings from params.yaml."""
 
     name: str
     """The stage, e.g. `evaluate@grpo`."""
     section: str
-    """Where its settings are."""
+    """The key path of its settings."""
     model_name: str
     params: E
 
@@ -63,7 +63,7 @@ class EvaluationStage(Generic[E]):
 
     @property
     def sampler(self) -> OpenSampler:
-        """What opens the sampler: completions that are known already are not sampled again."""
+        """The function that opens the sampler. Cached completions are not sampled again."""
         keep = self.params.completions == "full"
         return cached(
             engine_of(self.params, self.section, self.model_name), self.params.device, self.section, keep=keep
@@ -71,7 +71,7 @@ class EvaluationStage(Generic[E]):
 
     @property
     def reference(self) -> Path | None:
-        """The folder of the reference of the KL."""
+        """The folder of the reference for the KL."""
         return model_of(self.params.reference, f"{self.section}.reference")
 
     @property
@@ -81,7 +81,7 @@ class EvaluationStage(Generic[E]):
 
     @property
     def kind(self) -> LikelihoodKind:
-        """The kind of the table that it reads."""
+        """The kind of its table."""
         return cast("LikelihoodKind", self.params.data.rpartition("/")[2])
 
     def rows(self) -> pl.DataFrame:
@@ -92,7 +92,7 @@ class EvaluationStage(Generic[E]):
         return rows.head(self.params.prompts)
 
     def prompts(self, policy: SampledModel) -> list[Prompt]:
-        """Return the first prompts of the split that the rewards can judge; all if they lack no more than answers."""
+        """Return the first prompts of the split that the rewards can judge; all if only answers are missing."""
         params, file = self.params, table_path(self.params.data)
         prompts = prompts_of(read_table(file, "prompts").filter(split=params.split).iter_rows(named=True))
         if any(prompt.answer.strip() for prompt in prompts) or not (unanswered := _need_answers(params, prompts)):
@@ -128,7 +128,7 @@ class EvaluationStage(Generic[E]):
 
 @contextmanager
 def policy_evaluation(label: str) -> Iterator[EvaluationStage[EvaluateParams]]:
-    """The evaluation of a policy of `evaluate.policies`; no error in it quotes a text that is not stored."""
+    """Yield the evaluation of a policy in `evaluate.policies`. Its errors do not quote text that is not stored."""
     policies, params = load_policies(), load(EvaluateParams, "evaluate.settings")
     if label not in policies:
         fix = did_you_mean(label, list(policies))
@@ -140,7 +140,7 @@ def policy_evaluation(label: str) -> Iterator[EvaluationStage[EvaluateParams]]:
 
 @contextmanager
 def table_evaluation(run: str) -> Iterator[EvaluationStage[EvaluateRun]]:
-    """The evaluation of a run of `evaluate.runs`; no error in it quotes a text that is not stored."""
+    """Yield the evaluation of a run in `evaluate.runs`. Its errors do not quote text that is not stored."""
     section = f"evaluate.runs.{run}"
     params = load(EvaluateRun, section)
     note(seed=params.seed)
@@ -149,7 +149,7 @@ def table_evaluation(run: str) -> Iterator[EvaluationStage[EvaluateRun]]:
 
 
 def _need_answers(params: EvaluateParams, prompts: Sequence[Prompt]) -> list[str]:
-    """Return the rewards that lack the answers of prompts without any; none where a reward lacks something else."""
+    """Return the rewards that only lack answers, for prompts without any; empty if a reward lacks something else."""
     lacking = {
         name: {why for prompt in prompts if (why := why_not_scorable(name, term, prompt)) is not None}
         for name, term in params.reward.items()

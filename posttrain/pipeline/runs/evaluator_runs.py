@@ -1,4 +1,4 @@
-"""A run of `evaluate.lm_eval`: a model that a registered evaluator measures."""
+"""A run of `evaluate.lm_eval`: a registered evaluator evaluates a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posttrain.pipeline.tables.store import write_table
 
 
 def measure_by_evaluator(name: str) -> None:
-    """Measure a model with a registered evaluator, and write its metrics and documents."""
+    """Evaluate a model with a registered evaluator, and write its metrics and documents."""
     where = f"evaluate.lm_eval.{name}"
     evaluator = evaluator_of(at(read(), where), where)
     run = load(evaluator.runs, where)

@@ -1,4 +1,4 @@
-"""The settings of `external.runs`, `external.rollouts` and `data.commands`: commands of the user's own."""
+"""The settings of `external.runs`, `external.rollouts` and `data.commands`, which run the user's own commands."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from posttrain.pipeline.tables.sources import USER_KINDS, UserTables
 
 
 class CommandRun(UserTables, OwnCommand):
-    """One run of `data.commands`: a command of your own, and which of the files that it writes is which table."""
+    """One run of `data.commands`: your own command, and the table that each of its output files becomes."""
 
-    start: str = model_slot("the model that it may use", optional=True)
-    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+    start: str = model_slot("a model that the command may use", optional=True)
+    data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
 
 class ExternalRun(OwnCommand):
-    """One run of `external.runs`: a trainer of your own, as a command."""
+    """One run of `external.runs`: your own trainer as a command."""
 
     makes: Literal["model"] = Field("model", description="what the command writes into {out}")
-    start: str = model_slot("the model it starts from")
-    data: str = table_slot(*USER_KINDS, description="the table that it reads", optional=True)
+    start: str = model_slot("the start model")
+    data: str = table_slot(*USER_KINDS, description="the table that the command reads", optional=True)
 
 
 class RolloutsRun(OwnCommand):
-    """One run of `external.rollouts`: a command that writes or copies rollouts of another library into {out}."""
+    """One run of `external.rollouts`: a command that writes or copies another library's rollouts into {out}."""
 
     format: Format = Field(
-        description="the files: trl (completions_*.parquet), prime_rl (traces.jsonl), inspect (logs), or a plugin's"
+        description="format of the files: trl (completions_*.parquet), prime_rl (traces.jsonl), inspect (logs), or "
+        "a plugin's"
     )
-    start: str = model_slot("the model that sampled them, whose tokenizer their tokens are of", optional=True)
-    data: str = table_slot("prompts", description="the table that has their prompts", optional=True)
+    start: str = model_slot("the model that sampled them and whose tokenizer encodes them", optional=True)
+    data: str = table_slot("prompts", description="the table that contains their prompts", optional=True)
     rewards: dict[str, float] = Field(
-        {}, description="weights of the rewards in the total, others count 0; default: those of the files, or 1"
+        {},
+        description="weights of the rewards in the total; rewards not listed count 0; default: the weights in the "
+        "files, or 1",
     )

@@ -1,4 +1,4 @@
-"""A run of `external.runs`: a model that a command of your own trains."""
+"""A run of `external.runs`: your own command trains a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posttrain.pipeline.workspace import metrics_path, model_path, plot_path
 
 
 def train_externally(run: str) -> None:
-    """Run a command of your own that trains, check what it wrote, and save it as a model."""
+    """Run your own training command, check its output, and save it as a model."""
     name, section = f"external@{run}", f"external.runs.{run}"
     params = load(ExternalRun, section)
     start = needed_model(params.start, f"{section}.start")
@@ -28,7 +28,7 @@ def train_externally(run: str) -> None:
 
 
 def _checked_metrics(written: Path) -> dict[str, Column]:
-    """Return the metrics per step that the command wrote; empty if it wrote none."""
+    """Return the per-step metrics that the command wrote; empty if it wrote none."""
     columns = read_curve(written) if written.is_file() else {}
     steps = columns.get("step", [])
     if columns and (not steps or None in steps):
@@ -38,7 +38,7 @@ def _checked_metrics(written: Path) -> dict[str, Column]:
 
 
 def _save_metrics(name: str, columns: dict[str, Column], params: ExternalRun) -> None:
-    """Save the metrics per step, if there are any, and the last value of each."""
+    """Save the per-step metrics, if there are any, and the last value of each."""
     if columns:
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         known = [{key: value for key, value in row.items() if value is not None} for row in rows]

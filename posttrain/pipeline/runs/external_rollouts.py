@@ -1,4 +1,4 @@
-"""A run of `external.rollouts`: the rollouts of another library become a table of ours."""
+"""A run of `external.rollouts`: turn another library's rollouts into a table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from posttrain.pipeline.tables.curve import write_curve
 from posttrain.pipeline.workspace import metrics_path, plot_path, rollouts_path
 
 LAST: Final = 10
-"""Rounds of which the metrics have the mean."""
+"""The number of rounds that the final metrics average over."""
 
 
 def read_rollouts(run: str) -> None:
-    """Run a command of your own, and read the rollouts that it wrote into a table, metrics and a curve."""
+    """Run your own command, and read its rollouts into a table, metrics and a curve."""
     name, section = f"external@{run}", f"external.rollouts.{run}"
     params = load(RolloutsRun, section)
     start, data = model_of(params.start, f"{section}.start"), table_of(params.data)

@@ -1,4 +1,4 @@
-"""What a run on the likelihood of texts leaves: the model and its metrics."""
+"""Save a run that trained on the likelihood of texts: the model and its metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posttrain.train.trained import Trained
 
 
 def save_likelihood(stage: TrainingStage[Any], trained: Trained, rows: TrainingRows) -> None:
-    """Write the model and its metrics, the loss of held-out rows among them."""
+    """Write the model and its metrics, including the loss on held-out rows."""
     models = trained.gather()
     losses = {"train_loss": trained.tail("loss", 20), "heldout_loss": mean_loss(models, rows.heldout)}
     counts = {"steps": trained.steps, "rows": len(rows.examples)}

@@ -1,4 +1,4 @@
-"""The settings of `offline.runs`, and the stored rollouts that a run of it reads."""
+"""The settings of `offline.runs`, and the stored rollouts that such a run reads."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from posttrain.train.run_config import Algorithms
 class OfflineRun(OfflineConfig):
     """One run of `offline.runs`: a policy objective on stored rollouts."""
 
-    start: str = model_slot("the model it starts from")
-    data: str = rollouts_slot("the run whose rollouts it learns from")
+    start: str = model_slot("the start model")
+    data: str = rollouts_slot("the run whose stored rollouts are used")
 
 
 OFFLINE = Algorithms((POLICY_ROWS, lambda _: OfflineRun))
 
 
 def need_tokens(source: Any, where: str) -> None:
-    """Refuse to learn from a run whose settings store not all of its rollouts, or not whose tokens they have."""
+    """Reject a run that does not store all its rollouts, or whose tokenizer is unknown."""
     if (stored := getattr(source, "rollouts", "full")) != "full":
         what = f"the run stores rollouts: {stored}, and tokens of all are needed"
         raise ParamsError(what=what, where=where, fix="Set rollouts: full there")

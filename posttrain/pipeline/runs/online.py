@@ -1,4 +1,4 @@
-"""The settings of `online.runs`: those of a training on own samples, and the names of what it reads."""
+"""The settings of `online.runs`: the settings of training on own samples, and the names of its inputs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from posttrain.train.tokenize_tables import windows
 
 
 class OnlineParams(OnlineConfig):
-    """The names that every run of `online.runs` has."""
+    """The input names that every run of `online.runs` has."""
 
-    start: str = model_slot("the model it starts from")
-    data: str = table_slot("prompts", description="the prompts it samples for")
+    start: str = model_slot("the start model")
+    data: str = table_slot("prompts", description="the prompts to sample for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
 
     @model_validator(mode="after")
@@ -48,26 +48,26 @@ class OnlineParams(OnlineConfig):
         return self
 
     def tables(self) -> list[Path]:
-        """Tables that the run reads in addition to its prompts."""
+        """The tables that the run reads in addition to its prompts."""
         return []
 
     def examples(self, text: ChatText) -> Sequence[Example]:  # noqa: ARG002
-        """Return what it learns next to its samples: rows of these tables."""
+        """Return the rows of these tables, which are trained in addition to the samples."""
         return ()
 
 
 class SampledNames(OnlineParams):
-    """The names of a run on a selection of its samples; dvc.yaml needs the slot of the corpus all the same."""
+    """The input names of a run on selected samples. dvc.yaml needs the slot of the corpus even though it is unused."""
 
-    corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) read a corpus")
+    corpus: Literal["none"] = Field(description="none: only policy objectives (ptx) use a corpus")
 
 
 class PolicyRun(OnlinePolicyConfig, OnlineParams):
-    """A policy objective on the policy's own samples."""
+    """A run of a policy objective on own samples."""
 
     corpus: str = table_slot("corpus", description="pretraining text, for ptx", optional=True)
     critic: Literal["start", "reward_model"] = Field(
-        "start", description="what the critic starts from: `start` with a new head, or the reward model with its own"
+        "start", description="the critic's start: `start` with a new head, or the reward model with its own head"
     )
 
     @model_validator(mode="after")
@@ -86,7 +86,7 @@ class PolicyRun(OnlinePolicyConfig, OnlineParams):
 
     @property
     def critic_start(self) -> Path | None:
-        """The reward model, where the critic starts from it."""
+        """The reward model, if the critic starts from it."""
         return None if self.critic == "start" else model_of(self.reward_model, "reward_model")
 
     def examples(self, text: ChatText) -> Sequence[Example]:
@@ -97,14 +97,14 @@ class PolicyRun(OnlinePolicyConfig, OnlineParams):
         return windows(text, read_table(corpus, "corpus").filter(split="train"), self.text.window, str(corpus))
 
     def tables(self) -> list[Path]:
-        """Return the corpus, for ptx."""
+        """Return the corpus file, for ptx."""
         corpus = table_of(self.corpus)
         return [] if corpus is None else [corpus]
 
 
 @cache
 def named(config: type[OnlineConfig]) -> type[OnlineParams]:
-    """Return the settings of a selection of samples, with the names of what a run of it reads."""
+    """Return a settings class for selected samples that includes the names of a run's inputs."""
     made = type(config.__name__, (config, SampledNames), {"__module__": __name__, "__doc__": config.__doc__})
     return cast("type[OnlineParams]", made)
 
@@ -113,7 +113,7 @@ ONLINE = Algorithms((POLICY_ROWS, lambda _: PolicyRun), (SAMPLED_ROWS, lambda ro
 
 
 def online_run(reads: RunInputs[Any]) -> OnlineRun:
-    """Return a run of `online.runs` with the values of its names: its prompts, its models, its reward model."""
+    """Return a run of `online.runs` with its inputs read: prompts, models, reward model."""
     params, section = reads.params, reads.section
     start, table = reads.start(params.start), reads.table(params.data)
     if at(read(), section).get("reward") is None:
@@ -129,7 +129,7 @@ def online_run(reads: RunInputs[Any]) -> OnlineRun:
 
 
 def with_names(reads: RunInputs[Any], text: ChatText, prompts: Sequence[Prompt], models: ModelSet) -> OnlineRun:
-    """Return a run whose prompts and models are read, with the rest of what it names."""
+    """Return a run whose prompts and models are read already, with its other inputs read."""
     params = reads.params
     heldout = heldout_prompts(params, text, reads.section)
     scorer = model_of(params.reward_model, f"{reads.section}.reward_model")
@@ -139,7 +139,7 @@ def with_names(reads: RunInputs[Any], text: ChatText, prompts: Sequence[Prompt],
 
 
 def heldout_prompts(params: OnlineParams, text: ChatText, section: str) -> list[Prompt]:
-    """Return the held-out prompts of the run's table that `watch` measures the policy on; none where none does."""
+    """Return the held-out prompts of the run's table for `watch`; empty without `watch`."""
     watch, table = params.watch, table_path(params.data)
     if watch is None:
         return []

@@ -1,4 +1,4 @@
-"""Tables that a function of the user's own makes: read, split and checked as files are; it opens only named files."""
+"""Tables from the user's own function: split and checked like files. It may open only files that its run names."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from posttrain.settings.user_code import CUSTOM
 
 
 class OwnTables(Params):
-    """Keys of a run of `data.tasks` with a function of the user's own, in addition to those of its own parameters."""
+    """Keys of a run of `data.tasks` with the user's own function, in addition to the function's parameters."""
 
-    splits: dict[Split, str] = Field(default={}, description="our split: the name in the column `split`")
-    heldout_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, where a table has no `split`")
-    test_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, where a table has no `split`")
+    splits: dict[Split, str] = Field(default={}, description="our split -> its name in the column `split`")
+    heldout_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, for a table without `split`")
+    test_share: float = Field(0.05, ge=0, lt=0.5, description="as in data.files, for a table without `split`")
     bad_rows: BadRows = Field("stop", description=BAD_ROWS)
 
 
 def own_options(run: str, params: type[Params]) -> dict[str, Any]:
-    """Return the keys of `OwnTables` that a run has, but those that are parameters of the function."""
+    """Return the run's keys that belong to `OwnTables` and are not parameters of the function."""
     own = at(read(), f"data.tasks.{run}")
     return {key: own[key] for key in own if key in OwnTables.model_fields and key not in params.model_fields}
 
@@ -45,7 +45,7 @@ def own_options(run: str, params: type[Params]) -> dict[str, Any]:
 def as_files(
     run: str, where: str, function: str, frames: Mapping[Kind, pl.DataFrame], given: Mapping[str, Any]
 ) -> Tables:
-    """The frames of a function as the tables of an entry of `data.files`; a table with a `split` keeps its splits."""
+    """Return a function's frames as tables, like an entry of `data.files`. A table with `split` keeps its splits."""
     options = check(OwnTables, dict(given), where=f"data.tasks.{run}")
     reads: dict[Kind, list[ReadSource]] = {}
     for kind, frame in frames.items():
@@ -65,7 +65,7 @@ def as_files(
 
 
 def with_problem(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """Return the frame with a `problem`, by default the hash of the prompt."""
+    """Return the frame with a `problem`; the default is the hash of the prompt."""
     column = {"corpus": "", "chat": "messages"}.get(kind, "prompt")
     if not column or "problem" in frame.columns or frame.schema.get(column) != TURNS:
         return frame
@@ -76,7 +76,7 @@ def with_problem(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
 
 @dataclass
 class _Watched:
-    """What a function may open while it runs, and the first other file that it opened."""
+    """The files that a function may open while it runs, and the first other file that it opened."""
 
     run: str
     where: str
@@ -84,7 +84,7 @@ class _Watched:
     refused: DataError | None = None
 
     def opened(self, path: Any, mode: Any) -> None:
-        """Refuse a file of the workspace of which a change would not be noticed."""
+        """Reject a workspace file whose changes posttrain would not notice."""
         if not isinstance(path, str | bytes | os.PathLike) or (isinstance(mode, str) and {*"wax+"} & {*mode}):
             return
         place, root = Path(os.fsdecode(path)).resolve(), Path.cwd().resolve()
@@ -109,7 +109,7 @@ _WATCHED: Final[list[_Watched]] = []
 
 @contextmanager
 def watched_files(run: str, where: str) -> Iterator[None]:
-    """Refuse files of the workspace that the run does not name, while its function runs; libraries may open theirs."""
+    """Reject workspace files that the run does not name while its function runs. Libraries may open their own."""
     _add_hook()
     named = frozenset(Path(file).resolve() for file in named_files(at(read(), f"data.tasks.{run}")))
     _WATCHED.append(_Watched(run, where, named))

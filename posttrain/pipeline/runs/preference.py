@@ -1,4 +1,4 @@
-"""The settings of `preference.runs`, and what a run of it reads."""
+"""The settings of `preference.runs`, and the inputs of such a run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from posttrain.train.tokenize_tables import comparisons, feedback
 
 
 class PreferenceRun(PreferenceTraining):
-    """One run of `preference.runs`: an algorithm, any of its settings, and how it is trained."""
+    """One run of `preference.runs`: an algorithm, its settings, and the training settings."""
 
-    start: str = model_slot("the model it starts from")
-    data: str = table_slot("pairs", "feedback", description="comparisons, or feedback for kto and bco")
+    start: str = model_slot("the start model")
+    data: str = table_slot("pairs", "feedback", description="comparisons; feedback for kto and bco")
 
 
 PREFERENCE = Algorithms((PREFERENCE_ROWS, lambda _: PreferenceRun))
 
 
 def needed_kind(params: PreferenceRun, section: str) -> Kind:
-    """Return the kind of table that the run learns from; refuses another one."""
+    """Return the kind of table that the run trains on. Reject another kind."""
     kind: Kind = "pairs" if params.paired else "feedback"
     run, _, named = params.data.partition("/")
     if named != kind:
@@ -40,7 +40,7 @@ def needed_kind(params: PreferenceRun, section: str) -> Kind:
 
 
 def preference_rows(reads: RunInputs[Any]) -> TrainingRows:
-    """Return the rows of a run with their tokens, and the models."""
+    """Return the tokenized rows of a run and the models."""
     params, section = reads.params, reads.section
     start, table = reads.start(params.start), reads.table(params.data)
     kind = needed_kind(params, section)

@@ -1,4 +1,4 @@
-"""`evaluate.ratings`: policies against each other on the same prompts, by their stored scores or by a judge."""
+"""`evaluate.ratings`: compare policies on the same prompts, by stored scores or by a judge."""
 
 from __future__ import annotations
 
@@ -36,38 +36,40 @@ from posttrain.rollout import FAILED, Prompt, Rollout, TokenRow
 from posttrain.settings.params import Params, did_you_mean
 
 BATCH: Final = 20
-"""Prompts that a judge is asked about before it is seen which pairs are clear."""
+"""The number of prompts per request round to a judge. After each round, clear pairs are dropped."""
 
 
 class PairJudge(JudgeOptions):
-    """A judge that says which of two completions is better, in both orders."""
+    """A judge that compares two completions in both orders."""
 
     mode: Literal["pairwise"] = Field("pairwise", description="both completions are compared")
     against: Literal["group"] = Field("group", description="each with the other one")
 
 
 class RatingRun(Params):
-    """Who meets whom, and who decides."""
+    """The policies to compare, and what decides a match."""
 
     policies: list[str] | None = Field(None, description="labels of evaluate.policies; null: all")
-    against: str | None = Field(None, description="the label that all others meet; null: each meets each")
+    against: str | None = Field(None, description="the label that all others are compared with; null: all pairs")
     scores: dict[str, float] | None = Field(
-        None, min_length=1, description="rewards that results/ has scores of, with weights; null: the whole score"
+        None, min_length=1, description="rewards whose scores results/ has, with weights; null: the whole score"
     )
-    judge: PairJudge | None = Field(None, description="asked which completion is better; null: the higher score wins")
+    judge: PairJudge | None = Field(
+        None, description="the judge that says which completion is better; null: the higher score wins"
+    )
     prompts: int | None = Field(None, ge=2, description="prompts, drawn by the seed; null: all")
     samples: int | None = Field(
-        None, ge=1, description="samples of each prompt, the first meets the first; null: all, or 1 with a judge"
+        None, ge=1, description="samples per prompt; the n-th meets the n-th; null: all, or 1 with a judge"
     )
     alpha: float | None = Field(
         0.05,
         gt=0,
         lt=1,
-        description="with a judge: a pair that is clear is not asked about any more; the largest chance that any pair "
-        "of equal policies seems clear; null: all is asked",
+        description="with a judge: stop asking about a pair once it is clear; the largest probability that equal "
+        "policies look clear; null: never stop early",
     )
     max_failed: MaxFailed = MAX_FAILED
-    seed: int = Field(SEED, ge=0, description="of the prompts' order and of the intervals")
+    seed: int = Field(SEED, ge=0, description="seed of the prompts' order and of the intervals")
 
     @model_validator(mode="after")
     def _one_decides(self) -> RatingRun:
@@ -79,7 +81,7 @@ class RatingRun(Params):
 
 
 def pairs_of(params: RatingRun, where: str, known: Sequence[str]) -> list[Pair]:
-    """Return the labels that meet each other."""
+    """Return the pairs of labels to compare."""
     labels = list(dict.fromkeys([*(known if params.policies is None else params.policies)]))
     for key, named in (("policies", labels), ("against", [params.against] if params.against else [])):
         if unknown := [label for label in named if label not in known]:
@@ -96,7 +98,7 @@ def pairs_of(params: RatingRun, where: str, known: Sequence[str]) -> list[Pair]:
 
 
 def played(params: RatingRun, where: str, pairs: Sequence[Pair]) -> pl.DataFrame:
-    """Return the matches with their winners as a table `matches`; sample i of a prompt meets the other's sample i."""
+    """Return the decided matches as a table `matches`. Sample i of a prompt meets the other policy's sample i."""
     completions = {
         label: _completions(label, params) for label in dict.fromkeys(name for pair in pairs for name in pair)
     }
@@ -129,7 +131,7 @@ def _file(label: str) -> str:
 
 
 def _completions(label: str, params: RatingRun) -> pl.DataFrame:
-    """Return a policy's sampled completions with their values, those that could not be scored without one."""
+    """Return a policy's sampled completions with their values; null if a completion could not be scored."""
     rows = read_results(Path(_file(label)), label).filter(~pl.col("greedy"))
     if params.judge is not None and rows["completion"].null_count():
         fix = "Set completions: full, or rate without a judge"
@@ -159,18 +161,18 @@ def _completions(label: str, params: RatingRun) -> pl.DataFrame:
 
 
 def _stored(name: str) -> pl.Expr:
-    """Return the stored score of a reward, of each row."""
+    """Return the stored score of a reward, per row."""
     return pl.col("scores").list.eval(pl.element().filter(pl.element().struct.field("name") == name)).list.first()
 
 
 def _failure(score: pl.Expr) -> pl.Expr:
-    """Return the status of a score that failed; null of one that counts."""
+    """Return the status of a failed score; null if the score counts."""
     status = score.struct.field("status")
     return pl.when(status.is_in(sorted(FAILED))).then(status).otherwise(None)
 
 
 def _by_score(matches: pl.DataFrame, params: RatingRun, where: str) -> pl.DataFrame:
-    """Return the matches decided: the higher value wins, equal ones are a tie."""
+    """Return the matches with winners: the higher value wins, and equal values are a tie."""
     margin = pl.col("value") - pl.col("value_2")
     decided = matches.with_columns(
         margin=margin, win=(margin.sign() + 1) / 2, status=pl.coalesce("failed", "failed_2", pl.lit("ok"))
@@ -182,7 +184,7 @@ def _by_score(matches: pl.DataFrame, params: RatingRun, where: str) -> pl.DataFr
 
 
 def _check_failures(lost: Sequence[str], total: int, params: RatingRun, where: str, fix: str) -> None:
-    """Refuse too many matches without a verdict; `lost`: why, of each."""
+    """Reject too many matches without a verdict. `lost`: the reason of each."""
     failed = len(lost)
     if failed and (failed == total or (total >= LEAST and failed > params.max_failed * total)):
         what = f"{failed} of {total} matches have no verdict, more than max_failed = {params.max_failed:g}; the last: "
@@ -192,7 +194,7 @@ def _check_failures(lost: Sequence[str], total: int, params: RatingRun, where: s
 def _by_judge(
     matches: pl.DataFrame, params: RatingRun, where: str, options: PairJudge, pairs: Sequence[Pair]
 ) -> pl.DataFrame:
-    """Return the matches that a judge was asked about, batch by batch, until every pair is clear or all are asked."""
+    """Return the matches that a judge decided, batch by batch, until every pair is clear or all are decided."""
     judge = LanguageJudge(options, f"{where}.judge")
     open_pairs, asked = list(pairs), []
     lost, total = list[str](), 0
@@ -228,7 +230,7 @@ def _by_judge(
 
 
 def _both(nth: int, row: Mapping[str, Any]) -> list[Rollout]:
-    """Return the two completions of a match as a group of their own, which a judge compares in both orders."""
+    """Return the two completions of a match as a separate group, which a judge compares in both orders."""
     prompt = Prompt(str(nth), row["prompt"], (), row["answer"])
     return [Rollout(prompt, 0, TokenRow((), ()), (), row[name], "stop") for name in ("completion", "completion_2")]
 
@@ -238,7 +240,7 @@ def _known(wins_P: Floats) -> Floats:
 
 
 def figures(matches: pl.DataFrame, params: RatingRun, where: str, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return the ratings of all policies and the win rates of all pairs, with their intervals over prompts."""
+    """Return the ratings of all policies and the win rates of all pairs, with intervals over prompts."""
     wins_PQ = wins_by_prompt(matches, pairs)
     for (one, other), wins_P in zip(pairs, wins_PQ.T, strict=True):
         if np.isnan(wins_P).all():

@@ -1,4 +1,4 @@
-"""Readers of other people's rollouts, by the format that a run of `external.rollouts` names: all are plugins."""
+"""Readers of other libraries' rollouts, by the format in a run of `external.rollouts`. All are plugins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _callable(name: str, found: Any) -> Reader:  # noqa: ARG001
 
 
 READERS: Final[Listing[Reader]] = Listing("", "", group="readers", adopt=_callable)
-"""Name of a format -> what reads its files."""
+"""Name of a format -> reader of its files."""
 
 
 def _known(name: str) -> str:

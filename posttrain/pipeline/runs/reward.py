@@ -1,4 +1,4 @@
-"""The settings of `reward.runs` and `reward.sets`, and what a run reads and measures."""
+"""The settings of `reward.runs` and `reward.sets`, the inputs of such a run, and its evaluation."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from posttrain.train.trained import Trained
 class RewardRun(RewardTraining, HeldoutRows):
     """One run of `reward.runs`: a reward model."""
 
-    start: str = model_slot("the model whose backbone it takes; of a reward model also the head", scores=None)
+    start: str = model_slot("the model that provides the backbone; a reward model also provides the head", scores=None)
     data: str = table_slot("pairs", description="the comparisons")
-    feedback: str = table_slot("feedback", description="judged answers, of compare ranks and labels", optional=True)
-    demonstrations: str = table_slot("chat", description="answers whose mean score becomes 0", optional=True)
-    shown: int = Field(500, ge=1, description="so many demonstrations are scored")
+    feedback: str = table_slot("feedback", description="judged answers, for compare ranks and labels", optional=True)
+    demonstrations: str = table_slot("chat", description="answers whose mean score is shifted to 0", optional=True)
+    shown: int = Field(500, ge=1, description="demonstrations that are scored for the shift")
 
     @model_validator(mode="after")
     def _supplied(self) -> RewardRun:
@@ -49,14 +49,14 @@ class RewardRun(RewardTraining, HeldoutRows):
 
 
 class SetRun(Params):
-    """One run of `reward.sets`: reward models or teachers for one run that has several."""
+    """One run of `reward.sets`: several reward models or teachers for one run."""
 
     first: str = model_slot("a reward model or a teacher, or a set of them", scores=None, sets=True)
-    second: str = model_slot("another one of its kind", scores=None, sets=True)
+    second: str = model_slot("another model or set of the same kind", scores=None, sets=True)
 
 
 def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Example]]:
-    """Return the rows of a run with their tokens and the models, and the demonstrations whose scores are centred."""
+    """Return the tokenized rows of a run and the models, and the demonstrations whose mean score becomes 0."""
     params, start, pairs = reads.params, reads.start(reads.params.start), reads.table(reads.params.data)
     judged, chat = reads.optional_table(params.feedback), reads.optional_table(params.demonstrations)
 
@@ -80,7 +80,7 @@ def reward_rows(reads: RunInputs[RewardRun]) -> tuple[TrainingRows, Sequence[Exa
 
 
 def measure_scores(trained: Trained, heldout: Sequence[Example], shown: Sequence[Example]) -> dict[str, float]:
-    """Measure a reward model as it is saved, and centre its scores on demonstrations where there are some."""
+    """Evaluate the saved reward model, and shift its scores so that demonstrations, if there are any, average 0."""
     models = trained.gather()
     round_weights(models.policy, models.folder, trained.params.save_dtype)
     measured = _accuracy(models, heldout)
@@ -91,7 +91,7 @@ def measure_scores(trained: Trained, heldout: Sequence[Example], shown: Sequence
 
 
 def _accuracy(models: ModelSet, examples: Sequence[Example]) -> dict[str, float]:
-    """Return how often the better answer scores higher, over comparisons without noise."""
+    """Return how often the better answer scores higher, over comparisons with noise-free labels."""
     scores = answer_scores(models, examples)
     won = scores[0::2] - scores[1::2]
     return {

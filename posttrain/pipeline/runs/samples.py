@@ -1,8 +1,8 @@
-"""Tables from a policy's own samples: demonstrations, prompts by pass rate, pairs and labels of a simulated annotator.
+"""Tables from own samples: demonstrations, prompts by pass rate, and a simulated annotator's pairs and labels.
 
-The annotator compares two samples of one prompt by their reward, with Bradley-Terry noise:
-P(a preferred to b) = sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise,
-so that accuracy on them is accuracy about the reward.
+The annotator compares two samples of one prompt by their reward, with Bradley-Terry noise: P(a preferred to b) =
+sigmoid((R_a - R_b) / noise). Held-out comparisons are labelled without noise, so that accuracy on them measures
+agreement with the reward.
 """
 
 from __future__ import annotations
@@ -29,35 +29,37 @@ MAX_LOG_ODDS = 700.0
 """exp of a larger number overflows."""
 SampledKind = Literal["pairs", "feedback", "chat", "prompts"]
 SAMPLED: Final[tuple[SampledKind, ...]] = ("pairs", "feedback", "chat", "prompts")
-"""The tables that samples can become."""
+"""The tables that samples can be turned into."""
 DEFAULT_TABLES: Final = SAMPLED[:3]
 
 
 class SamplesRun(SampleConfig):
-    """One run of `data.samples`: tables of pairs, of feedback and of demonstrations, made from samples of a policy."""
+    """One run of `data.samples`: tables made from samples of a policy."""
 
-    policy: str = model_slot("the model that is sampled")
-    data: str = table_slot("prompts", description="the prompts it samples for")
+    policy: str = model_slot("the model to sample")
+    data: str = table_slot("prompts", description="the prompts to sample for")
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
     tables: list[SampledKind] = Field(
         list(DEFAULT_TABLES), min_length=1, description="the tables to make: pairs, feedback, chat, prompts"
     )
-    seed: int = Field(0, ge=0, description="decides samples, pairs and the annotator's errors")
+    seed: int = Field(0, ge=0, description="seed of the samples, the pairs and the annotator's errors")
     prompts: int = Field(500, ge=2, description="training prompts that are sampled")
     heldout_prompts: int = Field(150, ge=2, description="held-out prompts that are sampled")
     per_prompt: int = Field(2, ge=1, description="most pairs per prompt")
-    noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0 never errs")
+    noise: float = Field(0.25, ge=0, description="the annotator's temperature; 0: never wrong")
     min_score: float | None = Field(
-        None, description="chat has a prompt's best sample if its reward is at least this; null: whatever its reward"
+        None, description="minimum reward of a prompt's best sample for a row in chat; null: no minimum"
     )
     pass_rate: list[float] = Field(
         [0.0, 1.0],
         min_length=2,
         max_length=2,
-        description="prompts has the sampled training prompts with a share of passing samples from the first to the "
-        "second number, and all sampled held-out prompts",
+        description="[low, high]: the table prompts contains the sampled training prompts whose pass rate is in "
+        "this range, and all sampled held-out prompts",
     )
-    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(USUAL, description="what the annotator values")
+    reward: Annotated[Rewards, AfterValidator(need_a_weight)] = Field(
+        USUAL, description="weights of the annotator's preferences"
+    )
 
     @model_validator(mode="after")
     def _reward_model_where_it_counts(self) -> SamplesRun:
@@ -88,7 +90,7 @@ def sampled_tables(
     rewards: Sequence[float],
     steps: Sequence[LabelledStep] = (),
 ) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
-    """Return the tables that the run asks for, and the metrics of the run, without the sizes of the tables."""
+    """Return the tables that the run makes, and its metrics without the sizes of the tables."""
     tables: dict[Kind, pl.DataFrame] = {}
     summary: dict[str, float] = {}
     if "pairs" in params.tables or ("feedback" in params.tables and params.steps is None):
@@ -106,7 +108,7 @@ def sampled_tables(
 def _of_steps(
     params: SamplesRun, where: str, rows: Sequence[Mapping[str, Any]], steps: Sequence[LabelledStep]
 ) -> pl.DataFrame:
-    """Return labelled steps as a table of feedback: the answer up to the end of the step."""
+    """Return labelled steps as a feedback table. Each row is the answer up to the end of a step."""
     if not steps:
         raise _nothing(params, where, "no sample is complete and of one turn, so no step has a label")
     judged = [
@@ -127,7 +129,7 @@ def _best(
     samples: Sequence[Rollout],
     rewards: Sequence[float],
 ) -> pl.DataFrame:
-    """Return the best sample of each prompt (the first of equals) as a demonstration with its reward as `score`."""
+    """Return the best sample of each prompt (the first if several are equal) as a demonstration with `score`."""
     least = -math.inf if params.min_score is None else params.min_score
     demonstrations = []
     for i, row in enumerate(rows):
@@ -177,9 +179,9 @@ def _annotated(
     samples: Sequence[Rollout],
     rewards: Sequence[float],
 ) -> tuple[dict[Kind, pl.DataFrame], dict[str, float]]:
-    """Pairs and labels of the annotator as far as the run asks for them, over samples that ended with a stop token.
+    """Return the annotator's pairs and labels that the run needs, over samples that ended with a stop token.
 
-    Both are drawn in any case: the labels of a seed do not depend on `tables`.
+    Both are always drawn, so that the labels of a seed do not depend on `tables`.
     """
     if several := next((sample for sample in samples if len(sample.turns) > 1), None):
         what = f"an episode of task '{several.prompt.task}' has {len(several.turns)} turns, and pairs and feedback one"
@@ -215,7 +217,7 @@ def _annotated(
 
 
 def _nothing(params: SamplesRun, where: str, what: str) -> DataError:
-    """Return the error of a table without a row."""
+    """Return the error for a table without rows."""
     fix = f"Train {params.policy} longer, raise samples or prompts, or write tables: [chat]"
     return DataError(what=what, where=f"{where} (params.yaml)", fix=fix)
 

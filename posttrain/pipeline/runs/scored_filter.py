@@ -1,4 +1,4 @@
-"""The settings of `data.filters` that score rows by a reward."""
+"""The settings of `data.filters` runs that also filter rows by a reward's score."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from posttrain.settings.plain import NONE
 from posttrain.text.chat_template import row_variables
 
 ANSWER = {"chat": "messages", "pairs": "chosen", "feedback": "completion"}
-"""Kinds of tables with answers, and the column that ends with the answer that is scored."""
+"""Kinds of tables with answers -> the column whose last turn is the scored answer."""
 
 
 EXAMPLE: Final = {"id": "example", "problem": "", "messages": [{"role": "assistant", "content": "One and two."}]}
-"""A row without a question, as a reward may meet it."""
+"""An example of a row without a question."""
 
 
 class ScoredFilterRun(FilterRun):
-    """The settings of one run: what its rows must be like, and how their answers must score."""
+    """The settings of one run: conditions on the rows, and on the scores of their answers."""
 
     reward_model: str = model_slot("the reward model behind reward `model`", optional=True, scores=True)
-    reward: Rewards = Field({}, description="weight of each reward by name: the score of a row's last answer")
-    min_score: float | None = Field(None, description="leave out rows whose answer scores less")
-    best: int | None = Field(None, ge=1, description="of rows of one prompt keep so many with the highest scores")
+    reward: Rewards = Field(
+        {}, description="weight of each reward by name; their sum is the score of a row's last answer"
+    )
+    min_score: float | None = Field(None, description="minimum score of a row's answer")
+    best: int | None = Field(None, ge=1, description="most rows per prompt; those with the highest scores are kept")
 
     @model_validator(mode="after")
     def _scores_what_it_chooses_by(self) -> ScoredFilterRun:
@@ -51,7 +53,7 @@ class ScoredFilterRun(FilterRun):
 
 
 def answered(row: Mapping[str, Any], column: str) -> Rollout:
-    """Return a row of a table as rewards take it, without tokens."""
+    """Return a table row as a rollout for rewards, without tokens."""
     turns = [*row.get("prompt", ()), *row[column]]
     before = max(place for place, turn in enumerate(turns) if turn["role"] == "assistant")
     prompt = Prompt(row["id"], turns[:before], (), problem=row["problem"], variables=row_variables(row))

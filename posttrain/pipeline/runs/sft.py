@@ -1,4 +1,4 @@
-"""The settings of `sft.runs`, and what a run of it reads."""
+"""The settings of `sft.runs`, and the inputs of such a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from posttrain.train.tokenize_tables import demonstrations, windows
 
 
 class SftRun(SftConfig, HeldoutRows):
-    """One run of `sft.runs`: learning from demonstrations, or more pretraining of a model on a corpus."""
+    """One run of `sft.runs`: training on demonstrations, or further pretraining on a corpus."""
 
-    start: str = model_slot("the model it starts from")
-    data: str = table_slot("chat", "corpus", description="the demonstrations, or the text of more pretraining")
+    start: str = model_slot("the start model")
+    data: str = table_slot("chat", "corpus", description="the demonstrations, or the texts for further pretraining")
 
     @property
     def kind(self) -> Kind:
@@ -37,7 +37,7 @@ class SftRun(SftConfig, HeldoutRows):
 
 
 def sft_rows(reads: RunInputs[SftRun]) -> TrainingRows:
-    """Return the rows of a run with their tokens, and the models."""
+    """Return the tokenized rows of a run and the models."""
     params, start, table = reads.params, reads.start(reads.params.start), reads.table(reads.params.data)
     text = load_text(start, params.date, params.template)
     frame = read_table(table, params.kind)

@@ -1,6 +1,6 @@
-"""The checkpoints of a stage: named by its parameters and inputs, resumed with a person's consent where code changed.
+"""The checkpoints of a stage. Its parameters and inputs identify them; resuming after code changes needs consent.
 
-Each records the code, packages and CPU instructions that made it.
+Each checkpoint records the code, packages and CPU instructions that made it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from posttrain.train.checkpoint import (
 )
 
 ASKED, ACCEPTED = "asked.json", "accepted.json"
-"""What would have resumed a checkpoint of another maker, and what a person has let resume it."""
+"""What would have resumed another maker's checkpoint, and what a person has accepted for resuming."""
 
 
 @phase("load")
@@ -45,7 +45,7 @@ def run_key(stage: str, settings: Mapping[str, Any], inputs: Sequence[Path]) -> 
 def nearest_checkpoint(
     stage: str, settings: Mapping[str, Any], inputs: Sequence[Path], step: int
 ) -> CheckpointData | None:
-    """Return the newest good checkpoint up to a step; nothing is locked or written."""
+    """Return the newest valid checkpoint up to a step, without locking or writing anything."""
     mark = fingerprint(run_key(stage, settings, inputs))
     folders = sorted((checkpoint_path(stage) / mark).glob("step-*"), reverse=True)
     for folder in (path for path in folders if path.name <= step_name(step)):
@@ -57,8 +57,8 @@ def nearest_checkpoint(
 class Checkpoints(FolderCheckpoints):
     """The checkpoints of one run of a stage, in `checkpoints/STAGE/FINGERPRINT/step-N` under the main workspace.
 
-    They stay when the run is finished, until DVC has recorded its outputs: a stage that starts later removes them.
-    Those of unfinished runs with other parameters or inputs stay until a person removes them.
+    They stay after the run until DVC has recorded its outputs; a stage that starts later removes them. Checkpoints of
+    unfinished runs with other parameters or inputs stay until a person removes them.
     """
 
     _listed = " (`posttrain checkpoints` lists what lies there)"
@@ -72,7 +72,7 @@ class Checkpoints(FolderCheckpoints):
         folder: Path | None = None,
         maker: Maker | None = None,
     ) -> None:
-        """`folder`, `maker`: by default those of the stage."""
+        """`folder`, `maker`: the default is the stage's own."""
         key = world.from_first(lambda: run_key(stage, settings, inputs))
         super().__init__(folder or checkpoint_path(stage), key, maker or stage_maker(stage), stage)
 
@@ -94,9 +94,11 @@ class Checkpoints(FolderCheckpoints):
             (self._folder / ASKED).unlink(missing_ok=True)
 
     def finish(self, written: Path | None = None) -> None:
-        """Note that the run is finished and which file it wrote, by which it is known when DVC has recorded it.
+        """Record that the run is finished, and the file it wrote.
 
-        `written`: by default its plot.
+        DVC's record of this file shows later that it is stored.
+
+        `written`: its plot by default.
         """
         super().finish()
         if self._folder.is_dir() and world.is_rank_zero():
@@ -119,7 +121,7 @@ class Checkpoints(FolderCheckpoints):
                 remove_unlocked(folder)
 
     def _edits_since(self, saved: CheckpointData, folder: Path) -> list[str]:
-        """Return what was edited since the run began, now included; raise if nobody has accepted it."""
+        """Return the edits since the run began, including new ones. Raise if nobody has accepted them."""
         made, edits = saved.plain["maker"], list(saved.plain["edits"])
         changed = differences(made, self._maker)
         if not changed:

@@ -1,4 +1,4 @@
-"""Reads the rollouts that a finished run stored: as they were sampled and scored, or as a table."""
+"""Read a finished run's stored rollouts, as sampled and scored objects or as a table."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from posttrain.settings.plain import check_format
 
 
 class StoredRollouts:
-    """The folder of a run under rollouts/; refuses one without the text of all rollouts."""
+    """The folder of a run under rollouts/. A folder without the text of all rollouts is rejected."""
 
     def __init__(self, folder: Path, reader: str) -> None:
-        """`reader`: what needs the text, for the error."""
+        """`reader`: the caller that needs the text, for the error."""
         self.folder, self.parts = folder, sorted(folder.glob("part-?????.parquet"))
         try:
             self.summary: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
@@ -49,7 +49,7 @@ class StoredRollouts:
             raise DataError(what="a part of the rollouts is missing", where=str(folder), fix=VERIFY)
 
     def figures(self, file: Path, *columns: pl.Expr) -> pl.DataFrame:
-        """Return some expressions over a part of the table, without reading its other columns."""
+        """Return some expressions over a part of the table without reading other columns."""
         try:
             return pl.scan_parquet(file).select(columns).collect()
         except DECODE_ERRORS as error:
@@ -57,7 +57,7 @@ class StoredRollouts:
 
     @property
     def steps(self) -> list[dict[str, float]]:
-        """The exact loss and gradient norm of each optimizer step."""
+        """Return the exact loss and gradient norm of each optimizer step."""
         return list(self.summary["steps"])
 
     def table(self) -> pl.DataFrame:
@@ -65,7 +65,7 @@ class StoredRollouts:
         return pl.concat([_part(file) for file in self.parts])
 
     def drawn(self, first: int, prompts: Sequence[Prompt]) -> list[Rollout]:
-        """Return the scored rollouts of the draws from `first` on, which must be of these prompts."""
+        """Return the scored rollouts of the draws from `first` on. Raise if they belong to other prompts."""
         rows: list[dict[str, Any]] = []
         for file, low, high in self._draws:
             if low < first + len(prompts) and first <= high:
@@ -81,7 +81,7 @@ class StoredRollouts:
 
     @cached_property
     def _draws(self) -> list[tuple[Path, int, int]]:
-        """Each part with its first and last draw."""
+        """Yield each part with its first and last draw."""
         bounds = (pl.col("draw").min().alias("low"), pl.col("draw").max().alias("high"))
         found = [(file, *self.figures(file, *bounds).row(0)) for file in self.parts]
         return [(file, low, high) for file, low, high in found if low is not None]
@@ -109,7 +109,7 @@ def _rollout(row: dict[str, Any], prompt: Prompt) -> Rollout:
 
 
 class StoredGroups:
-    """Gives the scored rollouts of a finished run in place of new ones."""
+    """Returns the scored rollouts of a finished run instead of new ones."""
 
     scored, background = True, False
 
@@ -117,8 +117,8 @@ class StoredGroups:
         self._stored = stored
 
     def sync(self, step: int) -> None:
-        """There are no weights to sample with."""
+        """Do nothing: there are no weights to sample with."""
 
     def sample(self, draw: Draw) -> list[Rollout]:
-        """Return a group of each prompt, one after the other."""
+        """Return a group for each prompt, in order."""
         return self._stored.drawn(draw.first, draw.prompts)

@@ -1,4 +1,4 @@
-"""The tables that the run of a task generates, checked."""
+"""Generate and check the tables of a task's run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ OMITTED: Final[Mapping[Kind, Mapping[str, pl.Expr]]] = {
     "prompts": {"answer": pl.lit(""), "info": pl.lit("{}"), "task": pl.lit("")},
     "pairs": {"margin": pl.lit(0.0)},
 }
-"""Columns in addition to `id` that a generator may leave out, with their default values."""
+"""Columns besides `id` that a generator may leave out -> default values."""
 
 
 def task_tables(run: str) -> dict[Any, Any]:
-    """The tables that one run of `data.tasks` generates, with ids; those of the user's own as if they were files."""
+    """Return the tables of a run of `data.tasks`, with ids. The user's own tables are treated like files."""
     name, generator, params = task_run(run)
     where = f"task '{name}', function `{_function(generator)}`"
     with errors_at(f"data.tasks.{run}", params):
@@ -41,7 +41,7 @@ def task_tables(run: str) -> dict[Any, Any]:
 
 @contextmanager
 def errors_at(where: str, params: Params) -> Iterator[None]:
-    """Name the place of these settings in the error of a generator that cannot make what they ask for."""
+    """Add the place of these settings to a generator's error."""
     try:
         yield
     except ParamsError as error:
@@ -50,7 +50,7 @@ def errors_at(where: str, params: Params) -> Iterator[None]:
 
 
 def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]:
-    """Return the tables of a generator, with ids; prompts without a task get this one."""
+    """Return the tables of a generator, with ids. Prompts without a task get this one."""
     tables = _checked_frames(name, generator, params)
     tables = {kind: frame if "id" in frame.columns else with_ids(frame, kind) for kind, frame in tables.items()}
     if TASKS.is_foreign(name):  # of the others the tables are checked once, when they are written
@@ -59,7 +59,7 @@ def generated(name: str, generator: Generator, params: Params) -> dict[Any, Any]
 
 
 def _checked_frames(name: str, generator: Generator, params: Params) -> dict[Any, pl.DataFrame]:
-    """Return the frames of a generator with the right columns; only those of the user's own may have no `split`."""
+    """Return a generator's frames with the right columns. Only the user's own frames may lack `split`."""
     frames = _call_generator(name, generator, params)
     tables = {kind: _with_default_columns(frame, kind) for kind, frame in frames.items()}
     for kind, frame in tables.items():
@@ -80,7 +80,7 @@ def _function(generator: Generator) -> str:
 
 
 def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kind, pl.DataFrame]:
-    """Return the frames that a generator's function returns, checked to be those that the generator names."""
+    """Return a generator's frames after checking that they are the tables that the generator lists."""
     try:
         found: Any = generator.tables(params)
     except PosttrainError:
@@ -107,13 +107,13 @@ def _call_generator(name: str, generator: Generator, params: Params) -> dict[Kin
 
 
 def _with_default_columns(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """Return the frame with the columns that a generator may leave out."""
+    """Return the frame with defaults for the columns that a generator may leave out."""
     missing = [value.alias(key) for key, value in OMITTED.get(kind, {}).items() if key not in frame.columns]
     return frame.with_columns(missing)
 
 
 def _ordered(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """Return the frame as it is going to be, for a check of its columns before its ids are made."""
+    """Return the frame in its final column order, to check the columns before ids exist."""
     if "id" in frame.columns:
         return frame
     wanted = [name for name in (*COLUMNS[kind], *OPTIONAL.get(kind, {})) if name in frame.columns]
@@ -134,7 +134,7 @@ def _generator_error(name: str, generator: Generator, what: str, fix: str) -> Da
 
 
 def _check_info(name: str, infos: Sequence[Any]) -> None:
-    """Refuse an `info` that is not a JSON object."""
+    """Reject an `info` that is not a JSON object."""
     for row, info in enumerate(infos):
         try:
             valid = isinstance(json.loads(info), dict)
@@ -146,7 +146,7 @@ def _check_info(name: str, infos: Sequence[Any]) -> None:
 
 
 def task_run(run: str) -> tuple[str, Generator, Params]:
-    """Return the task that a run of `data.tasks` names, its generator and its parameters."""
+    """Return the task of a run of `data.tasks`, its generator and its parameters."""
     where = f"data.tasks.{run}"
     own = at(read(), where)
     name = own.get("task") if isinstance(own, dict) else None

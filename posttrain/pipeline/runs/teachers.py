@@ -25,7 +25,7 @@ from posttrain.train.tokenize_tables import conversation
 
 
 def distill_run(reads: RunInputs[Any]) -> OnlineRun:
-    """Return a run of `distill.runs` with the values of its names: its prompts, the student and the teachers."""
+    """Return a run of `distill.runs` with its inputs read: prompts, the student and the teachers."""
     params, section = reads.params, reads.section
     start, table = reads.start(params.start), reads.table(params.data)
     named = model_of(params.teacher, f"{section}.teacher")
@@ -47,7 +47,7 @@ def distill_run(reads: RunInputs[Any]) -> OnlineRun:
 
 
 def _questions(demonstrations: str) -> list[Conversation]:
-    """Return what the demonstrations of a run answer."""
+    """Return the prompts of a run's demonstrations."""
     chat = table_of(demonstrations)
     if chat is None:
         return []

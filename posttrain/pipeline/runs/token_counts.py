@@ -1,4 +1,4 @@
-"""The lengths of a table's rows in tokens, by part: text to print, and data for `dvc plots show`."""
+"""The lengths of a table's rows in tokens, by part: text to print and data for `dvc plots show`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BINS: Final = 16
 BAR: Final = 40
 QUANTILES: Final = (0.5, 0.9, 0.99)
 LIMITS: Final = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
-"""Usual values of max_tokens."""
+"""Common values of max_tokens."""
 _WHOLE: Final = RowLimit(max_tokens=10**9)
 
 
 def token_counts(table: str, model: str, plot: Path | None) -> str:
-    """Lengths of a table's rows with a model's tokenizer: quantiles, rows beyond usual limits, a histogram."""
+    """Return the rows' lengths with a model's tokenizer: quantiles, rows above common limits, a histogram."""
     parts = _lengths(table, model)
     first, *rest = parts.values()
     total = first + np.max(rest, axis=0) if rest else first  # max_tokens limits a prompt with each of its answers
@@ -54,7 +54,7 @@ def token_counts(table: str, model: str, plot: Path | None) -> str:
 
 
 def _lengths(table: str, model: str) -> dict[str, Array]:
-    """Return the tokens of each row of a table, part by part."""
+    """Return the number of tokens of each row of a table, by part."""
     kind = table.rpartition("/")[2]
     if kind not in _READERS:
         fix = did_you_mean(kind, list(_READERS))
@@ -96,13 +96,13 @@ def _corpus(text: ChatText, frame: pl.DataFrame, where: str) -> dict[str, Array]
 
 
 def _edges(total: Array) -> Array:
-    """Edges of bins of a whole number of tokens, from 0 to more than the longest row."""
+    """Return the edges of bins with whole token widths, from 0 to above the longest row."""
     width = int(total.max()) // BINS + 1
     return np.arange(BINS + 1) * width
 
 
 def _bars(counts: Array, edges: Array) -> list[str]:
-    """Return a histogram in text, without the last empty bins."""
+    """Return a text histogram without empty bins at the end."""
     last = int(np.flatnonzero(counts)[-1]) + 1
     lines = []
     for count, low, high in zip(counts[:last], edges[:last], edges[1:], strict=False):
@@ -112,7 +112,7 @@ def _bars(counts: Array, edges: Array) -> list[str]:
 
 
 def _write_plot(file: Path, table: str, parts: Mapping[str, Array], edges: Array) -> str:
-    """Rows per bin of each part, for DVC's template `curves`."""
+    """Write the rows per bin of each part for DVC's template `curves`. Return a line about the file."""
     rows = [
         {"run": table, "metric": name, "tokens": int(low), "rows": int(count)}
         for name, sizes in parts.items()

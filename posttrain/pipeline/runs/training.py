@@ -1,4 +1,4 @@
-"""A stage that trains: what its settings name becomes values, and what was trained becomes files."""
+"""A stage that trains: read its inputs, and write the results to files."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ P = TypeVar("P", bound=TrainingParams)
 
 @dataclass
 class RunInputs(Generic[P]):
-    """The settings of a run, and what it reads: the files and folders that its settings name."""
+    """The settings of a run, and the files and folders that it reads."""
 
     name: str
     params: P
     inputs: list[Path] = field(default_factory=list)
-    """What was read: with the settings it names the checkpoints."""
+    """The inputs that were read. With the settings, they identify the checkpoints."""
 
     @property
     def section(self) -> str:
-        """Where its settings are: `online@grpo` -> online.runs.grpo."""
+        """The key path of its settings: `online@grpo` -> online.runs.grpo."""
         return section_of(self.name)
 
     def reads(self, path: Path) -> Path:
-        """Note that the run reads a file or a folder."""
+        """Record that the run reads a file or a folder, and return the path."""
         self.inputs.append(path)
         return path
 
     def start(self, name: str) -> Path:
-        """Return the folder of the model that it starts from."""
+        """Return the folder of the start model."""
         return self.reads(needed_model(name, f"{self.section}.start"))
 
     def table(self, name: str) -> Path:
@@ -58,44 +58,44 @@ class RunInputs(Generic[P]):
         return self.reads(table_path(name))
 
     def optional_table(self, name: str) -> Path | None:
-        """Return the file of a table; None where the slot is not used."""
+        """Return the file of a table; None if the slot is not used."""
         return None if name == NONE else self.table(name)
 
     def checkpoint_settings(self, models: ModelSet) -> dict[str, Any]:
-        """Return the settings that name its checkpoints."""
+        """Return the settings that identify its checkpoints."""
         return {**checkpoint_settings(self.params), RUNS_ON: models.runtime.device.type}
 
 
 @dataclass
 class TrainingStage(RunInputs[P]):
-    """One run of a stage that trains; each of the processes that share it has this object.
+    """One run of a training stage. Each of its processes has this object.
 
     Example: `TrainingStage("sft@main", load(SftRun, "sft.runs.main"))`
     """
 
     def __post_init__(self) -> None:
-        """Start the other processes of the run, if it has any, and meet them."""
+        """Start the run's other processes, if it has any, and connect to them."""
         start(self.name, self.params.processes, self.params.device.device)
         if self.params.processes > 1:
             note_processes(str(self.params.processes))
             print(f"{self.name}: {self.params.processes} processes share the run", flush=True)
 
     def checkpoints(self, models: ModelSet) -> Checkpoints:
-        """Return where its checkpoints are; call it when all inputs are noted."""
+        """Return its checkpoints. Call it after all inputs are recorded."""
         return Checkpoints(self.name, self.checkpoint_settings(models), self.inputs)
 
     @property
     def recorder(self) -> CsvRecorder:
-        """What writes the metrics of each step into plots/."""
+        """The recorder that writes the metrics of each step into plots/."""
         return CsvRecorder(plot_path(self.name))
 
     @property
     def saved(self) -> Path:
-        """Where the trained model is written."""
+        """The folder for the trained model."""
         return model_path(self.name)
 
     def save(self, trained: Trained, metrics: Mapping[str, Any]) -> None:
-        """Write the model, the rollouts of a run that has some, and the metrics; only the first process goes on."""
+        """Write the model, the rollouts (if the run has some) and the metrics. Only the first process continues."""
         trained.gather()
         trained.rollouts.finish(
             rollouts_path(self.name),
@@ -106,7 +106,7 @@ class TrainingStage(RunInputs[P]):
         write_json(metrics_path(self.name), metrics)
 
     def save_sampled(self, trained: Trained) -> None:
-        """Write a training on own samples, with the means of its last steps."""
+        """Save a training on own samples, with the means of its last steps."""
         figures = trained.means(self.params.summary) | trained.figures  # type: ignore[attr-defined]
         self.save(
             trained, {"algorithm": self.params.algorithm, "steps": trained.steps, **figures, **trained.kept}  # type: ignore[attr-defined]
@@ -115,21 +115,21 @@ class TrainingStage(RunInputs[P]):
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What a training on rows of a table is given, as values."""
+    """The inputs of a training on table rows, as values."""
 
     models: ModelSet
     text: ChatText
     examples: Sequence[Example]
     heldout: Sequence[Example]
-    """Rows that the trained model is measured on."""
+    """Rows for the evaluation of the trained model."""
     watched: Sequence[Example] = ()
-    """Held-out rows that `watch` measures while it trains."""
+    """Held-out rows for the evaluations of `watch` during training."""
     table: pl.DataFrame | None = None
-    """The rows behind them."""
+    """The table rows behind `watched`."""
 
 
 def training_stage(stage: str, run: str) -> TrainingStage[Any]:
-    """Return a run of a stage that trains, with its settings from params.yaml.
+    """Return a run of a training stage with its settings from params.yaml.
 
     Example: `training_stage("sft", "main")`
     """

@@ -1,4 +1,4 @@
-"""What types each run of params.yaml."""
+"""Find the settings class of each run in params.yaml."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from posttrain.train.run_config import Algorithm
 
 _TYPES = {stage.group: stage.settings() for stage in STAGES if stage.runs}
 MODELS: Mapping[str, type[BaseModel]] = {group: model for group, model in _TYPES.items() if isinstance(model, type)}
-"""Groups whose runs have one type."""
+"""Groups whose runs have one settings class."""
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
     group: table for group, table in _TYPES.items() if group not in MODELS and group != EVALUATED
 }
-"""Groups whose runs name an algorithm, which decides their type."""
+"""Groups whose runs name an algorithm, which decides the settings class."""
 
 
 def load_settings(group: str, name: str) -> Any:
@@ -32,7 +32,7 @@ def load_settings(group: str, name: str) -> Any:
 
 
 def settings_of(group: str, own: Any, where: str) -> Any:
-    """Return the typed settings of what params.yaml has of a run."""
+    """Return the typed settings for a run's mapping in params.yaml."""
     if group in ALGORITHMS:
         return typed_run(own, where, ALGORITHMS[group])
     model = evaluator_of(own, where).runs if group == EVALUATED else MODELS[group]

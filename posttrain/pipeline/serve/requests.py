@@ -25,46 +25,50 @@ SAMPLING = {"temperature", "top_p", "top_k", "max_completion_tokens", "stop", "s
 class TextPart(Params):
     """A piece of a turn."""
 
-    type: Literal["text"] = Field(description="only text can be read")
-    text: str = Field(description="the piece")
+    type: Literal["text"] = Field(description="only text is supported")
+    text: str = Field(description="the text")
 
 
 class Turn(Params):
     """A turn of the conversation."""
 
-    role: Literal["system", "user", "assistant", "tool"] = Field(description="who speaks")
-    content: str | Annotated[list[TextPart], Field(max_length=10_000)] = Field(description="the text of the message")
+    role: Literal["system", "user", "assistant", "tool"] = Field(description="role of the speaker")
+    content: str | Annotated[list[TextPart], Field(max_length=10_000)] = Field(description="text of the message")
 
 
 class StreamOptions(Params):
     """What a stream has in addition to the text."""
 
-    include_usage: bool = Field(False, description="end with a chunk that counts the tokens")
+    include_usage: bool = Field(False, description="end with a chunk that contains the token counts")
 
 
 class ChatRequest(Params):
     """The body of POST /v1/chat/completions."""
 
-    model: str = Field(description="the served model, as /v1/models names it")
-    messages: list[Turn] = Field(min_length=1, max_length=10_000, description="the conversation")
-    n: int = Field(1, ge=1, le=128, description="completions")
+    model: str = Field(description="the served model's name, as in /v1/models")
+    messages: list[Turn] = Field(min_length=1, max_length=10_000, description="messages of the conversation")
+    n: int = Field(1, ge=1, le=128, description="number of completions")
     temperature: float = Field(1.0, ge=0, le=10, description="0: the likeliest token at each step")
-    top_p: float = Field(1.0, gt=0, le=1, description="sample from the likeliest tokens with this probability")
-    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens")
-    max_tokens: int | None = Field(None, ge=1, le=100_000, description="longest completion")
-    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="another name of max_tokens")
-    stop: str | list[str] | None = Field(None, description="strings that end a completion and are left out of it")
-    seed: int | None = Field(None, description="the same seed gives the same completions; null: a random one")
-    logprobs: bool | None = Field(None, description="add the log-prob of each token at the sampling temperature")
-    stream: bool | None = Field(None, description="send events; each completion is one event")
-    stream_options: StreamOptions | None = Field(None, description="what a stream has in addition")
-    prompt_logprobs: Literal[0] | None = Field(
-        None, description="0: add the log-prob of each token of the conversation, and answer with one token"
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="sample from the fewest likeliest tokens with this total probability"
     )
-    add_generation_prompt: bool = Field(True, description="whether it ends where the model answers; prompt_logprobs")
-    frequency_penalty: Literal[0] | None = Field(None, description="only 0")
-    presence_penalty: Literal[0] | None = Field(None, description="only 0")
-    user: str | None = Field(None, description="has no effect, also at OpenAI")
+    top_k: int | None = Field(None, ge=1, description="sample from this many likeliest tokens")
+    max_tokens: int | None = Field(None, ge=1, le=100_000, description="most tokens of a completion")
+    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="another name of max_tokens")
+    stop: str | list[str] | None = Field(None, description="strings that end a completion; they are not returned")
+    seed: int | None = Field(None, description="the same seed gives the same completions; null: random")
+    logprobs: bool | None = Field(None, description="add the log-prob of each token at the sampling temperature")
+    stream: bool | None = Field(None, description="send server-sent events; each completion is one event")
+    stream_options: StreamOptions | None = Field(None, description="options of a stream")
+    prompt_logprobs: Literal[0] | None = Field(
+        None, description="0: return the log-prob of each token of the conversation, and answer with one token"
+    )
+    add_generation_prompt: bool = Field(
+        True, description="append the start of the assistant's turn; for prompt_logprobs"
+    )
+    frequency_penalty: Literal[0] | None = Field(None, description="only 0 is supported")
+    presence_penalty: Literal[0] | None = Field(None, description="only 0 is supported")
+    user: str | None = Field(None, description="ignored, as in OpenAI's API")
 
     @model_validator(mode="after")
     def _scores_or_answers(self) -> ChatRequest:
@@ -104,11 +108,13 @@ class ChatRequest(Params):
 class TokensRequest(Params):
     """The body of POST /v1/completions: the log-probs of a text's tokens, as vLLM returns them."""
 
-    model: str = Field(description="the served model, as /v1/models names it")
+    model: str = Field(description="the served model's name, as in /v1/models")
     prompt: list[int] = Field(min_length=2, max_length=2**20, description="token ids")
-    prompt_logprobs: int = Field(ge=1, le=1000, description="likeliest tokens at each place; the token itself is added")
-    max_tokens: Literal[1] = Field(1, description="only 1")
-    temperature: Literal[0] = Field(0, description="only 0")
+    prompt_logprobs: int = Field(
+        ge=1, le=1000, description="likeliest tokens at each position; the token itself is added"
+    )
+    max_tokens: Literal[1] = Field(1, description="only 1 is supported")
+    temperature: Literal[0] = Field(0, description="only 0 is supported")
 
 
 R = TypeVar("R", bound=Params)

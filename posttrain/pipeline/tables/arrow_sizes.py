@@ -1,4 +1,4 @@
-"""How large the buffers of an Arrow file are once they are unpacked, read from its messages before that is done.
+"""Compute the unpacked size of an Arrow file's buffers from its messages, before unpacking.
 
 The format: https://arrow.apache.org/docs/format/Columnar.html. A message is a flatbuffer, followed by a body of
 buffers; a packed buffer begins with its unpacked size.
@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 
 MAGIC: Final = b"ARROW1"
 AFTER_MAGIC: Final = 8
-"""Where the messages of a file that begins with MAGIC are, in the format of a stream."""
+"""The offset of the first message in a file that starts with MAGIC, when read as a stream."""
 _CONTINUES: Final = 0xFFFFFFFF
 _WIDTH: Final = 8
-"""Bytes of memory for each value, whatever its type."""
+"""Bytes of memory per value, for any type."""
 
 
 def unpacked_sizes(stream: BinaryIO, start: int) -> Iterator[int]:
-    """Yield the unpacked bytes of each batch; a message that leaves the file or is damaged raises ValueError."""
+    """Yield the unpacked bytes of each batch. Raise ValueError if a message is damaged or leaves the file."""
     end = stream.seek(0, os.SEEK_END)
     place = start
     while (message := _message(stream, place, end)) is not None:
@@ -41,7 +41,7 @@ def unpacked_sizes(stream: BinaryIO, start: int) -> Iterator[int]:
 
 
 def shared_size(array: pa.Array) -> int:
-    """Return the bytes of an array's values where several rows may share them, each counted for each of its rows."""
+    """Return the bytes of an array's values. Values that rows share are counted for each row."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         lengths = _lengths(array.dictionary)
@@ -57,7 +57,7 @@ def shared_size(array: pa.Array) -> int:
 
 
 def _lengths(values: pa.Array) -> pa.Array:
-    """Return the bytes of each value of a dictionary, about."""
+    """Return the approximate bytes of each value of a dictionary."""
     if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
         values = values.cast(pa.large_binary())
     if pa.types.is_large_binary(values.type) or pa.types.is_binary(values.type) or _is_text(values.type):
@@ -88,7 +88,7 @@ def _message(stream: BinaryIO, place: int, end: int) -> tuple[bytes, int] | None
 
 
 def _header(data: bytes) -> int | None:
-    """Return where the RecordBatch of a message is, also that of a dictionary; None for another message."""
+    """Return the offset of a message's RecordBatch, including one of a dictionary; None for another message."""
     root = _root(data)
     kind = _field(data, root, 1)
     header = _indirect(data, _field(data, root, 2))
@@ -101,7 +101,7 @@ def _header(data: bytes) -> int | None:
 
 
 def _unpacked(stream: BinaryIO, data: bytes, table: int, body: int, size: int) -> int:
-    """Return the bytes that a batch takes when its buffers are unpacked."""
+    """Return the bytes of a batch after its buffers are unpacked."""
     try:
         rows = _number(data, _field(data, table, 0))
         nodes, buffers, packed = (_field(data, table, nth) for nth in (1, 2, 3))
@@ -123,7 +123,7 @@ def _root(data: bytes) -> int:
 
 
 def _field(data: bytes, table: int, nth: int) -> int:
-    """Return where the n-th field of a flatbuffer's table is; 0 where it has none."""
+    """Return the offset of the n-th field of a flatbuffer table; 0 if it is missing."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     (size,) = struct.unpack_from("<H", data, vtable)
     if 4 + 2 * nth + 2 > size:

@@ -1,4 +1,4 @@
-"""Reads parts row by row into a frame that remembers each row's file and line, and the rows that were refused."""
+"""Read parts row by row into a frame that keeps each row's file and line, and the rejected rows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from posttrain.pipeline.tables.source_columns import ColumnOptions
 from posttrain.settings.params import did_you_mean
 
 ORIGIN: Final = ("file", "line")
-"""The columns that say where a row came from."""
+"""The columns with a row's origin."""
 _BATCH: Final = 8192
 _LATER: Final = 2.0
-"""Bytes that splits, checks and writing take for each byte of the rows: 1.2 with a million rows, and some more."""
+"""Bytes that splits, checks and writing need per byte of rows: 1.2 with a million rows, plus a margin."""
 
 
 @dataclass
 class RefusedRow:
-    """A row that cannot be converted, and why."""
+    """A row that cannot be converted, and the reason."""
 
     file: str
     line: int
@@ -38,16 +38,16 @@ class RefusedRow:
 
 @dataclass
 class ConvertedRows:
-    """The rows of a source: the converted ones, and those that cannot be converted.
+    """The rows of a source: converted rows, and rows that cannot be converted.
 
-    `source` is the source's name of a row's split, `given` what the row's own column `split` says.
+    `source`: the source's name of a row's split. `given`: the value of the row's own column `split`.
     """
 
     frame: pl.DataFrame
     refused: list[RefusedRow]
     limited: bool
     unwanted: int = 0
-    """Rows that `where` leaves out."""
+    """The number of rows that `where` excludes."""
 
 
 def read_parts(parts: Parts, kind: Kind, columns: ColumnOptions, limit: int | None, where: str) -> ConvertedRows:
@@ -61,12 +61,12 @@ def read_parts(parts: Parts, kind: Kind, columns: ColumnOptions, limit: int | No
 
 
 _ASKS: Final = ("question", "query", "problem", "instruction", "input", "text")
-"""What other data sets call a prompt, the likeliest first."""
+"""Names that other data sets use for a prompt, most likely first."""
 _ANSWERS: Final = ("answer", "response", "output", "solution", "target", "completion")
 
 
 def _own_names(kind: Kind, names: Sequence[str]) -> str:
-    """Return how columns of these names become those of a table: by the names themselves, if they are usual ones."""
+    """Return how columns of these names become a table's columns: by their own names, if these are common ones."""
     asked, said = (
         next((name for usual in all_usual for name in names if name.lower() == usual), None)
         for all_usual in (("prompt", *_ASKS), _ANSWERS)
@@ -96,7 +96,7 @@ class _Reading:
     limited: bool = False
     unwanted: int = 0
     size: int = 0
-    """Bytes of the rows that are kept."""
+    """The bytes of the kept rows."""
     has_layout: bool = False
     """Whether any row has the columns of a layout."""
 
@@ -150,7 +150,7 @@ class _Reading:
         return ConvertedRows(pl.concat(self.frames, how="diagonal"), self.refused, self.limited, self.unwanted)
 
     def _wanted(self, read: Row | str) -> bool | str:
-        """Return whether `where` keeps a row, or why that cannot be said."""
+        """Return whether `where` keeps a row, or why this cannot be decided."""
         if isinstance(read, str) or not self.columns.where:
             return True
         try:

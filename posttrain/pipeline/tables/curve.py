@@ -14,7 +14,7 @@ Column = list[float | None]
 
 
 def read_curve(path: Path) -> dict[str, Column]:
-    """Return the columns of a metrics file; empty cells are None."""
+    """Return the columns of a metrics file. Empty cells are None."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -28,7 +28,7 @@ def read_curve(path: Path) -> dict[str, Column]:
 
 
 def write_curve(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Write the metrics of each step; a cell that a row does not have is empty."""
+    """Write the metrics of each step. Missing values become empty cells."""
     names = dict.fromkeys(name for row in rows for name in row)
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")

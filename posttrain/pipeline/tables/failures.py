@@ -1,6 +1,7 @@
-"""What breaks a table's schema: every failure with its row, column, value and fix, and the lines of an error.
+"""Violations of a table's schema: each with its row, column, value and fix, and the lines of an error.
 
-pandera, which imports pandas, is imported when a table is validated: commands that read none start in a second less.
+pandera imports pandas and is therefore only imported for validation. Commands that validate nothing start a second
+faster.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LISTED: Final = 10
 
 @dataclass(frozen=True)
 class Failure:
-    """One broken rule; `rows` are the rows that break it, in order (none where the whole table does)."""
+    """One violated rule. `rows` are the rows that violate it, in order (none if the whole table does)."""
 
     column: str
     rule: str
@@ -32,17 +33,17 @@ class Failure:
 
 
 def structure_failures(frame: pl.DataFrame, kind: Kind) -> list[str]:
-    """Missing, unknown and misplaced columns, and columns of a wrong type, one sentence each."""
+    """Return one sentence for each missing, unknown or misplaced column and each wrong type."""
     return [_structure_sentence(error, frame, kind) for error in _errors(frame.lazy(), kind, "SCHEMA_ONLY")]
 
 
 def row_failures(frame: pl.DataFrame, kind: Kind) -> list[Failure]:
-    """Return every rule that some row breaks; the frame must have the right columns."""
+    """Return every rule that some row violates. The frame must have the right columns."""
     return [_failure(error) for error in _errors(frame, kind, "SCHEMA_AND_DATA")]
 
 
 def _errors(frame: Any, kind: Kind, depth: Literal["SCHEMA_ONLY", "SCHEMA_AND_DATA"]) -> list[SchemaError]:
-    """Return what pandera finds."""
+    """Return pandera's errors."""
     from pandera.config import ValidationDepth, config_context
     from pandera.errors import SchemaErrors
 
@@ -57,7 +58,7 @@ def _errors(frame: Any, kind: Kind, depth: Literal["SCHEMA_ONLY", "SCHEMA_AND_DA
 
 
 def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFrame:
-    """Return the rows that break a rule, with `row` and `reason` in front of their columns."""
+    """Return the rows that violate a rule, with `row` and `reason` before their columns."""
     parts = [
         pl.DataFrame(
             {
@@ -76,7 +77,7 @@ def rejected_rows(frame: pl.DataFrame, failures: Iterable[Failure]) -> pl.DataFr
 def failure_lines(
     frame: pl.DataFrame, failures: Iterable[Failure], place: Callable[[int], str] = "row {}".format
 ) -> list[str]:
-    """At most `LISTED` failures, some of every rule, in the order of the rows; `place` names a row."""
+    """Return at most `LISTED` failures, some of every rule, in the order of the rows. `place` names a row."""
     listed = sorted(_round_robin(list(failures)), key=lambda pair: (pair[0], list(frame.columns).index(pair[1].column)))
     return [
         f"{place(row)}, {failure.column} = {short_repr(frame[failure.column][row])}: {failure.rule}"
@@ -126,7 +127,7 @@ def _structure_sentence(error: SchemaError, frame: pl.DataFrame, kind: Kind) -> 
 
 
 def _type(dtype: pl.DataType) -> str:
-    """Return a type as people write it: `list[struct{role: str, content: str}]`."""
+    """Return a type in readable form: `list[struct{role: str, content: str}]`."""
     if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.DataType):
         return f"list[{_type(dtype.inner)}]"
     if isinstance(dtype, pl.Struct):

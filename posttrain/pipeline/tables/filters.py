@@ -1,4 +1,4 @@
-"""A table without rows that are too short or too long, near-duplicates, or contaminated by an evaluation."""
+"""Remove rows of a table that are too short or too long, near-duplicates, or contaminated by an evaluation."""
 
 from __future__ import annotations
 
@@ -24,25 +24,28 @@ from posttrain.pipeline.workspace import PARAMS_FILE, table_path
 from posttrain.settings.params import Params
 
 COMMON: Final = 10
-"""An n-gram that more rows of an evaluation share counts as part of its template."""
+"""An n-gram in more rows of an evaluation than this counts as part of its template."""
 KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 
 
 class FilterRun(Params):
-    """One run of `data.filters`: a table without some of its rows, as a table of the same kind."""
+    """One run of `data.filters`: a table without some of its rows, with the same kind."""
 
-    data: str = table_slot(*KINDS, description="the table that is filtered")
+    data: str = table_slot(*KINDS, description="the table to filter")
     against: str = table_slot(
         *KINDS,
-        description="the table of an evaluation, from whose held-out and test rows training rows must differ",
+        description="the table of an evaluation; training rows that overlap with its held-out or test rows are "
+        "left out",
         optional=True,
     )
-    ngram: int = Field(13, ge=3, le=100, description="`against`: as many words in a row that are the same")
-    near_duplicates: float | None = Field(
-        None, ge=0.3, le=1, description="of rows that are at least so similar (Jaccard, 5-word shingles) one is kept"
+    ngram: int = Field(
+        13, ge=3, le=100, description="`against`: number of equal consecutive words that counts as an overlap"
     )
-    min_chars: int | None = Field(None, ge=1, description="leave out rows of fewer characters, all turns together")
-    max_chars: int | None = Field(None, ge=1, description="leave out rows of more characters, all turns together")
+    near_duplicates: float | None = Field(
+        None, ge=0.3, le=1, description="keep one of the rows that are at least this similar (Jaccard, 5-word shingles)"
+    )
+    min_chars: int | None = Field(None, ge=1, description="leave out rows with fewer characters in all turns together")
+    max_chars: int | None = Field(None, ge=1, description="leave out rows with more characters in all turns together")
 
     @model_validator(mode="after")
     def _leaves_something(self) -> FilterRun:
@@ -55,9 +58,11 @@ class FilterRun(Params):
 def filtered(
     run: str, params: FilterRun, scored: Callable[[pl.DataFrame, Kind], tuple[pl.DataFrame, str]] | None = None
 ) -> tuple[Kind, pl.DataFrame]:
-    """The filtered table. Removed rows are listed in a file with reason and match; each filter prints its count.
+    """Return the filtered table. Removed rows are written to a file with reason and match.
 
-    `scored` returns the rows that other filters leave and their score does not, and why.
+    Each filter prints its count.
+
+    `scored` returns the rows that other filters keep but their score excludes, and the reason.
     """
     where = f"data.filters.{run}"
     kind = next(candidate for candidate in KINDS if params.data.endswith(f"/{candidate}"))
@@ -97,7 +102,7 @@ def filtered(
 def _check_left(
     left: pl.DataFrame, table: pl.DataFrame, removed: Sequence[tuple[str, pl.DataFrame]], kind: Kind, where: str
 ) -> None:
-    """Refuse a table that lost all rows of a split; the error counts what each filter took of it."""
+    """Reject a table that lost all rows of a split. The error counts the rows that each filter removed."""
     for split in SPLITS[kind]:
         if (before := table.filter(split=split).height) and left.filter(split=split).is_empty():
             taken = [f"{found.filter(split=split).height:,} left out: {why}" for why, found in removed]
@@ -108,7 +113,7 @@ def _check_left(
 
 
 def _listed(found: pl.DataFrame) -> pl.DataFrame:
-    """Removed rows with `reason`, and the table and the row that they match, in front."""
+    """Return removed rows, with `reason` and the matching table and row in the first columns."""
     front = ("reason", "match_table", "match_id", "similarity")
     types = (pl.String(), pl.String(), pl.String(), pl.Float64())
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in zip(front, types, strict=True) if name not in found]
@@ -122,7 +127,7 @@ def _by_length(table: pl.DataFrame, kind: Kind, params: FilterRun) -> pl.DataFra
 
 
 def _near_duplicates(table: pl.DataFrame, kind: Kind, threshold: float, name: str) -> pl.DataFrame:
-    """Rows like another one: held-out rows are kept before training rows, then the first."""
+    """Return rows that are similar to another one. Held-out rows are kept before training rows, then the first row."""
     rank = pl.col("split").replace_strict({"test": 0, "heldout": 1, "train": 2}, return_dtype=pl.Int8())
     ordered = table.with_row_index("place").sort(rank, "place")
     duplicates = near_duplicates(row_texts(ordered, kind), threshold)
@@ -145,7 +150,7 @@ def _near_duplicates(table: pl.DataFrame, kind: Kind, threshold: float, name: st
 
 
 def _contaminated(table: pl.DataFrame, kind: Kind, file: Path, params: FilterRun) -> tuple[pl.DataFrame, int]:
-    """Training rows that share an n-gram with the question of a held-out or test row; the number of ignored n-grams."""
+    """Return training rows that share an n-gram with a held-out or test question, and the count of ignored n-grams."""
     other: Kind = next(candidate for candidate in KINDS if file.stem == candidate)
     evaluation_rows = read_table(file, other).filter(pl.col("split") != "train")
     if evaluation_rows.is_empty():
@@ -168,7 +173,7 @@ def _contaminated(table: pl.DataFrame, kind: Kind, file: Path, params: FilterRun
 
 
 def _evaluation_ngrams(texts: pl.Series, size: int) -> tuple[Array, Array, int]:
-    """The sorted n-grams of an evaluation with the first row of each, and how many too common ones were ignored."""
+    """Return an evaluation's sorted n-grams with the first row of each, and how many were ignored as too common."""
     pairs = [(found.values, found.texts + start) for start, part in chunks(texts) for found in [grams(part, size)]]
     values, rows = (np.concatenate(side) for side in zip(*pairs, strict=True))
     each = np.unique(np.stack([values, rows.astype(np.uint64)], axis=1), axis=0)
@@ -178,7 +183,7 @@ def _evaluation_ngrams(texts: pl.Series, size: int) -> tuple[Array, Array, int]:
 
 
 def _match(matches: Array, texts: pl.Series, size: int, wanted: Array, rows: Array) -> None:
-    """Note for each text the evaluation row of an n-gram that it has too."""
+    """Record for each text an evaluation row that shares an n-gram with it."""
     found = grams(texts, size)
     if not len(wanted):
         return

@@ -1,4 +1,4 @@
-"""The files that a path names, and the split of each; files outside the workspace are not opened."""
+"""Find the files of a path and the split of each. Files outside the workspace are not opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WILDCARDS: Final = frozenset("*?[")
 
 
 def matches(path: str, root: Path) -> list[Path] | None:
-    """Return the files that a pattern such as `part-*.jsonl` matches outside hidden folders; None for a plain name."""
+    """Return the files that match a pattern such as `part-*.jsonl`, without hidden folders; None for a plain name."""
     folder, parts = root, list(Path(path).parts)
     while parts and (not set(parts[0]) & _WILDCARDS or (folder / parts[0]).exists()):
         folder /= parts.pop(0)
@@ -39,7 +39,7 @@ def _hidden(names: Iterable[str]) -> bool:
 
 @dataclass
 class FileFinder:
-    """Finds the files of one source; `ignored` lists the names in a folder that are not read."""
+    """Finds the files of one source. `ignored` collects the names in a folder that are not read."""
 
     where: str
     outside_workspace: bool
@@ -47,7 +47,7 @@ class FileFinder:
     ignored: list[str] = field(default_factory=list)
 
     def find(self, path: str, root: Path, names: Collection[str]) -> Parts:
-        """The files that `path` in `root` names, by split; `names` are split names in addition to the usual ones."""
+        """Return the files at `path` in `root` by split. `names`: split names in addition to the common ones."""
         place = root / path
         if not self.outside_workspace and not Path(os.path.abspath(place)).is_relative_to(os.path.abspath(root)):
             fix = "Give a file or folder in it, or set outside_workspace: true"
@@ -69,7 +69,7 @@ class FileFinder:
         return {name: [self._part(file) for file in some] for name, some in files.items()}
 
     def _by_name(self, paths: list[Path], none: str, names: Collection[str]) -> dict[str, list[Path]]:
-        """Return the data files of a folder or of a pattern by split."""
+        """Return the data files of a folder or a pattern by split."""
         visible = sorted(path for path in paths if not _hidden([path.name]))
         files = [path for path in visible if path.suffix.lower() in READERS and not path.is_dir()]
         self.ignored = [printable(path.name) + "/" * path.is_dir() for path in visible if path not in files]
@@ -78,7 +78,7 @@ class FileFinder:
         return _by_first_word(files, names)
 
     def _saved(self, folder: Path) -> list[Path]:
-        """Return the files of a folder that `save_to_disk` of the datasets library wrote."""
+        """Return the files of a folder written by `save_to_disk` of the datasets library."""
         return [folder / name for name in self._listed(folder / "state.json", "_data_files")]
 
     def _listed(self, file: Path, key: str) -> list[str]:
@@ -116,7 +116,7 @@ class FileFinder:
 
 
 def _by_first_word(files: list[Path], names: Collection[str]) -> dict[str, list[Path]]:
-    """Files by the first word of their name: `train-00000-of-00002.parquet` belongs to `train`."""
+    """Return files by the first word of their names: `train-00000-of-00002.parquet` belongs to `train`."""
     groups: dict[str, list[Path]] = {}
     for file in files:
         groups.setdefault(file.stem.split("-")[0].split(".")[0], []).append(file)

@@ -1,4 +1,4 @@
-"""Some rows of the user's files, as `check` reads them: the first ones, or ones drawn from all; nothing is written."""
+"""Read some rows of the user's files for `check`: the first rows, or rows drawn from all. Nothing is written."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from posttrain.pipeline.tables.user_data import ReadSource, named_splits, tried
 from posttrain.pipeline.tables.user_splits import Notes, rows_text, select_parts
 
 FIRST: Final = 100
-"""So many rows of each file are read by `check`."""
+"""The number of rows that `check` reads from each file."""
 _LARGE_JSON: Final = 32 * 2**20
-"""Bytes of a .json file, which can only be read as a whole, that `check` does not read."""
+"""`check` skips .json files with more bytes, because they can only be read completely."""
 
 
 @dataclass
 class FirstRows:
-    """The first rows of a source's files: lines about what is wrong, one row, and the files that have more rows."""
+    """The first rows of a source's files: lines about errors, one row, and the files with more rows."""
 
     faults: list[str]
     first: Mapping[str, Any] | None
     cut: list[str]
     read: ReadSource | None = None
-    """The rows themselves; None where no file is read."""
+    """The rows; None if no file is read."""
 
 
 def first_rows(
@@ -63,9 +63,9 @@ def first_rows(
 def drawn_rows(
     source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, count: int
 ) -> pl.DataFrame:
-    """Return rows of a source with `split`, `file` and `line`: so many of each of the splits that its files name.
+    """Return `count` rows of each split that a source's files name, with `split`, `file` and `line`.
 
-    They are drawn with the seed 0 from all files but large .json.
+    They are drawn with seed 0 from all files except large .json files.
     """
     assert isinstance(source, FileTable)
     found = FileFinder(where, outside_workspace, source.dialect).find(source.path, root, source.splits.values())
@@ -86,7 +86,7 @@ def drawn_rows(
 
 
 class _Drawn(NamedTuple):
-    """A row that was drawn, or why it cannot be read."""
+    """A drawn row, or why it cannot be read."""
 
     split: str
     place: str
@@ -95,7 +95,7 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(rows: Iterable[_Drawn], count: int) -> list[_Drawn]:
-    """Return so many of the rows."""
+    """Return `count` of the rows."""
     rng, kept = random.Random(0), list[_Drawn]()
     for seen, row in enumerate(rows, 1):
         place = seen - 1 if seen <= count else rng.randrange(seen)
@@ -111,7 +111,7 @@ def _given(rows: Sequence[Numbered], columns: Columns) -> Iterator[Numbered]:
 
 
 def _unsaid(line: str) -> None:
-    """Prints nothing: the stage says it."""
+    """Print nothing, because the stage prints this line."""
 
 
 def _is_large_json(part: Part) -> bool:
@@ -119,7 +119,7 @@ def _is_large_json(part: Part) -> bool:
 
 
 def _first_of(part: Part, cut: list[str]) -> Part:
-    """Return the first rows of a part; `cut` gets its place where it has more."""
+    """Return the first rows of a part. The part's place is added to `cut` if it has more rows."""
 
     def read(columns: Columns) -> Iterator[Numbered]:
         for number, row in part.read(columns):

@@ -1,4 +1,4 @@
-"""Data sets of the Hub at their commit; with `limit` only the rows that are needed are downloaded."""
+"""Data sets from the Hub at a fixed commit. With `limit`, only the needed rows are downloaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILES_PER_REQUEST: Final = 500
 
 
 def hub_parts(source: HubTable, where: str, log: Log) -> Parts:
-    """Return the splits of a data set: downloaded to the Hub's cache, or with `limit` streamed from the Hub."""
+    """Return the splits of a data set: downloaded to the Hub's cache, or streamed with `limit`."""
     if Path(source.name).exists():
         what = f"'{source.name}' is a local file or folder, not a data set of the Hub"
         raise DataError(what=what, where=where, fix="Local data go under data.files")
@@ -41,7 +41,7 @@ def hub_parts(source: HubTable, where: str, log: Log) -> Parts:
 
 
 def dataset_parts(loaded: Any, source: HubTable, where: str) -> Parts:
-    """Return the splits of a `DatasetDict`, or of one that is streamed."""
+    """Return the splits of a `DatasetDict` or a streamed equivalent."""
     return {
         str(split): [Part(printable(f"{source.place} {split}"), partial(_rows, rows, source, where))]
         for split, rows in loaded.items()
@@ -65,7 +65,7 @@ def _rows(rows: Any, source: HubTable, where: str, columns: Columns) -> Iterator
 
 
 def _builder(source: HubTable) -> Any:
-    """Return the data set's builder at its commit; without a network from the cache, if it has that commit."""
+    """Return the data set's builder at its commit. Without a network, use the cache if it has that commit."""
     # imported here: they take most of a second, and only this stage needs them
     import datasets
     from huggingface_hub import HfApi
@@ -96,7 +96,7 @@ def _listed(value: str | list[str]) -> list[str]:
 
 
 def _download_size(builder: Any, source: HubTable) -> str:
-    """Return a line that says how much will be read."""
+    """Return a line that says how much will be downloaded."""
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 

@@ -1,4 +1,4 @@
-"""Training rows whose question is a test prompt but for case, spaces and system turns, in whatever table they are."""
+"""Find training rows in any table whose question is a test prompt, ignoring case, spaces and system turns."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from posttrain.pipeline.workspace import table_path
 
 KINDS: Final[tuple[Kind, ...]] = ("corpus", "chat", "prompts", "pairs", "feedback")
 LONG: Final = 20
-"""A shorter question may stand in a text by chance."""
+"""A shorter question may appear in a text by chance."""
 _ASKED: Final[Mapping[Kind, str]] = {"corpus": "text", "chat": "messages"}
 """The column with a row's question; `prompt` in other tables."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """A table that is learned from, and the test prompts among its training rows."""
+    """A table that is trained on, and the test prompts among its training rows."""
 
     table: str
     rows: int
     against: str
-    """The table of the test prompts, of several the one with the most."""
+    """The table of the test prompts; if there are several, the one with the most."""
     example: str
 
     def __str__(self) -> str:
@@ -47,12 +47,12 @@ class Leak:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The leak as JSON data."""
         return asdict(self)
 
 
 def leaks(training: Mapping[str, pl.DataFrame], tests: Mapping[str, pl.DataFrame]) -> list[Leak]:
-    """Return the tables with training rows that are test prompts. Both are by name, as mine/chat."""
+    """Return the tables with training rows that are test prompts. Keys are names such as mine/chat."""
     asked = {name: _questions(frame.filter(split="test"), _kind(name))[1] for name, frame in tests.items()}
     found = []
     for name, frame in training.items():
@@ -68,7 +68,7 @@ def leaks(training: Mapping[str, pl.DataFrame], tests: Mapping[str, pl.DataFrame
 
 
 def _holds(kind: Kind, first: pl.Series, whole: pl.Series, keys: pl.Series) -> pl.Series:
-    """Return which rows have one of these questions; a text of a corpus has it anywhere, if it is long enough."""
+    """Return which rows have one of these questions. A corpus text may contain it anywhere, if it is long enough."""
     if kind == "corpus":
         long = keys.filter(keys.str.len_chars() >= LONG)
         return whole.str.contains_any(long.unique().to_list()) if len(long) else whole.is_in(keys.implode())
@@ -76,7 +76,7 @@ def _holds(kind: Kind, first: pl.Series, whole: pl.Series, keys: pl.Series) -> p
 
 
 def leaks_of(names: Sequence[str], every: Iterable[str]) -> list[Leak]:
-    """Return the same of tables under data/: those that are learned from, against the test prompts of all tables."""
+    """Return the same for tables under data/: tables that are trained on, against the test prompts of all tables."""
     return leaks(_read(names), _read(name for name in every if _kind(name) == "prompts"))
 
 
@@ -92,7 +92,7 @@ def _read(names: Iterable[str]) -> dict[str, pl.DataFrame]:
 
 
 def tables_under(folder: Path) -> list[str]:
-    """Return the tables of all entries, as mine/chat."""
+    """Return the names of all tables in a folder, e.g. mine/chat."""
     files = sorted(folder.glob("*/*.parquet"))
     return [f"{file.parent.name}/{file.stem}" for file in files if file.stem in KINDS]
 
@@ -102,7 +102,7 @@ def _kind(name: str) -> Kind:
 
 
 def _questions(frame: pl.DataFrame, kind: Kind) -> tuple[pl.Series, pl.Series]:
-    """Return the first user turn of each row and all of them together, in lower case and with single spaces."""
+    """Return each row's first user turn, and all its user turns, in lower case and with single spaces."""
     if kind == "corpus":
         first = whole = pl.col("text")
     else:
@@ -114,6 +114,6 @@ def _questions(frame: pl.DataFrame, kind: Kind) -> tuple[pl.Series, pl.Series]:
 
 
 def without_case(texts: pl.Series) -> pl.Series:
-    """Return texts without case (STRASSE is Straße) and with single spaces."""
+    """Return texts in lower case (STRASSE equals Straße) with single spaces."""
     folded = texts.map_elements(str.casefold, return_dtype=pl.String)
     return folded.str.replace_all(r"\s+", " ").str.strip_chars()

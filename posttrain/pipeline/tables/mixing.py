@@ -1,4 +1,4 @@
-"""Several sources of one table: how many training rows of each are used, by weight."""
+"""Mix several sources into one table: decide by weight how many training rows of each are used."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TRAIN: Final = pl.col("split") == "train"
 
 
 def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str, log: Log) -> pl.DataFrame:
-    """Return the rows, with as many training rows of each source as the weights ask for; all of them without weights.
+    """Return the rows, with the number of training rows per source that the weights require; all without weights.
 
-    A source whose rows are all named held-out or test has no share. Which rows of a source are used is decided by their
-    ids, which are hashes, so that it never depends on their order.
+    A source whose rows are all held-out or test rows has no share. The ids, which are hashes, decide which rows of a
+    source are used, so the choice never depends on their order.
     """
     weights = [options.weight for options in sources if options.weight is not None]
     if not weights:
@@ -48,6 +48,6 @@ def mix_by_weight(rows: pl.DataFrame, sources: Sequence[ReadOptions], where: str
 
 
 def rows_per_source(available: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """Return how many rows of each source are used: as many as the weights allow, so that all rows of one are used."""
+    """Return how many rows of each source are used: the most that the weights allow."""
     unit = min(count / weight for count, weight in zip(available, weights, strict=True))
     return [min(count, round(weight * unit)) for count, weight in zip(available, weights, strict=True)]

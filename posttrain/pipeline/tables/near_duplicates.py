@@ -1,4 +1,4 @@
-"""Near-duplicates: MinHash proposes pairs of texts, their exact similarity decides (Broder 1997)."""
+"""Find near-duplicates: MinHash proposes pairs of texts, and their exact similarity decides (Broder 1997)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import polars as pl
 from posttrain.pipeline.tables.ngrams import Array, chunks, grams, spans
 
 SHINGLE: Final = 5
-"""Words of a shingle."""
+"""Words per shingle."""
 _HASHES: Final = 128
 _RECALL: Final = 0.99
-"""At least this share of the pairs at the threshold is proposed."""
+"""The smallest share of pairs at the threshold that must be proposed."""
 _PAIRS: Final = 4096
-"""Pairs whose similarity is computed at a time."""
+"""The number of pairs whose similarity is computed at a time."""
 _SEED: Final = 20_240_726
 
 
@@ -30,7 +30,7 @@ class NearDuplicate:
 
 
 def near_duplicates(texts: pl.Series, threshold: float) -> list[NearDuplicate]:
-    """Texts to leave out so that only the first of each group is left.
+    """Return the texts to leave out so that only the first of each group stays.
 
     Two texts are near-duplicates if the Jaccard similarity of their shingles is at least `threshold`; a group is a
     connected component of such pairs.
@@ -62,13 +62,13 @@ def _root(first: list[int], text: int) -> int:
 
 
 def _rows_in_a_band(threshold: float) -> int:
-    """Return the most rows whose bands still find pairs at the threshold: 1 - (1 - t^rows)^bands >= recall."""
+    """Return the most rows per band that still find pairs at the threshold: 1 - (1 - t^rows)^bands >= recall."""
     fitting = (rows for rows in range(1, 33) if 1 - (1 - threshold**rows) ** (_HASHES // rows) >= _RECALL)
     return max(fitting, default=1)
 
 
 def _proposed(texts: pl.Series, threshold: float) -> tuple[Array, Array]:
-    """Pairs of neighbours, and of each with the first, among texts that have a band in common."""
+    """Return pairs of neighbours, and pairs with the first text, among texts that share a band."""
     if texts.is_empty():
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     rows = _rows_in_a_band(threshold)
@@ -107,7 +107,7 @@ def _bands(texts: pl.Series, rows: int) -> Array:
 
 
 def _similarities(texts: pl.Series, left: Array, right: Array) -> Array:
-    """Return the Jaccard similarity of each pair's sets of shingles."""
+    """Return the Jaccard similarity of each pair of shingle sets."""
     sizes = texts.str.len_bytes().cast(pl.Int64).to_numpy()
     cuts = spans(sizes[left] + sizes[right], _PAIRS)
     parts = [_jaccard(texts, left[start:end], right[start:end]) for start, end in cuts]
@@ -125,7 +125,7 @@ def _jaccard(texts: pl.Series, left: Array, right: Array) -> Array:
 
 
 def _sets(texts: pl.Series, side: Array) -> tuple[Any, Any]:
-    """Return the distinct shingles of each pair's text: the pair's number (below 2^13), and 50 bits of the shingle."""
+    """Return each pair's distinct shingles as numbers: the pair's index (below 2^13) and 50 bits of the shingle."""
     shingles = grams(texts.gather(side), SHINGLE)
     keys = np.unique((shingles.texts.astype(np.uint64) << np.uint64(50)) | (shingles.values >> np.uint64(14)))
     return (keys >> np.uint64(50)).astype(np.int64), keys & np.uint64(2**50 - 1)

@@ -1,6 +1,6 @@
-"""Word n-grams of many texts as 64-bit hashes, computed on whole arrays: a Python loop over words would take minutes.
+"""Word n-grams of many texts as 64-bit hashes, computed on whole arrays. A Python loop over words would take minutes.
 
-A word is a run of letters and digits in lower case; each Chinese or Japanese character is a word. The hashes are the
+A word is a run of letters and digits in lower case. Each Chinese or Japanese character is a word. The hashes are the
 same on every machine.
 """
 
@@ -18,31 +18,31 @@ from posttrain.data.columns import TURNS, Kind
 
 _TEXTS: Final = 8192
 _BYTES: Final = 2**21
-"""Texts, and bytes of text, that are hashed at a time, to bound the memory."""
+"""The most texts, and bytes of text, that are hashed at a time, to limit memory."""
 _BASE: Final = 0x9E3779B97F4A7C15
 _OTHER: Final = 0xC2B2AE3D27D4EB4F
-"""Odd factors of the polynomial hashes of characters and of words."""
+"""Odd factors of the polynomial hashes of characters and words."""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Grams:
-    """The n-grams of some texts: those of text i are `values[starts[i]:starts[i + 1]]`."""
+    """The n-grams of some texts. Text i has `values[starts[i]:starts[i + 1]]`."""
 
     values: Array
     starts: Array
 
     @property
     def texts(self) -> Array:
-        """The number of the text that each n-gram is of."""
+        """Return the text index of each n-gram."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
 
 def row_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """Return all content of each row as one text, tool calls and reasoning included.
+    """Return all content of each row as one text, including tool calls and reasoning.
 
-    The list of tools is left out: all rows share it, and it would make them similar.
+    The list of tools is left out, because all rows share it and would look similar.
     """
     named = {"corpus": ["text"], "chat": ["messages"], "prompts": ["prompt", "answer"]}
     columns = named.get(kind) or ["prompt", *(name for name in ("completion", "chosen", "rejected") if name in frame)]
@@ -54,7 +54,7 @@ def row_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
 
 
 def user_texts(frame: pl.DataFrame, kind: Kind) -> pl.Series:
-    """Return the user turns of each row as one text; for a corpus the text."""
+    """Return the user turns of each row as one text; for a corpus, the text."""
     if kind == "corpus":
         return frame["text"]
     turns = pl.col("messages" if kind == "chat" else "prompt")
@@ -70,13 +70,13 @@ def texts_without_system(frame: pl.DataFrame, kind: Kind) -> pl.Series:
 
 
 def chunks(texts: pl.Series) -> Iterator[tuple[int, pl.Series]]:
-    """Parts of the texts, each with the number of its first."""
+    """Yield parts of the texts with the index of each part's first text."""
     for start, end in spans(texts.str.len_bytes().cast(pl.Int64).to_numpy(), _TEXTS):
         yield start, texts.slice(start, end - start)
 
 
 def spans(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and the end of parts of at most so many items, and _BYTES in all unless one item has more."""
+    """Yield start and end of parts with at most `most` items and _BYTES bytes, unless one item is larger."""
     ends, start = sizes.cumsum(), 0
     while start < len(ends):
         before = ends[start - 1] if start else 0
@@ -87,7 +87,10 @@ def spans(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
 
 
 def grams(texts: pl.Series, size: int) -> Grams:
-    """Every `size` consecutive words of each text; a shorter text is one n-gram, a text without words has none."""
+    """Return every `size` consecutive words of each text.
+
+    A shorter text is one n-gram; a text without words has none.
+    """
     words, starts = _words(texts)
     counts = np.diff(starts)
     if not len(words):
@@ -114,7 +117,7 @@ def _joined(turns: pl.Expr) -> pl.Expr:
 
 
 def _words(texts: pl.Series) -> tuple[Array, Array]:
-    """Return the hash of every word, and where the words of each text begin: sum(byte_i p^i), p^-start taken out."""
+    """Return each word's hash sum(byte_i p^i) without the factor p^-start, and where each text's words begin."""
     plain = texts.map_elements(str.casefold, return_dtype=pl.String).str.replace_all(r"[^\p{L}\p{M}\p{N}]+", " ")
     plain = plain.str.replace_all(r"([\p{Han}\p{Hiragana}\p{Katakana}])", " $1 ").rechunk()
     arrow = plain.to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -137,7 +140,7 @@ def _words(texts: pl.Series) -> tuple[Array, Array]:
 
 
 def _powers(base: int, count: int) -> Array:
-    """base^0, base^1, ... modulo 2^64; computed for a power of two, so that few arrays are cached."""
+    """Return base^0, base^1, ... modulo 2^64, with a power of two as length, so that few arrays are cached."""
     return _cached_powers(base, 1 << max(count - 1, 1).bit_length())[:count]
 
 
@@ -150,7 +153,7 @@ def _cached_powers(base: int, count: int) -> Array:
 
 
 def _mixed(values: Array) -> Array:
-    """Return the finalizer of splitmix64: every bit of the input changes half of the output's."""
+    """Return splitmix64's finalizer, in which every input bit changes half of the output bits."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Array = values ^ (values >> np.uint64(31))

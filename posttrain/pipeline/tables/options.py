@@ -1,4 +1,4 @@
-"""The parameters of a table of the user's own: where its rows are, and how they are converted."""
+"""The settings of the user's own table: where its rows are, and how they are converted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 MOST_DROPPED: Final = 0.05
-"""The largest share of rows that `bad_rows: drop` leaves out."""
+"""The default largest share of rows that `bad_rows: drop` may leave out."""
 
 
 class DropRows(Params):
-    """Leave out rows that break a rule, up to a share."""
+    """Leave out rows that violate a rule, up to a share."""
 
-    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="the largest share of a source's rows that is left out")
+    drop: float = Field(MOST_DROPPED, ge=0, le=1, description="largest share of a source's rows that may be left out")
 
 
 def _bad_rows_form(value: Any) -> str:
@@ -40,37 +40,37 @@ BAD_ROWS: Final = (
 
 
 def most_dropped(bad_rows: BadRows) -> float | None:
-    """Return the largest share of rows that may be left out; None: none may."""
+    """Return the largest share of rows that may be left out; None: none may be."""
     if isinstance(bad_rows, DropRows):
         return bad_rows.drop
     return MOST_DROPPED if bad_rows == "drop" else None
 
 
 class ReadOptions(ColumnOptions, SplitOptions):
-    """How a table of the user's is read."""
+    """How the user's table is read."""
 
     weight: float | None = Field(
-        default=None, gt=0, description="In a list of sources: its share of the training rows is its weight among them"
+        default=None, gt=0, description="In a list of sources: this source's share of the training rows"
     )
-    limit: int | None = Field(default=None, ge=1, description="Read only so many rows of each of the source's splits")
+    limit: int | None = Field(default=None, ge=1, description="Read only this many rows of each split of the source")
     bad_rows: BadRows = Field(default="stop", description=BAD_ROWS)
 
     @property
     def place(self) -> str:
-        """What to call it in a printed line."""
+        """Its name in a printed line."""
         return "the table"
 
 
 class FileTable(ReadOptions):
-    """A table in files of the user's."""
+    """A table in the user's files."""
 
     path: str = Field(
         min_length=1,
-        description="A parquet, jsonl, json, csv or arrow file, a folder of them, or a pattern: part-*.jsonl",
+        description="A parquet, jsonl, json, csv or arrow file, a folder of such files, or a pattern: part-*.jsonl",
     )
 
     separator: str | None = Field(
-        default=None, description='csv: what is between cells, one character, e.g. ";" or "\\t"; null: a comma'
+        default=None, description='csv: the separator between cells, one character, e.g. ";" or "\\t"; null: a comma'
     )
     encoding: str | None = Field(
         default=None, description="csv: e.g. cp1252 or utf-16, as Excel writes them; null: UTF-8"
@@ -96,7 +96,7 @@ class FileTable(ReadOptions):
 
     @property
     def dialect(self) -> CsvDialect:
-        """How its csv files are written."""
+        """The format of its csv files."""
         return CsvDialect(self.separator, self.encoding)
 
     @field_validator("path")
@@ -108,12 +108,12 @@ class FileTable(ReadOptions):
 
     @property
     def place(self) -> str:
-        """What to call it in a printed line."""
+        """Its name in a printed line."""
         return self.path
 
 
 class HubTable(ReadOptions):
-    """A table in a data set of the Hub."""
+    """A table in a data set on the Hub."""
 
     name: str = Field(min_length=1, description="The data set's name on the Hub, e.g. org/name")
     config: str | None = Field(default=None, min_length=1, description="The data set's configuration")
@@ -135,7 +135,7 @@ class HubTable(ReadOptions):
 
     @property
     def place(self) -> str:
-        """What to call it in a printed line."""
+        """Its name in a printed line."""
         return self.name if self.config is None else f"{self.name} {self.config}"
 
 
@@ -155,5 +155,5 @@ HubTables = Annotated[
 
 
 def numbered_sources(key: str, table: Source | Sequence[Source]) -> dict[str, Source]:
-    """Return the sources of a table by their key: `chat`, or `chat.0` and `chat.1` for a list."""
+    """Return the sources of a table by key: `chat`, or `chat.0` and `chat.1` for a list."""
     return {key: table} if isinstance(table, Source) else {f"{key}.{nth}": source for nth, source in enumerate(table)}

@@ -1,4 +1,4 @@
-"""The stages `data_tasks`, `data_files` and `data_hub`: their tables are checked one by one, then together."""
+"""The stages `data_tasks`, `data_files` and `data_hub`. Their tables are checked separately, then together."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from posttrain.pipeline.tables.store import check_disjoint, check_table, write_t
 from posttrain.pipeline.workspace import table_path
 
 Notes = Callable[[Tables], Mapping[Kind, str]]
-"""Counts what is stored with the tables."""
+"""Computes notes that are stored with the tables."""
 
 
 def prepare(run: str, make: Callable[[str], Tables], notes: Notes = lambda tables: {}) -> None:  # noqa: ARG005
-    """Make the tables of a run, check them and write them to data/RUN; if one is refused, nothing is written."""
+    """Make the tables of a run, check them and write them to data/RUN. If one is rejected, nothing is written."""
     with phase("load"):
         tables = make(run)
         for kind, frame in tables.items():
@@ -38,7 +38,7 @@ def prepare(run: str, make: Callable[[str], Tables], notes: Notes = lambda table
 
 
 def _check_evaluation_split(run: str, tables: Tables) -> None:
-    """Refuse too few prompts for `evaluate` before anything is trained."""
+    """Reject too few prompts for `evaluate` before any training."""
     settings = read()
     evaluation = group_of(settings, "evaluate.settings")
     if "prompts" in tables and evaluation.get("data") == f"{run}/prompts" and policies(settings):
@@ -48,7 +48,7 @@ def _check_evaluation_split(run: str, tables: Tables) -> None:
 
 
 def summary(tables: Mapping[Kind, pl.DataFrame]) -> str:
-    """Rows per table and split, as lines to print."""
+    """Return the rows per table and split as lines to print."""
     splits = ("train", "heldout", "test")
     lines = [f"{'table':<10}" + "".join(f"{split:>10}" for split in splits)]
     for name, frame in tables.items():

@@ -1,4 +1,4 @@
-"""Rows of the user's own files, one by one and with their numbers: parquet, jsonl, json, csv and Arrow."""
+"""Read the user's files row by row with row numbers: parquet, jsonl, json, csv and Arrow."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from posttrain.pipeline.tables.failures import first_line
 
 Row = dict[str, Any]
 Numbered = tuple[int, Row | str]
-"""A row's number, counted from 1, with the row or the reason why it cannot be read."""
+"""A row's number, from 1, with the row or the reason why it cannot be read."""
 
 _BATCH: Final = 4096
 _BOM: Final = b"\xef\xbb\xbf"
 LONGEST_LINE: Final = 64 * 2**20
-"""Bytes of a line: a longer one is most likely no line of a table, and would take many times as much memory."""
+"""The most bytes of a line. A longer one is probably not a table row and would need many times as much memory."""
 _MEMORY_OF_JSON: Final = 8
-"""Bytes of memory for a byte of a .json file, which is read as a whole."""
+"""Bytes of memory per byte of a .json file, which is read completely."""
 _CONVERSATION: Final = re.compile(r"""\[\s*\{\s*["'](role|content)["']\s*:""")
 
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """How a csv file is written."""
+    """The format of a csv file."""
 
     separator: str | None = None
-    """What is between cells; None: a comma."""
+    """The separator between cells; None: a comma."""
     encoding: str | None = None
-    """None: UTF-8, with or without a byte order mark."""
+    """The encoding; None: UTF-8, with or without a byte order mark."""
 
 
 PLAIN: Final = CsvDialect()
@@ -53,12 +53,12 @@ PLAIN: Final = CsvDialect()
 
 @dataclass
 class Columns:
-    """The columns that are read from a file, and those that it has."""
+    """The columns that are read from a file, and the columns that it has."""
 
     wanted: frozenset[str]
     seen: dict[str, None] = field(default_factory=dict)
     complete: bool = True
-    """Whether no row that is left unread can have others."""
+    """Whether unread rows cannot have other columns."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Part:
     read: Callable[[Columns], Iterator[Numbered]]
 
     def rows(self, columns: Columns, where: str) -> Iterator[Numbered]:
-        """Yield the rows with their numbers; a file that cannot be read is an error that names it."""
+        """Yield the rows with their numbers. If a file cannot be read, the error names it."""
         try:
             yield from self.read(columns)
         except DataError:
@@ -81,7 +81,7 @@ class Part:
 
 
 def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
-    """Return a file as a part; its suffix must be one of `READERS`."""
+    """Return a file as a part. Its suffix must be in `READERS`."""
     suffix = file.suffix.lower()
     if dialect != PLAIN and suffix != ".csv":
         what = f"separator and encoding are options of csv files, and {printable(str(file))} is not one"
@@ -100,7 +100,7 @@ def file_part(file: Path, dialect: CsvDialect = PLAIN) -> Part:
 
 
 def arrow_rows(batches: Iterable[pa.RecordBatch], columns: Columns, names: Sequence[str] = ()) -> Iterator[Numbered]:
-    """Yield the rows of Arrow batches with the wanted columns; `names` are the columns if they are known before."""
+    """Yield the rows of Arrow batches with the wanted columns. `names`: the columns, if they are known already."""
     columns.seen.update(dict.fromkeys(_unique(names)))
     number = size = 0
     allowed = int(free_memory() / 3)
@@ -205,7 +205,7 @@ def _kept(lines: Iterator[str], kept: list[str]) -> Iterator[str]:
 
 
 def _wrong_quote(lines: Sequence[str], separator: str, ended: int, error: str) -> str:
-    """Return an error in a row of these lines, of which `ended` is the last, with the line on which its cell opens."""
+    """Return an error for a row in these lines, with the line where its cell opens. `ended`: the last line."""
     text = "".join(lines)
     quoted = [*re.finditer(rf'(?:^|[\n{re.escape(separator)}])(?P<open>")(?:[^"]|"")*+', text)]
     if not quoted:
@@ -217,13 +217,13 @@ def _wrong_quote(lines: Sequence[str], separator: str, ended: int, error: str) -
 
 
 def _without_hint(lines: Iterator[str], separator: str) -> Iterator[str]:
-    """Yield the lines; Excel's first line `sep=;`, which says the separator, is empty."""
+    """Yield the lines. Excel's first line `sep=;`, which sets the separator, becomes empty."""
     for number, line in enumerate(lines):
         yield "\n" if number == 0 and line.strip() == f"sep={separator}" else line
 
 
 def _check_header(header: list[str], dialect: CsvDialect) -> None:
-    """Refuse a header that was not divided into columns, and name the option that divides it."""
+    """Reject a header that was not split into columns, and suggest the option that splits it."""
     name, used = header[0] if header else "", dialect.separator
     found = next((mark for mark in (*_SEPARATORS, ",") if len(header) == 1 and mark in name and mark != used), None)
     if found is not None and (used or found != ","):
@@ -237,11 +237,11 @@ def _check_header(header: list[str], dialect: CsvDialect) -> None:
 
 
 _SEPARATORS: Final = (";", "\t", "|")
-"""What is between cells of csv files that have no commas there."""
+"""Separators that csv files use instead of commas."""
 
 
 def _without_empty_end(cells: list[str], least: int) -> list[str]:
-    """Return the cells without empty ones at the end, which spreadsheets write for columns that were once used."""
+    """Return the cells without empty ones at the end, which spreadsheets write for formerly used columns."""
     end = len(cells)
     while end > least and not cells[end - 1].strip():
         end -= 1
@@ -259,7 +259,7 @@ def _csv_row(header: list[str], cells: list[str], separator: str) -> Row | str:
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines with their numbers; refuses one that is too long before it is read as a whole."""
+    """Yield the lines with their numbers. A line that is too long is rejected before it is read completely."""
     for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
         if len(line) > LONGEST_LINE:
             raise ValueError(f"line {number} is longer than {LONGEST_LINE // 2**20} MB")
@@ -282,14 +282,14 @@ _BOMS_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 _CONTROLS: Final = re.compile("[\x80-\x84\x86-\x9f]")
-"""Characters that latin-1 has where cp1252 has the euro sign and quotes; not the line end of mainframes."""
+"""Latin-1 control characters where cp1252 has the euro sign and quotes, without the line end of mainframes."""
 
 
 _ONE_BYTE: Final = re.compile("cp(125|437|85)|iso8859|latin|mac|koi8")
 
 
 def _is_utf8(line: str, encoding: str) -> bool:
-    """Return whether a line has letters that are several bytes of UTF-8 each, which a one-byte encoding reads too."""
+    """Return whether a line contains multi-byte UTF-8 letters, which a one-byte encoding would also accept."""
     if line.isascii() or not _ONE_BYTE.match(codecs.lookup(encoding).name):
         return False
     try:
@@ -319,7 +319,7 @@ def _lines_in(stream: BinaryIO, encoding: str) -> Iterator[str]:
 
 
 def _parsed(data: bytes) -> Any:
-    """Return the JSON value; a repeated key or NaN is an error, and errors say where."""
+    """Return the JSON value. Repeated keys and NaN are errors. Errors show the place."""
     try:
         return _JSON.decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -357,7 +357,7 @@ def _unique(names: Sequence[str]) -> Sequence[str]:
 _JSON: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
 BY_LINE: Final = (".jsonl", ".csv")
-"""Files whose rows are counted as an editor counts lines."""
+"""File types whose rows are counted by line, as in an editor."""
 READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
     ".parquet": _read_parquet,
     ".jsonl": _read_jsonl,
@@ -368,5 +368,5 @@ READERS: Final[dict[str, Callable[[BinaryIO, Columns], Iterator[Numbered]]]] = {
 
 
 def place_of(file: str, line: int) -> str:
-    """Return where a row is: its file, and its line as an editor counts."""
+    """Return the place of a row: its file and its line as counted by an editor."""
     return f"{file} {'line' if file.lower().endswith(BY_LINE) else 'row'} {line}"

@@ -1,4 +1,4 @@
-"""One pandera schema per table: values and relations, each rule with its requirement and its fix."""
+"""One pandera schema per table: values and relations. Each rule has a requirement and a fix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from posttrain.data.columns import (
 from posttrain.rollout import FAILED, Finish, Status
 
 _LOGP_TOLERANCE: Final = 1e-4
-"""A log-prob may exceed 0 by this much: log-softmax rounds in float32."""
+"""A log-prob may exceed 0 by this much, because log-softmax rounds in float32."""
 _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
     "chat": (*TOOL_USE, VARIABLES),
     "prompts": (VARIABLES,),
@@ -44,12 +44,12 @@ _NULLABLE: Final[dict[Kind, tuple[str, ...]]] = {
 
 
 _JSON: Final = {"info": dict, "sampling": dict, VARIABLES: dict, **dict.fromkeys(TOOL_USE, list)}
-"""Columns of JSON texts, and what each text has to be."""
+"""Columns of JSON texts -> the type that each text must have."""
 
 
 @cache
 def schema_of(kind: Kind) -> pa.DataFrameSchema:
-    """Return the schema of a table: its columns in their order, optional ones last, with the rules of each."""
+    """Return the schema of a table: its columns in order, optional ones last, with the rules of each."""
     optional, nullable = OPTIONAL.get(kind, {}), _NULLABLE.get(kind, ())
     columns = {
         name: pa.Column(dtype, checks=_rules(kind, name), required=name not in optional, nullable=name in nullable)
@@ -107,7 +107,7 @@ def _nonblank(name: str) -> pa.Check:
 
 
 def _json_rule(name: str) -> pa.Check:
-    """A cell holds a JSON object, or a list of objects; each different text is parsed once."""
+    """Return the rule that a cell contains a JSON object or a list of objects. Each distinct text is parsed once."""
 
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         texts = data.lazyframe.select(name).collect()[name]
@@ -160,7 +160,7 @@ def _turn_rules(name: str) -> list[pa.Check]:
 
 
 def _filled_in(holds: pl.Expr) -> pa.Check:
-    """Return every turn has content, or calls a tool."""
+    """Return the rule that every turn has content or calls a tool."""
 
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         if "fields" not in data.lazyframe.collect_schema():
@@ -224,7 +224,7 @@ def _prompt_id_rules() -> list[pa.Check]:
 
 
 def _text_or_figures() -> pa.Check:
-    """Return a row has all of its text, or none of it where the table has the figures."""
+    """Return the rule that a row has all of its text, or none of it if the table has the numbers instead."""
 
     def check(data: pa.PolarsData) -> pl.LazyFrame:
         nulls = [pl.col(name).is_null() for name in ROLLOUT_TEXT]
@@ -238,7 +238,7 @@ def _text_or_figures() -> pa.Check:
 
 
 def _text_or_none() -> pa.Check:
-    """Return a row has all of its text, none of it, or that without tokens, as rollouts of others may have it."""
+    """Return the rule that a row has all its text, none, or all except tokens (rollouts of other libraries)."""
     nulls = {name: pl.col(name).is_null() for name in TRAINING_TEXT}
     tokens = pl.all_horizontal(nulls[name] for name in TRAINING_TOKENS)
     said = ~pl.any_horizontal(null for name, null in nulls.items() if name not in TRAINING_TOKENS)

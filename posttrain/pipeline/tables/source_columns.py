@@ -1,4 +1,4 @@
-"""How the source's columns become those of a layout: renamed, filled into a template, or stored in `info`."""
+"""Turn a source's columns into a layout's columns: rename, fill a template, or store in `info`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Range(Params):
 
 
 class ColumnOptions(Params):
-    """How the source's columns become those of a layout."""
+    """How a source's columns become a layout's columns."""
 
-    rename: dict[str, str] = Field(default={}, description="Columns to rename, the source's name: the layout's name")
+    rename: dict[str, str] = Field(default={}, description="Columns to rename: the source's name -> the layout's name")
     template: dict[str, str] = Field(
-        default={}, description="A layout's column: its text, with the source's columns in braces, e.g. '{a} and {b}'"
+        default={}, description="A layout's column -> its text, with the source's columns in braces, e.g. '{a} and {b}'"
     )
     info: list[str] = Field(default=[], description="Columns of the source that a prompts table stores in `info`")
     values: dict[str, dict[str, bool | int | float | str]] = Field(
-        default={}, description="A layout's column: what its values mean, e.g. label: {up: true, down: false}"
+        default={}, description="A layout's column -> the meaning of its values, e.g. label: {up: true, down: false}"
     )
     where: dict[str, Range | list[bool | int | float | str]] = Field(
         default={},
-        description="Read only rows whose column of the source has one of these values, or is in {min: ..., max: ...}",
+        description="Read only rows whose source column has one of these values, or lies within {min: ..., max: ...}",
     )
 
     @field_validator("template")
@@ -67,7 +67,7 @@ class ColumnOptions(Params):
 
     @property
     def read(self) -> frozenset[str]:
-        """The source's columns that are named here."""
+        """The source columns that these settings name."""
         named = (name for text in self.template.values() for _, name in _parsed(text) if name is not None)
         return frozenset({*self.rename, *self.info, *self.where, *named})
 
@@ -78,7 +78,7 @@ class ColumnOptions(Params):
         return "to rename" if column in self.rename else "to put into info" if column in self.info else "for a template"
 
     def suggestion(self, column: str, known: Sequence[str]) -> str:
-        """Return what may be meant by a name that is no column of the source; `rename` may be the wrong way round."""
+        """Return a suggestion for a name that is not a source column. `rename` may be the wrong way round."""
         if near := nearest(column, known):
             return f"Did you mean '{near}'?"
         if near := nearest(self.rename.get(column, ""), known):
@@ -86,11 +86,11 @@ class ColumnOptions(Params):
         return "Name one of these"
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row of the source has the values of `where`; rows without such a column are left out."""
+        """Return whether a source row has the values in `where`. Rows without such a column are left out."""
         return all(_matches(row.get(name), wanted, name) for name, wanted in self.where.items())
 
     def check(self, kind: Kind, known: Collection[str], where: str) -> None:
-        """Refuse columns that this kind of table does not have."""
+        """Reject columns that this kind of table does not have."""
         if self.info and kind != "prompts":
             what, fix = f"a '{kind}' table has no column info", "Remove it; only prompts have it, for rewards"
             raise DataError(what=what, where=f"{where}.info", fix=fix)
@@ -123,7 +123,7 @@ def _matches(value: Any, wanted: Range | list[Any], name: str) -> bool:
 
 
 def _meaning(name: str, value: Any, meanings: Mapping[str, Any]) -> Any:
-    """Return what `values` says that a value means, or that each value of a list means."""
+    """Return the meaning of a value, or of each value in a list, from `values`."""
     if isinstance(value, list):
         return [_meaning(name, one, meanings) for one in value]
     key = _as_text(value)
@@ -134,7 +134,7 @@ def _meaning(name: str, value: Any, meanings: Mapping[str, Any]) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as YAML and csv write it, so that 1 and '1', true and 'true' are the same."""
+    """Return a value as YAML and csv write it, so that 1 and '1', true and 'true' are equal."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -142,7 +142,7 @@ def _as_text(value: Any) -> str:
 
 @cache
 def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
-    """Pieces of plain text, each with the column that follows it."""
+    """Return the pieces of plain text, each with the column after it."""
     pieces = list(Formatter().parse(text))
     if any(form or change for _, _, form, change in pieces) or any(
         name is not None and (not name or set(name) & set(".[]")) for _, name, _, _ in pieces
@@ -154,7 +154,7 @@ def _parsed(text: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def _fill_template(target: str, text: str, row: Mapping[str, Any]) -> str:
-    """Return the template with the row's values: texts as they are, a list of texts line by line, others as JSON."""
+    """Return the template with the row's values: texts unchanged, lists of texts line by line, others as JSON."""
     filled = ""
     for before, name in _parsed(text):
         filled += before

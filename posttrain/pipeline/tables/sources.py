@@ -1,4 +1,4 @@
-"""Where tables come from: files of the user's own, and data sets of the Hub."""
+"""The sources of tables: the user's files, and data sets on the Hub."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ T = TypeVar("T")
 
 
 class TablesByKind(Params, Generic[T]):
-    """Where the table of each kind comes from."""
+    """The source of each kind of table."""
 
     corpus: T | None = Field(default=None, description="texts for a model from scratch, or for ptx")
     chat: T | None = Field(default=None, description="demonstrations: messages, or prompt + completion")
-    prompts: T | None = Field(default=None, description="prompts, with an answer where a reward checks it")
+    prompts: T | None = Field(default=None, description="prompts, with an answer if a reward needs it")
     pairs: T | None = Field(default=None, description="comparisons: prompt + chosen + rejected")
-    feedback: T | None = Field(
-        default=None, description="prompt + completion + label; made from the pairs where it is missing"
-    )
+    feedback: T | None = Field(default=None, description="prompt + completion + label; made from the pairs if missing")
 
     license: str | None = Field(
         default=None,
         min_length=1,
-        description="what they may be used under, for model cards; default: what the Hub says",
+        description="the license, for model cards; default: the license on the Hub",
     )
 
     @model_validator(mode="after")
@@ -46,7 +44,7 @@ class TablesByKind(Params, Generic[T]):
 
 
 class UserTables(TablesByKind[FileTables]):
-    """Which files are which table."""
+    """Which files become which table."""
 
     @field_validator(*USER_KINDS, mode="before")
     @classmethod
@@ -57,29 +55,31 @@ class UserTables(TablesByKind[FileTables]):
 
 
 class FilesRun(UserTables):
-    """One run of `data.files`: a folder of yours, and which of its files is which table."""
+    """One run of `data.files`: your own folder, and which of its files becomes which table."""
 
-    path: str = Field(min_length=1, description="a folder; every file in it is an input that DVC tracks")
-    outside_workspace: bool = Field(default=False, description="let `path`, or a file in it, lead out of the workspace")
+    path: str = Field(min_length=1, description="a folder; DVC tracks every file in it as an input")
+    outside_workspace: bool = Field(
+        default=False, description="allow `path`, or a file in it, to lead out of the workspace"
+    )
 
 
 class HubRun(TablesByKind[HubTables]):
-    """One run of `data.hub`: data sets of the Hugging Face Hub, each pinned to a commit."""
+    """One run of `data.hub`: data sets on the Hugging Face Hub, each pinned to a commit."""
 
 
 def tables_of_run(run: TablesByKind[Any]) -> dict[Kind, Source | list[Source]]:
-    """Return the tables that a run names."""
+    """Return the tables that a run lists."""
     return {kind: table for kind in USER_KINDS if (table := getattr(run, kind)) is not None}
 
 
 def sources_by_key(run: TablesByKind[Any]) -> dict[str, tuple[Kind, Source]]:
-    """Return every source of a run by its key: `chat`, or `chat.0` and `chat.1`."""
+    """Return every source of a run by key: `chat`, or `chat.0` and `chat.1`."""
     tables = tables_of_run(run).items()
     return {key: (kind, source) for kind, table in tables for key, source in numbered_sources(kind, table).items()}
 
 
 def _check_tables(run: TablesByKind[Any]) -> None:
-    """Refuse a run without tables, weights for only some sources, and shares that put one problem into two splits."""
+    """Reject a run without tables, with weights for only some sources, or with shares that split one problem."""
     tables = tables_of_run(run)
     if not tables:
         raise ValueError(f"it has no table. Give it one of: {', '.join(USER_KINDS)}")
@@ -126,7 +126,7 @@ def hub_tables(run: str) -> Tables:
 
 
 def load_tables(params: TablesByKind[Any], where: str, root: Path, *, outside_workspace: bool) -> Tables:
-    """Return the tables of a run, with feedback made from pairs if there is none; the errors of all tables at once."""
+    """Return the tables of a run. Without feedback, it is made from pairs. Errors of all tables are raised together."""
     errors: list[PosttrainError] = []
     reads: dict[Kind, list[ReadSource]] = {}
     for kind, source in tables_of_run(params).items():
@@ -139,7 +139,7 @@ def load_tables(params: TablesByKind[Any], where: str, root: Path, *, outside_wo
 
 
 def tables_of_reads(reads: dict[Kind, list[ReadSource]], where: str, errors: list[PosttrainError]) -> Tables:
-    """Return the checked tables of what was read; the errors of all tables at once, those of `errors` among them."""
+    """Return the checked tables from what was read. Errors of all tables, including `errors`, are raised together."""
     tables: Tables = {}
     frames: dict[Kind, pl.DataFrame] = {}
     with _collected(errors):
@@ -166,7 +166,7 @@ def _collected(errors: list[PosttrainError]) -> Iterator[None]:
 
 
 def feedback_from_pairs(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Feedback in which chosen answers have the label true and rejected ones false."""
+    """Return feedback in which chosen answers have the label true and rejected ones false."""
     shared = [name for name in ("split", "problem", "prompt", VARIABLES) if name in pairs.columns]
     sides = [
         pairs.select(*shared, completion=side, label=pl.lit(value))

@@ -1,4 +1,4 @@
-"""Reads and writes checked tables: atomic, the same bytes for the same rows, rejected rows in a file of their own.
+"""Read and write checked tables: atomic, equal bytes for equal rows, and rejected rows in a separate file.
 
 A damaged file raises an error; it never makes polars panic.
 """
@@ -25,11 +25,11 @@ from posttrain.settings.plain import TABLES, UPGRADE, check_format
 _MAGIC: Final = b"PAR1"
 _OUTPUTS: Final = ("data", "metrics", "results", "rollouts")
 _SMALLEST: Final = 12
-"""The magic at both ends and the length of the footer."""
+"""The size of the magic at both ends and the footer's length."""
 
 
 def read_results(file: Path, label: str) -> pl.DataFrame:
-    """Return the rollouts of an evaluated policy; raise if another policy's rollouts are in its place."""
+    """Return the rollouts of an evaluated policy. Raise if the file contains another policy's."""
     rows = read_table(file, "rollouts")
     if others := sorted(set(rows["policy"]) - {label}):
         raise DataError(what=f"its rows are of the policy {others[0]}, not of {label}", where=str(file), fix=VERIFY)
@@ -58,7 +58,7 @@ def read_table(path: Place, kind: Kind) -> pl.DataFrame:
 
 @phase("write")
 def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
-    """Check the table and write it to `path`, whole or not at all."""
+    """Check the table and write it to `path`, completely or not at all."""
     write_parquet(check_table(frame, kind, path), path)
 
 
@@ -66,14 +66,14 @@ def write_table(frame: pl.DataFrame, path: Place, kind: Kind) -> None:
 def write_tables(
     tables: Mapping[Kind, pl.DataFrame], folder: Path, notes: Mapping[Kind, str] = MappingProxyType({})
 ) -> None:
-    """Write checked tables to folder/KIND.parquet, with notes in JSON; the folder appears whole or not at all."""
+    """Write checked tables to folder/KIND.parquet with notes in JSON. The folder appears completely or not at all."""
     with atomic_path(folder) as temporary:
         for kind, frame in tables.items():
             write_parquet(frame, temporary / f"{kind}.parquet", notes.get(kind, ""))
 
 
 def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
-    """The frame if every rule of its kind holds; otherwise an error, and rejected rows in a file next to `path`."""
+    """Return the frame if it satisfies all rules; else raise and write the rejected rows to a file next to `path`."""
     file = Path(path)
     structure = structure_failures(frame, kind)
     if structure:
@@ -90,7 +90,7 @@ def check_table(frame: pl.DataFrame, kind: Kind, path: Place) -> pl.DataFrame:
 
 
 def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
-    """Refuse tables in which, taken together, a problem or an id is in two splits."""
+    """Reject tables that together have a problem or an id in two splits."""
     for column in ("problem", "id"):
         parts = [
             frame.select(pl.col(column).alias("key"), "split", table=pl.lit(name))
@@ -113,7 +113,7 @@ def check_disjoint(frames: Mapping[str, pl.DataFrame]) -> None:
 
 
 def rejected_path(path: Place) -> Path:
-    """Return the file for the rejected rows of the table at `path`; not in the folders of outputs, which DVC tracks."""
+    """Return the file for a table's rejected rows. It is outside the output folders, which DVC tracks."""
     file = Path(path)
     folder = Path("rejected" if not file.is_absolute() and file.parts[0] in _OUTPUTS else "")
     return (folder / file).with_suffix(".rejected.parquet")

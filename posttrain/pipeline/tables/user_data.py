@@ -1,6 +1,6 @@
-"""The user's own data, files of the workspace or a Hub data set, as one of our tables.
+"""Turn the user's own data, from workspace files or a Hub data set, into one of posttrain's tables.
 
-Each row is converted by itself and keeps its file and line. No row is left out without a line on stderr.
+Each row is converted separately and keeps its file and line. Every row that is left out is reported on stderr.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from posttrain.pipeline.tables.user_splits import (
 
 _SPLIT_TITLES: Final[dict[Split, str]] = {"train": "train", "heldout": "held out", "test": "test"}
 _FROM: Final = ("source", *ORIGIN)
-"""Which source of the list a row is from, its file and its line."""
+"""A row's source in the list, its file and its line."""
 _WORKING: Final = (*_FROM, "fixed")
-"""The columns that a row has until its table is made; `fixed`: its source names its split."""
+"""The columns that a row has until its table is made. `fixed`: its source names its split."""
 
 
 @dataclass
 class ReadSource:
-    """One source's converted rows with the splits that it names; `count` includes the refused rows."""
+    """One source's converted rows with its own splits. `count` includes rejected rows."""
 
     source: ReadOptions
     rows: pl.DataFrame
@@ -67,7 +67,7 @@ def read_sources(
 
 
 def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kind, pl.DataFrame]:
-    """Return the rows of every table of an entry with ids and splits, which are the same in all of them."""
+    """Return the rows of every table of an entry with ids and splits, which are the same in all tables."""
     tested = any("test" in set(read.rows["split"]) for read in reads.get("prompts", []))
     tables = {kind: _with_splits(sources, kind, tested=tested) for kind, sources in reads.items()}
     dropping = [kind for kind, sources in reads.items() if all(read.source.bad_rows != "stop" for read in sources)]
@@ -79,14 +79,17 @@ def split_tables(reads: Mapping[Kind, list[ReadSource]], where: str) -> dict[Kin
 
 
 def _across_tables(tables: Mapping[Kind, pl.DataFrame], wrong: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows for which tables disagree; a table that disagrees with itself is refused later, with its rows."""
+    """Return the rows for which tables disagree.
+
+    A table that disagrees with itself is rejected later, with its rows.
+    """
     rows = [table.filter("fixed").select("problem", "split") for table in tables.values() if "problem" in table.columns]
     inside = [row.group_by("problem").agg(pl.col("split").n_unique()).filter(pl.col("split") > 1) for row in rows]
     return wrong.join(pl.concat(inside), on="problem", how="anti", maintain_order="left")
 
 
 def _disagreement(wrong: pl.DataFrame, reads: Mapping[Kind, list[ReadSource]], where: str) -> DataError:
-    """Return the rows whose files name another split than those of another table, and the lines that leave them out."""
+    """Return an error with the rows whose files name another split than another table's, and how to leave them out."""
     rows = wrong.head(LISTED).iter_rows(named=True)
     listed = [f"{place_of(row['file'], row['line'])}: {row['split']}, elsewhere {row[AGREED]}" for row in rows]
     group, run = where.rsplit(".", 1)
@@ -112,9 +115,9 @@ def _flow(value: Any) -> str:
 
 
 def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, where: str, table: Path) -> pl.DataFrame:
-    """The rows as a checked table: without duplicates, and without rows that break a rule or with an error of them.
+    """Return the rows as a checked table without duplicates. Rows that violate a rule are dropped or raise an error.
 
-    Rejected rows are put next to `table`, the file that the table is meant for.
+    Rejected rows are written next to `table`, the file for the table.
     """
     log, count = Notes(where), sum(read.count for read in reads)
     refused = [(nth, row) for nth, read in enumerate(reads) for row in read.refused]
@@ -147,7 +150,7 @@ def make_table(rows: pl.DataFrame, reads: Sequence[ReadSource], kind: Kind, wher
 
 
 def _too_many(rejected: pl.DataFrame, nth: int, read: ReadSource) -> bool:
-    """Return whether more of a source's rows are wrong than `bad_rows` leaves out."""
+    """Return whether more rows of a source are wrong than `bad_rows` permits."""
     most = most_dropped(read.source.bad_rows)
     return most is not None and rejected.filter(source=nth).height > most * read.count
 
@@ -160,7 +163,7 @@ def _more(read: ReadSource) -> str:
 def _reasons(
     rows: pl.DataFrame, failures: Sequence[Failure], refused: Sequence[tuple[int, RefusedRow]], sources: Sequence[int]
 ) -> list[str]:
-    """Return each reason with its number of rows, the most frequent first; unconverted rows win ties."""
+    """Return each reason with its number of rows, the most frequent first. In ties, unconverted rows come first."""
     counts, alike = Counter[str](), dict[str, Counter[str]]()
     for nth, row in refused:
         if nth in sources:
@@ -175,13 +178,13 @@ def _reasons(
 
 
 def _kind_of(reason: str) -> str:
-    """Return a reason without its numbers and quoted values; the first quoted text is the name of a column."""
+    """Return a reason without numbers and quoted values. The first quoted text, the column's name, stays."""
     name, quoted, rest = re.match(r"([^'\"]*)('[^']*'|\"[^\"]*\")?(.*)", reason, re.DOTALL).groups("")  # type: ignore[union-attr]
     return re.sub(r"\d+", "_", name) + quoted + re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "_", rest)
 
 
 def tried(read: ReadSource, kind: Kind) -> tuple[pl.DataFrame, pl.DataFrame, list[str]]:
-    """Return the rows of a source by itself, those that break a rule, and lines about the first of these."""
+    """Return a single source's rows, the rows that violate a rule, and lines about the first of these."""
     rows = _ordered(_with_splits([replace(read)], kind, tested=False), kind)
     rows = rows.filter(rows.select(pl.struct("id", "split").is_first_distinct()).to_series())
     failures = row_failures(rows.drop(_WORKING), kind) if rows.height else []
@@ -189,7 +192,7 @@ def tried(read: ReadSource, kind: Kind) -> tuple[pl.DataFrame, pl.DataFrame, lis
 
 
 def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspace: bool, alone: bool) -> ReadSource:
-    """Return the rows of one source with its own splits; the rules of the table are checked later."""
+    """Return the rows of one source with its own splits. The table's rules are checked later."""
     log = Notes(where)
     if isinstance(source, HubTable):
         parts = hub_parts(source, where, log)
@@ -208,13 +211,13 @@ def _read(source: Source, kind: Kind, where: str, root: Path, *, outside_workspa
 def named_splits(
     read: ConvertedRows, names: list[str], source: ReadOptions, kind: Kind, where: str, *, alone: bool = True
 ) -> ReadSource:
-    """Converted rows with the splits that their source or their own column `split` names."""
+    """Return converted rows with the splits from their source or their own column `split`."""
     rows = assign_source_splits(read, names, source, kind, where, alone=alone)
     return ReadSource(source, rows, read.refused, rows.height + len(read.refused), Notes(where))
 
 
 def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.DataFrame:
-    """Return the rows of a table's sources with ids and splits; takes the rows out of `reads`."""
+    """Return the rows of a table's sources with ids and splits. The rows are removed from `reads`."""
     frames = []
     for nth, read in enumerate(reads):
         read.shares = split_shares(set(read.rows["split"]), read.source, kind, tested=tested)
@@ -226,7 +229,7 @@ def _with_splits(reads: list[ReadSource], kind: Kind, *, tested: bool) -> pl.Dat
 
 
 def _ordered(rows: pl.DataFrame, kind: Kind) -> pl.DataFrame:
-    """Return the rows with the table's columns in their order, where only some sources have the optional ones."""
+    """Return the rows with the table's columns in order, even if only some sources have the optional ones."""
     optional = [name for name in OPTIONAL.get(kind, {}) if name in rows.columns]
     return rows.select(*COLUMNS[kind], *optional, *_WORKING)
 
@@ -239,9 +242,9 @@ def _file_parts(source: FileTable, finder: FileFinder, root: Path, log: Notes) -
 
 
 def _without_duplicates(rows: pl.DataFrame, log: Notes) -> pl.DataFrame:
-    """Return one of the rows with the same id and split: one whose file names the split, else the first.
+    """Return one row for each id and split: a row whose file names the split, else the first.
 
-    A row that the shares move into `test` has no `info` that its copy in the test file may have.
+    A row that a share moves into `test` lacks the `info` that its copy in the test file may have.
     """
     placed = rows.select("id", "split", "fixed").with_row_index("place").sort(~pl.col("fixed"), "place")
     kept = placed.filter(placed.select(pl.struct("id", "split").is_first_distinct()).to_series())["place"].sort()
@@ -258,7 +261,7 @@ def _rejected_rows(
     kind: Kind,
     sources: list[int],
 ) -> tuple[pl.DataFrame, list[str]]:
-    """The rejected rows of some of the sources with origin and reason, and the lines of an error about the first."""
+    """Return some sources' rejected rows with origin and reason, and an error's lines about the first ones."""
     unreadable = [(nth, row) for nth, row in refused if nth in sources]
     broken = [
         replace(failure, rows=failure.rows.filter(rows["source"].gather(failure.rows).is_in(sources)))
@@ -278,7 +281,7 @@ def _rejected_rows(
 def _rejection(
     rejected: pl.DataFrame, said: Sequence[list[str]], what: str, where: str, table: Path, over: ReadSource | None
 ) -> TableError:
-    """Return the error of rejected rows; `said`: lines about the first, and every reason with its count."""
+    """Return the error about rejected rows. `said`: lines about the first, and every reason with its count."""
     lines, reasons = said
     more = [f"and {rejected.height - len(lines):,} more"] if rejected.height > len(lines) else []
     more += ["Every reason:", *reasons] if more or (over is not None and len(reasons) > 1) else []
@@ -289,7 +292,7 @@ def _rejection(
 
 
 def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kind, count: int, log: Notes) -> None:
-    """Print how many rows were read, and how many are in each split."""
+    """Print how many rows were read and how many are in each split."""
     parts = []
     for split in SPLITS[kind]:
         share = f" ({split}_share {shares[split]:g})" if shares.get(split) else ""
@@ -307,6 +310,6 @@ def _print_summary(table: pl.DataFrame, shares: Mapping[Split, float], kind: Kin
 
 
 def _two_users(column: str) -> pl.Expr:
-    """Return whether two turns of the user follow each other."""
+    """Return whether two consecutive turns are the user's."""
     role = pl.element().struct.field("role")
     return pl.col(column).list.eval((role == "user") & (role.shift() == "user")).list.any()

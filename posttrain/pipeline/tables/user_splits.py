@@ -1,4 +1,4 @@
-"""Which split the user's rows belong to: what their source or their column `split` says, or their problem's hash."""
+"""Decide the split of the user's rows: by their source, their column `split`, or a hash of their problem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _printed(line: str) -> None:
 
 @dataclass
 class Notes:
-    """Lines about the rows of a table: printed, and kept for an error that has to say where its rows went."""
+    """Lines about the rows of a table. They are printed and kept for errors that explain missing rows."""
 
     where: str
     say: Log = _printed
@@ -45,28 +45,28 @@ _STRICTNESS: Final = pl.Enum(["train", "heldout", "test"])
 
 
 AGREED: Final = "agreed split"
-"""The column of a problem's split while tables are made to agree; no column of a table may have its name."""
+"""The column with a problem's split while tables are made to agree. No table column may have this name."""
 
 
 class SplitOptions(Params):
     """How rows are divided into splits."""
 
     splits: dict[Split, str] = Field(
-        default={}, description="Our split: the source's name of it; by default names like validation"
+        default={}, description="Our split -> its name in the source; by default names like validation"
     )
     heldout_share: float = Field(
-        default=0.05, ge=0, lt=0.5, description="Taken from train by hash if the source has no heldout"
+        default=0.05, ge=0, lt=0.5, description="Share taken from train by hash if the source has no heldout"
     )
     test_share: float = Field(
         default=0.05,
         ge=0,
         lt=0.5,
-        description="Taken from train by hash if the source has no test; only prompts keep these rows",
+        description="Share taken from train by hash if the source has no test; only prompts use these rows",
     )
 
 
 def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log: Log, *, alone: bool) -> Parts:
-    """Return the parts of the splits that are used; rows of a single part may still name their own."""
+    """Return the parts of the splits that are used. Rows of a single part may still name their own splits."""
     if len(parts) == 1:
         return parts
     named = _named(list(parts), source, kind, where, alone=alone)
@@ -79,10 +79,10 @@ def select_parts(parts: Parts, source: SplitOptions, kind: Kind, where: str, log
 def _named(
     names: list[str], source: SplitOptions, kind: Kind, where: str, *, alone: bool, lost: Sequence[str] = ()
 ) -> dict[str, Split]:
-    """Our split of each of the source's splits; refuses a source without train or without a split that is named.
+    """Return our split for each split of the source. Reject a source without train or without a configured split.
 
-    Prompts may be test prompts alone; in a list (not `alone`) another source may have train. `lost` says which rows
-    were not used, with which a split may have gone.
+    Prompts may be only test prompts. In a list (not `alone`), another source may have train. `lost`: the rows that were
+    not used, which may explain a missing split.
     """
     named = split_names(source.splits, names)
     missing = next((name for name in source.splits.values() if name not in names), None)
@@ -98,7 +98,7 @@ def _named(
 
 
 def _naming(names: list[str]) -> str:
-    """Return how the splits of a source are named; what is for evaluation is never suggested as training data."""
+    """Return how to configure a source's splits. Evaluation splits are never suggested as training data."""
     known = f"Its splits are {printable(', '.join(names)[:300])}"
     if trained := [name for name in names if SPLIT_NAMES.get(name.lower(), "train") == "train"]:
         return f"{known}. Name them, e.g. splits: {{train: {printable(trained[0])}}}"
@@ -108,7 +108,7 @@ def _naming(names: list[str]) -> str:
 def assign_source_splits(
     read: ConvertedRows, names: list[str], source: SplitOptions, kind: Kind, where: str, *, alone: bool
 ) -> pl.DataFrame:
-    """Return the converted rows with the split that their source or their own column `split` names."""
+    """Return the converted rows with the splits from their source or their own column `split`."""
     frame, given = read.frame, pl.col("given")
     values = frame["given"].drop_nulls().unique(maintain_order=True).to_list()
     if not values:
@@ -139,10 +139,10 @@ def _lost(read: ConvertedRows) -> list[str]:
 
 
 def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Log, *, tested: bool) -> pl.DataFrame:
-    """The rows with the splits of this kind of table: the source's own; missing ones are taken from train by hash.
+    """Return the rows with all splits of this kind of table. Missing splits are taken from train by hash.
 
-    `tested`: the prompts of the same entry have a test split of their own. The column `fixed` says which rows have the
-    split that the source itself names.
+    `tested`: the prompts of the same entry have their own test split. The column `fixed` marks rows whose split the
+    source names itself.
     """
     own = set(frame["split"])
     if "test" in own and "test" not in SPLITS[kind]:
@@ -170,7 +170,7 @@ def assign_splits(frame: pl.DataFrame, source: SplitOptions, kind: Kind, log: Lo
 
 
 def split_shares(own: set[str], source: SplitOptions, kind: Kind, *, tested: bool) -> dict[Split, float]:
-    """Return what is taken from train by hash for each split."""
+    """Return the share of train that is taken by hash for each split."""
     held_out = "heldout" in own or ("test" in own and not tested and "test" not in SPLITS[kind])
     return {
         "heldout": 0.0 if held_out else source.heldout_share,
@@ -181,10 +181,10 @@ def split_shares(own: set[str], source: SplitOptions, kind: Kind, *, tested: boo
 def agreeing(
     tables: Mapping[Kind, pl.DataFrame], dropping: Collection[Kind], log: Callable[[Kind, str], None]
 ) -> tuple[dict[Kind, pl.DataFrame], pl.DataFrame]:
-    """The tables with each problem in one split, and the rows (`kind`, `file`, `line`, ...) whose sources disagree.
+    """Return the tables with each problem in one split, and rows (`kind`, `file`, `line`, ...) whose sources differ.
 
-    What a source names holds in all tables; without a name the strictest split does: test, then heldout. Of sources
-    that disagree the strictest holds too, and the other rows are left out of the tables of `dropping`.
+    A split that a source names applies in all tables. If none is named, the strictest applies: test, then heldout. If
+    sources disagree, the strictest applies too, and the other rows are left out of the tables in `dropping`.
     """
     named = {kind: frame for kind, frame in tables.items() if "problem" in frame.columns}
     found, wrong = dict(tables), [pl.DataFrame()]
@@ -224,9 +224,9 @@ def _chosen(split: pl.Expr) -> pl.Expr:
 def check_splits(
     table: pl.DataFrame, source: SplitOptions, kind: Kind, where: str, count: int, notes: Sequence[str]
 ) -> None:
-    """Refuses a table without training rows, or without rows of a split that a share promises.
+    """Reject a table without training rows, or without rows of a split that has a share.
 
-    `count` rows were read; `notes` say which of them were left out or moved, and why.
+    `count`: the number of rows that were read. `notes`: which of them were left out or moved, and why.
     """
     shares = {"train": 1.0, "heldout": source.heldout_share, "test": source.test_share}
     if kind == "prompts" and not table.is_empty() and table["fixed"].all():
@@ -258,5 +258,5 @@ def _by_split(table: pl.DataFrame, kind: Kind) -> list[str]:
 
 
 def rows_text(count: int) -> str:
-    """`1 row`, `2 rows`."""
+    """Return `1 row`, `2 rows`, ..."""
     return f"{count:,} row{'s' * (count != 1)}"

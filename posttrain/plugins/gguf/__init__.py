@@ -1,1 +1,1 @@
-"""GGUF, the format of llama.cpp: an exporter of `posttrain push`."""
+"""GGUF, the format of llama.cpp: an exporter for `posttrain push`."""

@@ -1,4 +1,4 @@
-"""A policy's model as one GGUF file, which is read again by transformers and compared before it counts."""
+"""Write a policy's model as one GGUF file. The file is kept only if transformers reads it back as the same model."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from posttrain.text.chat_template import Message
 from posttrain.text.templates import RenderError, RenderRequest, Template
 
 ARCHITECTURES: Final = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""model_type -> its name in GGUF, where Mistral is Llama."""
+"""model_type -> architecture name in GGUF. Mistral is written as Llama."""
 SPLITS: Final = ("llama-bpe", "qwen2", "tekken", "gpt-4o")
-"""Names in GGUF of ways to split text by a regular expression, whose expressions transformers has."""
+"""GGUF's names of pre-tokenizers. The regular expressions are those in transformers."""
 COMPARED: Final = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "max_position_embeddings", "hidden_act", "rope_parameters", "rms_norm_eps",
     "tie_word_embeddings",
 )  # fmt: skip
-"""Settings of a model that must be what they were."""
+"""Model settings that must be the same after reading the file."""
 NEW_TOKENS: Final = 32
-"""Tokens of each greedy completion that is compared."""
+"""The number of tokens of each greedy completion that is compared."""
 
 
 def write_gguf(folder: Path, name: str, conversations: list[list[Message]], file: Path, dtype: Dtype) -> str:
-    """Write a model as a GGUF file and check it on conversations; the file appears after the check, or not at all."""
+    """Write a model as a GGUF file and check it on conversations. The file appears only after the check."""
     if missing := [package for package in ("gguf", "accelerate") if find_spec(package) is None]:
         fix = f"Install the extra `real`: python -m pip install -c constraints.txt {' '.join(missing)}"
         raise PipelineError(what=f"GGUF needs {' and '.join(missing)}", where="push --gguf", fix=fix)
@@ -58,7 +58,7 @@ def write_gguf(folder: Path, name: str, conversations: list[list[Message]], file
 
 
 def _require_known(config: Any, folder: Path) -> None:
-    """Refuse a model that a GGUF file, or transformers' reader of it, cannot describe."""
+    """Reject a model that a GGUF file, or transformers' reader of it, cannot represent."""
     reasons = []
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) and window and window < config.max_position_embeddings:
@@ -73,7 +73,7 @@ def _require_known(config: Any, folder: Path) -> None:
 
 
 def _rounded(model: Any, dtype: Dtype, folder: Path) -> dict[str, torch.Tensor]:
-    """Round the matrices of a model, and return its tensors by their names in transformers."""
+    """Round the matrices of a model and return its tensors by their names in transformers."""
     tensors = {}
     for name, tensor in model.state_dict().items():
         if tensor.ndim > 1:
@@ -184,7 +184,7 @@ def _add_tokenizer(writer: Any, rows: int, tokenizer: Any, stops: tuple[int, ...
 
 
 def _split_name(backend: dict[str, Any]) -> str | None:
-    """Return the name in GGUF of how a byte-level tokenizer splits text before it merges; None where it has none."""
+    """Return GGUF's name for the way a byte-level tokenizer splits text before merges; None if there is none."""
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
     step = backend["pre_tokenizer"] or {}
@@ -203,7 +203,7 @@ def _split_name(backend: dict[str, Any]) -> str | None:
 
 
 def _unread_settings(config: Any) -> dict[str, int]:
-    """Return what transformers does not read of a file and takes from the class: the width of Qwen3's heads."""
+    """Return values that transformers takes from the class instead of the file: the width of Qwen3's heads."""
     if config.model_type != "qwen3" or config.head_dim == type(config)().head_dim:
         return {}
     return {"head_dim": config.head_dim}
@@ -218,7 +218,7 @@ def _check(
     extra: dict[str, int],
     folder: Path,
 ) -> None:
-    """Read the file with transformers, and refuse it unless everything is as in the model."""
+    """Read the file with transformers. Reject it unless everything equals the model."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
     quiet: Any = logging  # without types
@@ -254,7 +254,7 @@ def _check(
 
 
 def _rendered(tokenizer: Any, conversations: list[list[Message]], folder: Path) -> list[str]:
-    """Return the conversations up to the start of an answer, by the tokenizer's chat template."""
+    """Return the conversations up to the start of an answer, formatted by the tokenizer's chat template."""
     template = Template(tokenizer.get_chat_template(), tokenizer.special_tokens_map, DATE)
     try:
         return [result.text for result in template.render([RenderRequest(talk, opened=True) for talk in conversations])]
@@ -265,7 +265,7 @@ def _rendered(tokenizer: Any, conversations: list[list[Message]], folder: Path) 
 
 @torch.no_grad()
 def _compare(model: Any, again: Any, ids_BT: torch.Tensor, folder: Path) -> None:
-    """Refuse a file whose model has other logits, or writes another greedy completion."""
+    """Reject a file whose model has other logits or writes another greedy completion."""
     for _ in range(NEW_TOKENS):
         old, new = model(ids_BT).logits, again(ids_BT).logits
         most = (old - new).abs().max().item()
@@ -280,7 +280,7 @@ def _compare(model: Any, again: Any, ids_BT: torch.Tensor, folder: Path) -> None
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Return whether two settings are the same number in float32, or equal."""
+    """Return whether two settings are equal, or equal numbers in float32."""
     if isinstance(old, float) and isinstance(new, float):
         return abs(old - new) <= 1e-6 * abs(old)
     if isinstance(old, dict) and isinstance(new, dict):

@@ -1,1 +1,1 @@
-"""Inspect AI: its logs, written by `posttrain show inspect` and read by `external.rollouts`."""
+"""Inspect AI: `posttrain show inspect` writes its logs, and `external.rollouts` reads them."""

@@ -1,4 +1,4 @@
-"""`posttrain show inspect`: results and rollouts as logs of Inspect AI."""
+"""`posttrain show inspect`: write results and rollouts as logs of Inspect AI."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -7,7 +7,7 @@ DOES = "write results, or rollouts of runs, as logs of Inspect AI, for its viewe
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Take the policies and runs, and where the logs are written."""
+    """Add the arguments: policies and runs, and the folder for the logs."""
     named = "a policy, or a run with rollouts; default: all policies"
     parser.add_argument("names", metavar="NAME", nargs="*", help=named)
     parser.add_argument("--to", metavar="FOLDER", default="inspect", help="where they are written; default: inspect")

@@ -1,4 +1,4 @@
-"""What runs in the environment of Inspect: writes logs with its own classes. Imports nothing of ours."""
+"""Runs in Inspect's environment: writes logs with Inspect's own classes. It imports nothing from posttrain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Write each log; returns the version that did."""
+    """Write each log. Return the version of Inspect."""
     from importlib.metadata import version
 
     from inspect_ai.log import write_eval_log
@@ -36,7 +36,7 @@ def _log(log: Mapping[str, Any]) -> Any:
 
 
 def _scores(log: Mapping[str, Any]) -> list[Any]:
-    """Return each reward's mean over the samples that it could score, and the figures of the evaluation."""
+    """Return each reward's mean over scored samples, and the metrics of the evaluation."""
     from inspect_ai.log import EvalMetric, EvalScore
 
     names = dict.fromkeys(name for sample in log["samples"] for name in sample["scores"])

@@ -1,4 +1,4 @@
-"""`posttrain show inspect`: results and rollouts as logs of Inspect AI, for its viewer and its scanners."""
+"""`posttrain show inspect`: write results and rollouts as Inspect AI logs, for its viewer and scanners."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from posttrain.settings.plain import NONE
 TOOL: Final = Tool("inspect_ai", "Inspect AI", "0.3", "inspect")
 WHERE: Final = "posttrain show inspect"
 USED: Final = ("round", "step", "advantage", "version", "outcome")
-"""Columns of the rows that a run was trained on which a log has as metadata."""
+"""Columns of rollout rows that a log stores as metadata."""
 
 
 def write_logs(names: Sequence[str], folder: Path) -> str:
-    """Write a log for each evaluated policy, or for those that are named; `online/grpo`: of a run's rollouts."""
+    """Write a log for each evaluated policy, or for the named ones. `online/grpo` means the rollouts of that run."""
     settings = read()
     python = TOOL.python(WHERE)  # before the tables are read
     known = [*policies(settings), *(name for name in curve_runs(settings) if rollouts_path(name).is_dir())]
@@ -56,7 +56,7 @@ def write_logs(names: Sequence[str], folder: Path) -> str:
 
 
 def _of_policy(label: str, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Yield the log of the sampled completions, and that of the greedy ones."""
+    """Yield the log of the sampled completions, then the log of the greedy ones."""
     file = Path("results") / label / "rollouts.parquet"
     rows = read_table(file, "rollouts")
     figures = {
@@ -74,7 +74,7 @@ def _of_policy(label: str, settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def _of_run(name: str, settings: Settings) -> Iterator[dict[str, Any]]:
-    """Yield the log of the rows that a run was trained on; a prompt that was drawn again is another epoch."""
+    """Yield the log of a run's rollouts. A prompt that was drawn again is another epoch."""
     files = sorted(rollouts_path(name).glob("part-?????.parquet"))
     rows = pl.concat([read_table(file, "training_rollouts") for file in files])
     data = str(curve_runs(settings)[name].get("data", NONE))
@@ -93,7 +93,7 @@ def _of_run(name: str, settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def _with_text(rows: pl.DataFrame, file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows whose text was kept."""
+    """Yield the rows with stored text."""
     kept = rows.drop_nulls("completion")
     if kept.is_empty():
         raise DataError(what="none of its completions was kept", where=str(file), fix="Run it with completions: full")
@@ -103,7 +103,7 @@ def _with_text(rows: pl.DataFrame, file: Path) -> Iterator[dict[str, Any]]:
 def _sample(
     row: Mapping[str, Any], epoch: int, turns: Sequence[Mapping[str, str]], answer: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a completion as Inspect has it; a score that is not known is left out, with its status in the metadata."""
+    """Return a completion as an Inspect sample. Unknown scores are left out; the metadata has their status."""
     scores = {one["name"]: one["value"] for one in row["scores"] if one["status"] not in FAILED}
     odd = {f"status_{one['name']}": one["status"] for one in row["scores"] if one["status"] != "ok"}
     return {

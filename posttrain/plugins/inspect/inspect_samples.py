@@ -1,6 +1,6 @@
-"""The samples of Inspect's logs (.eval and .json), read by Inspect itself in its own environment.
+"""Read the samples in Inspect's logs (.eval and .json) with Inspect itself, in its own environment.
 
-A log is a round; its epochs are the samples of a prompt.
+A log becomes a round. Its epochs become the samples of a prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUFFIXES: Final = (".eval", ".json")
 
 
 def read(folder: Path) -> Iterator[Sampled]:
-    """Yield the samples of each log, in the order of their names, which begin with the time."""
+    """Yield the samples of each log, ordered by file name, which begins with the time."""
     files = sorted(str(file) for file in folder.rglob("*") if file.suffix in _SUFFIXES)
     read = (
         TOOL.answer(inspect_samples_child, {"files": files}, str(folder), "Read the end of its output") if files else {}

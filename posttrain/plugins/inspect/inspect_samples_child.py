@@ -1,4 +1,4 @@
-"""What runs in the environment of Inspect: reads logs with its own reader. Imports nothing of ours."""
+"""Runs in Inspect's environment: reads logs with Inspect's own reader. It imports nothing from posttrain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _scored(value: Any, number: Any) -> tuple[float, str]:
 
 
 def _unknown(value: Any) -> bool:
-    """Return whether a scorer could not say anything."""
+    """Return whether a scorer gave no score."""
     return value is None or value == [] or (isinstance(value, float) and value != value)
 
 
@@ -55,7 +55,7 @@ def _turn(turn: Any) -> dict[str, str]:
 
 
 def _finish(sample: Any) -> str:
-    """Return how a sample ended, in our words."""
+    """Return posttrain's word for how a sample ended."""
     if sample.error:
         return "error"
     if sample.limit:

@@ -1,4 +1,4 @@
-"""`evaluate.lm_eval`: tasks of lm-evaluation-harness on our models, in an environment of its own (docs/results.md)."""
+"""`evaluate.lm_eval`: run tasks of lm-evaluation-harness on a model, in a separate environment (docs/results.md)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FIX: Final = "Read the end of its output; without a network only tasks whose dat
 
 
 class LmEvalRun(EvaluatorRun):
-    """`evaluate.lm_eval.NAME`: a model and the tasks that it is measured on."""
+    """`evaluate.lm_eval.NAME`: a model and the tasks to run on it."""
 
-    tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-eval, or of your own YAML files")
+    tasks: list[str] = Field(min_length=1, description="names of lm-eval tasks or groups, or of your own YAML files")
     include: str | None = Field(None, description="a folder in custom/ with your own tasks and their data")
-    chat: bool = Field(False, description="whether prompts are turns of the model's chat template")
-    num_fewshot: int | None = Field(None, ge=0, description="examples in a prompt; null: as the task says")
-    limit: int | None = Field(None, ge=1, description="documents of each task, from its top; null: all")
-    batch: int = Field(8, ge=1, description="requests at a time")
+    chat: bool = Field(False, description="format prompts with the model's chat template")
+    num_fewshot: int | None = Field(None, ge=0, description="examples per prompt; null: the task's default")
+    limit: int | None = Field(None, ge=1, description="documents per task, from the start; null: all")
+    batch: int = Field(8, ge=1, description="requests per batch")
     device: DeviceParams = Field(default_factory=DeviceParams)
 
     @field_validator("include", mode="after")
@@ -46,7 +46,7 @@ class LmEvalRun(EvaluatorRun):
 
 
 def measured(run: LmEvalRun, model: Path, where: str) -> tuple[dict[str, float], pl.DataFrame]:
-    """Return the figures of the tasks, and a table with a row for each document."""
+    """Return the metrics of the tasks, and a table with a row for each document."""
     runtime = Runtime(run.device)
     asked = {
         **run.model_dump(exclude={"policy", "evaluator", "device"}),

@@ -1,4 +1,4 @@
-"""What runs in the environment of lm-eval: tasks on a model's folder, as plain data. Imports nothing of ours."""
+"""Runs in lm-eval's environment: tasks on a model folder, as plain data. It imports nothing from posttrain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures and the documents of each task, and the versions that decide them."""
+    """Return the metrics and the documents of each task, and the versions that affect them."""
     from importlib.metadata import version
 
     import torch
@@ -40,7 +40,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fix_date(date: str) -> None:
-    """Let chat templates write this date, not that of the day."""
+    """Make chat templates write this date instead of today's."""
     from datetime import datetime
 
     from transformers.utils import chat_template_utils
@@ -54,7 +54,7 @@ def _fix_date(date: str) -> None:
 
 
 def _figures(results: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    """Yield TASK.METRIC, with `,FILTER` where a task has several ways to read an answer, and its value."""
+    """Yield TASK.METRIC and its value. If a task reads answers in several ways, `,FILTER` is added."""
     for task, figures in results.items():
         for key, value in figures.items():
             metric, comma, reader = key.partition(",")
@@ -63,7 +63,7 @@ def _figures(results: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, fl
 
 
 def _documents(task: str, samples: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each document and filter: what was asked, what came back, and the metrics of it alone."""
+    """Yield a row for each document and filter: the question, the answer, and the document's own metrics."""
     for sample in samples:
         asked = sample["arguments"]
         options = [one[1] if len(one) > 1 else None for one in asked]

@@ -1,1 +1,1 @@
-"""Rollouts that TRL and prime-rl sampled: readers of `external.rollouts`."""
+"""Readers for `external.rollouts`: rollouts that TRL and prime-rl sampled."""

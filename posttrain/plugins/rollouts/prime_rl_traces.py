@@ -1,7 +1,8 @@
-"""The episodes that prime-rl writes, a verifiers' Episode a line: rollouts/step_N/{train,eval}/SUBSET/traces.jsonl.
+"""The episodes that prime-rl writes, one verifiers Episode per line: rollouts/step_N/{train,eval}/SUBSET/traces.jsonl.
 
-SUBSET is `all`, or `effective` for those that a step was trained on. An episode has traces, one per agent, and a trace
-is a graph of messages with their tokens; of several branches the last is read, as verifiers' own `messages` does.
+SUBSET is `all`, or `effective` for the episodes that a step was trained on. An episode has traces, one per agent. A
+trace is a graph of messages with their tokens. If it has several branches, the last is read, as verifiers' own
+`messages` does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FIX: Final = "Give files that prime-rl wrote (verifiers' episodes with traces),
 
 
 def read(folder: Path) -> Iterator[Sampled]:
-    """Yield the traces of training; of evaluation where there are no others."""
+    """Yield the traces of training, or of evaluation if there are no others."""
     files = sorted(folder.rglob(FILE), key=lambda file: (_step(file), str(file)))
     files = [file for file in files if "eval" not in file.parts] or files
     trained = {
@@ -46,7 +47,10 @@ def read(folder: Path) -> Iterator[Sampled]:
 
 
 def _groups(grouped: dict[tuple[str, str], list[Sampled]]) -> Iterator[list[Sampled]]:
-    """Yield the groups; what failed before it had an agent or a message is of the group's first agent and prompt."""
+    """Yield the groups.
+
+    An episode that failed without an agent or a message gets the group's first agent and prompt.
+    """
     for key in [key for key in grouped if not key[1]]:
         if whole := next((other for other in grouped if other[0] == key[0] and other[1]), None):
             grouped[whole] += grouped.pop(key)
@@ -72,7 +76,7 @@ def _rows(file: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _traces(episode: Row) -> list[Mapping[str, Any]]:
-    """Return the traces that train the policy; an episode without any has failed before its first message."""
+    """Return the traces that train the policy. An episode without any failed before its first message."""
     trainable = [trace for trace in episode["traces"] if trace["agent"].get("trainable", True)]
     return trainable or [{"task": episode["task"], "agent": {}, "ok": False, "errors": episode.get("errors", [])}]
 
@@ -103,7 +107,7 @@ def _sampled(episode: Row, trace: Mapping[str, Any], file: Path, number: int) ->
 
 
 def _branch(nodes: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the messages from the first one to the last."""
+    """Return the messages from the first to the last."""
     path: list[Mapping[str, Any]] = []
     place = len(nodes) - 1 if nodes else None
     while place is not None:
@@ -113,7 +117,7 @@ def _branch(nodes: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _content(turn: Mapping[str, Any]) -> str:
-    """Return what a turn says, and what it calls."""
+    """Return a turn's text and tool calls."""
     content = turn.get("content") or ""
     said = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
     calls = [f"{call['name']}({call['arguments']})" for call in turn.get("tool_calls") or ()]
@@ -121,7 +125,7 @@ def _content(turn: Mapping[str, Any]) -> str:
 
 
 def _tokens(nodes: list[Mapping[str, Any]]) -> tuple[TokenRow, list[float]] | None:
-    """Return the tokens up to the last sampled one, and the log-probs of those that were sampled."""
+    """Return the tokens up to the last sampled one, and the log-probs of the sampled tokens."""
     ids = [token for node in nodes for token in node.get("token_ids", ())]
     mask = [value for node in nodes for value in node.get("mask", ())]
     logps = [value for node in nodes for value in node.get("logprobs", ())]
@@ -132,7 +136,7 @@ def _tokens(nodes: list[Mapping[str, Any]]) -> tuple[TokenRow, list[float]] | No
 
 
 def _score(reward: Mapping[str, Any] | None) -> Score:
-    """Return a reward's score; none was given if the trace failed before."""
+    """Return a reward's score. If the trace failed earlier, there is none."""
     return Score(0.0, "error") if reward is None else Score(float(reward["score"]))
 
 

@@ -1,7 +1,7 @@
 """The completions that TRL's GRPO and RLOO trainers write with `log_completions=True`: completions_*.parquet.
 
-A file has the last batch of samples, and is written at each logging step: a batch that is trained on in several steps
-is in several files.
+A file contains the last batch of samples. TRL writes one at each logging step, so a batch that is trained in several
+steps appears in several files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLUMNS: Final = ("step", "prompt", "completion", "advantage")
 
 
 def read(folder: Path) -> Iterator[Sampled]:
-    """Yield the completions of each batch once, at the first step that was logged with it."""
+    """Yield the completions of each batch once, with the first step that logged it."""
     before: pl.DataFrame | None = None
     for file in sorted(folder.rglob(FILES)):
         try:
@@ -43,7 +43,7 @@ def read(folder: Path) -> Iterator[Sampled]:
 
 
 def _rows(file: Path, frame: pl.DataFrame) -> Iterator[Sampled]:
-    """Yield the rows of a file. A reward function that gave None says nothing of a row, and is no score of it."""
+    """Yield the rows of a file. If a reward function returned None for a row, the row has no score from it."""
     others = [name for name in frame.columns if name not in _COLUMNS]
     rewards = [name for name in others if frame.schema[name].is_float()]
     for number, row in enumerate(frame.iter_rows(named=True), 1):

@@ -1,1 +1,1 @@
-"""MLflow, TensorBoard, trackio and Weights & Biases: trackers of `posttrain track`."""
+"""MLflow, TensorBoard, trackio and Weights & Biases: trackers for `posttrain track`."""

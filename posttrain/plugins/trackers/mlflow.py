@@ -1,4 +1,4 @@
-"""MLflow: a run of an experiment, in a SQLite file or on the server that MLFLOW_TRACKING_URI names."""
+"""MLflow: a run of an experiment, in a SQLite file or on the server in MLFLOW_TRACKING_URI."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from posttrain.settings.plain import flattened
 
 ID: Final = "posttrain.id"
 AT_ONCE: Final = 1000
-"""The most metrics of a request; a request is stored as a whole or not at all."""
+"""The most metrics in a request. A request is stored completely or not at all."""
 PARAMS_AT_ONCE: Final = 100
 STEP: Final = "step"
-"""A metric with the number of its step: what is there says where to go on."""
+"""A metric whose value is its step number, which shows where to continue."""
 LONGEST: Final = 6000
-"""Characters of a parameter's value."""
+"""The most characters of a parameter's value."""
 
 
 class Mlflow:
-    """Metrics by step, figures as metrics of step 0, settings as parameters, tables and lineage as artifacts."""
+    """Per-step metrics, final metrics as step 0, settings as parameters, tables and lineage as artifacts."""
 
     package: Final = "mlflow"
 
@@ -83,9 +83,9 @@ def _now() -> int:
 
 
 def _database(file: Path) -> str:
-    """Return the address of a database, which has all its tables from the moment it has its name.
+    """Return the address of a database. The file appears under its name only when all tables exist.
 
-    MLflow makes the tables one by one: whoever opens the file meanwhile, or after a kill, would fail.
+    MLflow creates the tables one by one, so opening the file meanwhile, or after a kill, would fail.
     """
     from mlflow import MlflowClient
 

@@ -1,4 +1,4 @@
-"""TensorBoard: an event file for each run, written anew when the run is pushed again."""
+"""TensorBoard: an event file for each run. Pushing a run again replaces its file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posttrain.settings.plain import flattened
 
 
 class TensorBoard:
-    """Scalars by step, figures as scalars of step 0, tables and settings as texts."""
+    """Per-step scalars, final metrics as scalars of step 0, tables and settings as texts."""
 
     package: Final = "tensorboard"
 
@@ -61,7 +61,7 @@ class TensorBoard:
 
 
 def _markdown(rows: Table) -> str:
-    """Return rows as the table that the page of texts shows."""
+    """Return rows as a Markdown table for the page of texts."""
     if not rows:
         return ""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(cell) for cell in row.values()] for row in rows)]

@@ -1,4 +1,4 @@
-"""trackio: a SQLite file, where a run that is pushed again is written anew, or the server of TRACKIO_SERVER_URL."""
+"""trackio: a SQLite file, in which pushing a run again replaces it, or the server in TRACKIO_SERVER_URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMOTE: Final = ("TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID")
 
 
 class Trackio:
-    """Metrics by step; figures and tables after the last one. A server gets these once, as it cannot take them back."""
+    """Per-step metrics, then final metrics and tables. A server gets these only once, because it cannot delete them."""
 
     package: Final = "trackio"
 

@@ -1,4 +1,4 @@
-"""Weights & Biases: offline, for `wandb sync`, unless WANDB_MODE says online; keys come from the environment alone."""
+"""Weights & Biases: offline, for `wandb sync`, unless WANDB_MODE is online. Keys come only from the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from posttrain.pipeline.track.tracker import FOLDER, Steps, Table
 
 
 class Wandb:
-    """History by step, figures in the summary, settings and lineage in the config. An offline run is written anew."""
+    """Per-step history, final metrics in the summary, settings and lineage in the config.
+
+    An offline run is replaced.
+    """
 
     package: Final = "wandb"
 

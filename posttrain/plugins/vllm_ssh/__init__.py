@@ -1,1 +1,1 @@
-"""Servers of vLLM on other hosts, which ssh starts, feeds and ends."""
+"""vLLM servers on other hosts: start them over ssh, send weights, and end them."""

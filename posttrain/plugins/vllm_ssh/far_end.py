@@ -1,11 +1,11 @@
-"""The far end of an ssh connection: takes weights from it, starts a server of vLLM, and ends it with the connection.
+"""The remote side of an ssh connection: receives weights, starts a vLLM server, and ends it with the connection.
 
-Its text is sent to the other host, so it imports only the standard library.
+Its source text is sent to the other host, so it imports only the standard library.
 
     python -I -c TEXT FOLDER FORMER SECONDS
 
-FOLDER is made, and goes with the server. FORMER is the folder of the server before, which has ended when it is gone.
-The connection has ended when nothing comes for so many SECONDS, however it was lost. Its input is lines of JSON:
+FOLDER is created, and removed with the server. FORMER is the previous server's folder, whose removal means that this
+server has ended. If nothing arrives for SECONDS, the connection counts as lost. The input is lines of JSON:
 
 {"file": NAME, "bytes": N}     N bytes follow: a file that is sent, e.g. of a folder of weights
 {"done": NAME}                 this file, or folder of files, is complete, and gets its place in FOLDER
@@ -29,18 +29,18 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 WATCH_S = 0.5
-"""Seconds between two looks at the server."""
+"""Seconds between two checks of the server."""
 GRACE_S = 2.0
 """Seconds that the server has to end by itself."""
 CHUNK = 1 << 20
 
 
 class _EndedError(Exception):
-    """The server, or the connection, has ended; the message, if any, is for the log."""
+    """The server or the connection has ended. A message, if there is one, is written to the log."""
 
 
 class FarEnd:
-    """A server, and the connection with which it ends."""
+    """A server, and the connection that it ends with."""
 
     def __init__(self, folder: Path, silent_s: float) -> None:
         self._folder, self._silent_s = folder, silent_s
@@ -50,7 +50,7 @@ class FarEnd:
         self._server: subprocess.Popen[bytes] | None = None
 
     def serve(self) -> int:
-        """Do what the lines say until server or connection has ended; the status with which this process ends."""
+        """Execute the lines until the server or the connection has ended. Return the exit code."""
         try:
             while True:
                 self._do(json.loads(self._line()))
@@ -79,7 +79,7 @@ class FarEnd:
             )
 
     def _place(self, name: str, *inside: str) -> Path:
-        """Return the path of a name in the folder, which it may not leave."""
+        """Return the path of a name in the folder. Reject names that lead out of it."""
         path = PurePosixPath(name)
         if path.is_absolute() or not path.parts or ".." in path.parts:
             raise _EndedError(f"{name!r} is no name of a file in the folder")
@@ -92,7 +92,7 @@ class FarEnd:
         return line
 
     def _read(self, most: int) -> bytes:
-        """Return bytes of the connection; raises where it, or the server, has ended."""
+        """Return bytes from the connection. Raise if it or the server has ended."""
         heard = time.monotonic()
         while not select.select([self._input], [], [], WATCH_S)[0]:
             if self._server is not None and self._server.poll() is not None:
@@ -104,7 +104,7 @@ class FarEnd:
         return data
 
     def _end(self) -> int:
-        """End the server with all that it started, then remove the folder, which says that it has ended."""
+        """End the server and everything it started, then remove the folder, which signals the end."""
         status = 1
         if self._server is not None:
             self._server.terminate()  # vLLM then removes its own shared memory

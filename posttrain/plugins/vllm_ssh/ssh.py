@@ -1,7 +1,7 @@
-"""A server of vLLM on another host: ssh starts it, carries weights to it and requests to its socket, and ends it.
+"""A vLLM server on another host: ssh starts it, sends weights, forwards requests to its socket, and ends it.
 
-There are no ports and no shared files: ssh forwards a Unix socket of this server's folder to one in a folder of mode
-0700 there, and its input has the weights and signs of life (far_end.py reads them).
+There are no ports and no shared files. ssh forwards a Unix socket in this server's folder to one in a remote folder of
+mode 0700. Weights and heartbeats go through ssh's input (far_end.py reads them).
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ from posttrain.sampling.vllm.remote import Remote
 from posttrain.sampling.vllm.server import VERSIONS
 
 SSH: Final = "POSTTRAIN_SSH"
-"""The environment variable with the command of ssh and its options, e.g. `ssh -J bastion -p 2222`; these win."""
+"""The environment variable with the ssh command and its options, e.g. `ssh -J bastion -p 2222`. These take
+precedence."""
 OPTIONS: Final = {
     "BatchMode": "yes", "ConnectTimeout": "30", "ControlPath": "none", "ExitOnForwardFailure": "yes",
     "LogLevel": "ERROR", "ServerAliveInterval": "15", "StreamLocalBindUnlink": "yes",
 }  # fmt: skip
 SILENT_S: Final = 60.0
-"""Seconds without a sign of life after which a server there ends."""
+"""Seconds without a heartbeat after which a remote server ends."""
 BEATS: Final = 6
-"""Signs of life in this time."""
+"""The number of heartbeats in this time."""
 CHUNK: Final = 1 << 20
 SERVER: Final = "server.py"
 BOOT: Final = "import os; exec(bytes().join(os.read(0, 1) for _ in range({size})))"
-"""What Python runs there: the text that its input begins with, read to the byte."""
+"""The remote Python program: it reads the text at the start of its input, exactly to the last byte, and runs it."""
 KEEPER: Final = (
     "import os, shutil, subprocess, sys; "
     "status = subprocess.call(sys.argv[3:]); "
     "os.getppid() == int(sys.argv[1]) or shutil.rmtree(sys.argv[2], ignore_errors=True); "
     "sys.exit(status % 256)"
 )
-"""The parent of ssh here: where this process is gone when ssh ends, it removes the folder of this side."""
+"""The parent of ssh on this host. If this process is gone when ssh ends, it removes the local folder."""
 
 
 def ssh_command() -> list[str]:
-    """Return the command of ssh with its options; refuses one that is missing."""
+    """Return the ssh command with its options. Raise if it is missing."""
     command = shlex.split(os.environ.get(SSH, "")) or ["ssh"]
     if shutil.which(command[0]) is None:
         fix = f"Install OpenSSH's client, name another command ({SSH}='/path/to/ssh -p 2222'), or unset {HOSTS}"
@@ -60,7 +61,7 @@ def ssh_command() -> list[str]:
 
 
 def far_python(host: str) -> str:
-    """Return the Python that has vLLM there, at the path that it has here; refuses a host without it."""
+    """Return the remote Python with vLLM, at the same path as here. Reject a host without it."""
     [python] = given_command()
     python = str(Path(python).absolute()) if "/" in python else python
     command = [*ssh_command(), host, shlex.join(probe(python, PACKAGES))]
@@ -84,13 +85,13 @@ def far_python(host: str) -> str:
 
 
 class RemoteProcess(EngineProcess):
-    """A server on another host; the process is that of ssh, which ends when the server has."""
+    """A server on another host. The local process is ssh, which ends when the server has ended."""
 
     def __init__(
         self, host: str, options: Sequence[str], environment: Mapping[str, str], *,
         first: EngineProcess | None = None, number: int = 0, silent_s: float = SILENT_S,
     ) -> None:  # fmt: skip
-        """`host`: as ssh names it; `silent_s`: seconds without a sign of life after which the server ends."""
+        """`host`: its ssh name. `silent_s`: seconds without a heartbeat after which the server ends."""
         self._host, self._silent_s = host, silent_s
         self._writing = threading.Lock()
         self._sent: set[str] = set()
@@ -98,18 +99,18 @@ class RemoteProcess(EngineProcess):
         self._where += f" on {host}"
 
     def load(self, weights: Path) -> dict[str, Any]:
-        """Send the weights of a folder, and let it load them."""
+        """Send the weights in a folder and let the server load them."""
         self._send_folder(weights)
         return self.ask("POST", {"folder": f"{self._place()}/{weights.name}"})
 
     def forget(self, weights: Path) -> None:
-        """Remove weights, there too."""
+        """Remove weights, also on the other host."""
         with contextlib.suppress(BrokenPipeError):
             self._send({"remove": weights.name})
         super().forget(weights)
 
     def end(self) -> None:
-        """End it with the connection; ssh is killed where it does not say in time that the server has ended."""
+        """End the server with the connection. Kill ssh if it does not report the server's end in time."""
         self._hang_up()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -117,7 +118,7 @@ class RemoteProcess(EngineProcess):
         super().end()
 
     def retire(self) -> None:
-        """Ask it to end for good, and do not wait for it."""
+        """Ask the server to end permanently, without waiting."""
         self._closed = True
         self._hang_up()
 
@@ -151,11 +152,11 @@ class RemoteProcess(EngineProcess):
         return process
 
     def _place(self, starts: int | None = None) -> str:
-        """Return the folder there of the present process, or of one before."""
+        """Return the remote folder of the present process or of an earlier one."""
         return f"/dev/shm/{self.folder.name}-{self._number}-{self.starts if starts is None else starts}"
 
     def _beat(self, process: subprocess.Popen[bytes]) -> None:
-        """Give signs of life to a server until it has ended."""
+        """Send heartbeats to a server until it has ended."""
         with contextlib.suppress(BrokenPipeError):
             while process is self._process:
                 self._send({})
@@ -164,7 +165,7 @@ class RemoteProcess(EngineProcess):
                     return
 
     def _send_folder(self, weights: Path) -> None:
-        """Send the files of a folder, which the server sees when all have come."""
+        """Send the files of a folder. The server sees it when all have arrived."""
         if weights.name in self._sent:
             return
         for file in sorted(weights.iterdir()):
@@ -173,7 +174,7 @@ class RemoteProcess(EngineProcess):
         self._sent.add(weights.name)
 
     def _send(self, head: Mapping[str, Any], file: Path | None = None) -> None:
-        """Send a line, and a file; raises BrokenPipeError where the connection has ended."""
+        """Send a line and a file. Raise BrokenPipeError if the connection has ended."""
         with self._writing:
             size = {} if file is None else {"bytes": file.stat().st_size}
             self._write(json.dumps({**head, **size}).encode() + b"\n")
@@ -190,7 +191,7 @@ class RemoteProcess(EngineProcess):
             left = left[stream.write(left) :]
 
     def _hang_up(self) -> None:
-        """Close the connection's input, with which the server ends; kill a connection that takes no more of it."""
+        """Close the connection's input, which ends the server. Kill a connection that does not accept more data."""
         if (process := self._process) is None or process.stdin is None:
             return
         if not self._writing.acquire(timeout=1):

@@ -1,4 +1,4 @@
-"""`answer: choice`: the letter of the right choice, or several (docs/rewards.md)."""
+"""`answer: choice`: the letter of the right choice, or several letters (docs/rewards.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from posttrain.rollout import Rollout, Score
 
 
 def _letters(gold: str, choices: str) -> str | None:
-    """Return the letters of a gold answer, `B` or `A, C`; None: it has others."""
+    """Return the letters of a gold answer, e.g. `B` or `A, C`; None if it contains anything else."""
     found = re.sub(r"[\W_]", "", gold).upper()
     return "".join(sorted(found)) if found and set(found) <= set(choices) else None
 

@@ -1,4 +1,4 @@
-"""`answer: math`: any equal form of the prompt's answer is right (docs/rewards.md)."""
+"""`answer: math`: any form that equals the prompt's answer is right (docs/rewards.md)."""
 
 from __future__ import annotations
 

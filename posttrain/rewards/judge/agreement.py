@@ -1,4 +1,4 @@
-"""How far two raters agree beyond chance."""
+"""Measure how far two raters agree beyond chance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def kappa(
     seed: int = 0,
     level: float = 0.95,
 ) -> tuple[float, float, float]:
-    """Cohen's kappa (1960), (p_o - p_e) / (1 - p_e), and its percentile bootstrap interval (Efron 1979).
+    """Return Cohen's kappa (1960), (p_o - p_e) / (1 - p_e), and its percentile bootstrap interval (Efron 1979).
 
-    Rows of one problem are drawn together; without `problems` each row is one. A resample in which both raters name one
-    category alone says nothing and is left out.
+    Rows of one problem are resampled together; without `problems`, each row by itself. A resample in which both raters
+    use only one and the same category is left out.
     """
     if len(labels) != len(verdicts) or not labels:
         raise ValueError(f"{len(labels)} labels and {len(verdicts)} verdicts: give one verdict for each label")
@@ -45,7 +45,7 @@ def kappa(
 
 
 def _kappas(counts: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """Kappa of each table [R, size * size] of counts; not finite where all are in one category."""
+    """Return the kappa of each table [R, size * size] of counts; not finite if all rows are in one category."""
     table = counts.reshape(-1, size, size) / counts.sum(axis=1)[:, None, None]
     agreed = np.trace(table, axis1=1, axis2=2)
     chance = (table.sum(axis=2) * table.sum(axis=1)).sum(axis=1)

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible chat endpoint as a judge asks it."""
+"""An OpenAI-compatible chat endpoint for a judge."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from posttrain.rewards.usage import Usage
 
 
 class EndpointParams(ConnectionParams):
-    """The endpoint, and how patiently and at what price it is asked."""
+    """The endpoint: address, timeouts, retries and price."""
 
-    max_tokens: int = Field(256, ge=1, description="longest reply of the judge; raise it for judges that reason first")
+    max_tokens: int = Field(
+        256, ge=1, description="most tokens of the judge's reply; raise it for judges that reason first"
+    )
     body: dict[str, Any] = Field(
         default_factory=dict,
-        description="further keys of the request; null leaves one out: {max_tokens: null, max_completion_tokens: 2000}",
+        description="additional keys of the request; null removes a key: {max_tokens: null, max_completion_tokens: "
+        "2000}",
     )
-    price_in: float = Field(0.0, ge=0, description="price of a million tokens that are sent")
-    price_out: float = Field(0.0, ge=0, description="price of a million tokens of replies")
+    price_in: float = Field(0.0, ge=0, description="price of a million input tokens")
+    price_out: float = Field(0.0, ge=0, description="price of a million output tokens")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model said."""
+    """The model's reply."""
 
     text: str
     cut: bool
-    """Whether it was cut at `max_tokens`."""
+    """Whether `max_tokens` cut the reply."""
     used: Usage = field(default_factory=Usage)
 
 
 class Endpoint(Connection):
-    """Asks one judge."""
+    """Sends questions to one judge."""
 
     def __init__(self, params: EndpointParams, where: str) -> None:
         super().__init__(params, where)
         self._judge = params
 
     async def weights(self) -> str | None:
-        """Return the digest of the served model's weights, as `posttrain serve` names it; None where nobody answers."""
+        """Return the digest of the served model's weights from `posttrain serve`; None if no server answers."""
         try:
             _, content = await self.exchange("GET", "models")
         except TryAgainError as error:
@@ -55,13 +58,13 @@ class Endpoint(Connection):
             return ""
 
     async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
-        """Return the reply at temperature 0, or NoReply; a request that is refused as a whole raises RewardError."""
+        """Return the reply at temperature 0. Raise NoReply, or RewardError if no request can succeed."""
         params = self._judge
         body = {"model": params.model, "messages": messages, "temperature": 0, "max_tokens": params.max_tokens}
         return await self.post("chat/completions", body, self._read, "the reply is no chat completion")
 
     def _read(self, data: Any) -> Reply:
-        """Return the first choice of a completion, with its tokens counted."""
+        """Return the first choice of a completion, and count its tokens."""
         choice = data["choices"][0]
         text = choice["message"]["content"]
         usage = data.get("usage") or {}
@@ -73,12 +76,12 @@ class Endpoint(Connection):
         return Reply(text or "", choice.get("finish_reason") == "length", used)
 
     def cost(self, used: Mapping[str, float]) -> float:
-        """Return what these tokens cost."""
+        """Return the cost of these tokens."""
         params = self._judge
         return (used["tokens_in"] * params.price_in + used["tokens_out"] * params.price_out) / 1e6
 
 
 def connection(params: EndpointParams) -> dict[str, Any]:
-    """Return what a reply depends on, apart from the messages."""
+    """Return everything except the messages that a reply depends on."""
     own = {"body": params.body} if params.body else {}
     return {"url": params.url, "model": params.model, "max_tokens": params.max_tokens, **own}

@@ -39,26 +39,28 @@ from posttrain.rollout import Prompt, Rollout, Score
 
 
 class JudgeOptions(EndpointParams):
-    """What the judge is asked."""
+    """The judge's mode, templates, scale and rubric."""
 
     prompt: str | None = Field(
         None, min_length=1, description="the template: a text, or a file such as custom/judge.txt"
     )
     mode: Mode = Field(
         "score",
-        description="score: each completion by itself; pairwise: compared with another text; "
-        "group: all samples of a prompt in one request",
+        description="score: each completion separately; pairwise: compared with another text; group: all samples "
+        "of a prompt in one request",
     )
-    scale: list[float] = Field([1.0, 10.0], min_length=2, max_length=2, description="worst and best number of a score")
+    scale: list[float] = Field(
+        [1.0, 10.0], min_length=2, max_length=2, description="worst and best number on the scale"
+    )
     rubric: dict[str, float] | Literal["info"] | None = Field(
         None,
-        description="yes/no questions with weights in place of a scale: the score is the share of yes; "
-        "info: those of each prompt, `rubric` in its info",
+        description="yes/no questions with weights instead of a scale; the score is the share of yes; info: each "
+        "prompt's own `rubric` in its info",
     )
     against: Literal["group", "answer"] = Field(
-        "group", description="pairwise: against the samples of the same prompt, or the prompt's answer"
+        "group", description="pairwise: compare with samples of the same prompt, or with the prompt's answer"
     )
-    cache: bool = Field(True, description="remember verdicts in the user's cache folder")
+    cache: bool = Field(True, description="cache verdicts in the user's cache folder")
 
     @model_validator(mode="after")
     def _consistent(self) -> JudgeOptions:
@@ -84,7 +86,7 @@ class JudgeOptions(EndpointParams):
 
 
 class LanguageJudge:
-    """Asks for the verdicts on all rollouts at once; equal questions are asked once."""
+    """Requests the verdicts on all rollouts at once. Equal questions are sent once."""
 
     def __init__(self, options: JudgeOptions, where: str) -> None:
         self._options, self._endpoint = options, Endpoint(options, where)
@@ -109,7 +111,7 @@ class LanguageJudge:
             USED.update({**self._used, **({"cost": self._endpoint.cost(self._used)} if priced else {})})
 
     def counts(self) -> dict[str, float]:
-        """Requests, verdicts found in the cache, tokens as the endpoint counts them, and what they cost."""
+        """The numbers of requests, of cached verdicts and of tokens as the endpoint counts them, and the cost."""
         sent = self._endpoint.counts
         tokens = {"tokens in": sent["tokens_in"], "tokens out": sent["tokens_out"]}
         return {"requests": sent["requests"], "cached": self._cached, **tokens, "cost": self._endpoint.cost(sent)}
@@ -133,7 +135,7 @@ class LanguageJudge:
         ]
 
     def _rubric(self, prompt: Prompt) -> dict[str, float] | Score:
-        """Return the questions about a prompt's replies with their weights, or why there are none."""
+        """Return the questions about a prompt's completions and their weights, or a score with the reason for none."""
         if self._options.rubric != "info":
             return self._options.rubric or {"": 1.0}
         try:
@@ -150,7 +152,7 @@ class LanguageJudge:
         return self._templates[bool(prompt.answer.strip())]
 
     async def _compared(self, rollouts: Sequence[Rollout], duels: Sequence[Duel]) -> list[Score]:
-        """Return the mean of each rollout's duels: 1 won, 0 lost, 0.5 tied or decided by the order."""
+        """Return the mean of each rollout's duels: won 1, lost 0, tied or decided by the order 0.5."""
         asked: dict[Duel, list[str]] = {}
         for duel in duels:
             prompt = rollouts[duel.mine].prompt
@@ -174,7 +176,7 @@ class LanguageJudge:
         ]
 
     async def _together(self, rollouts: Sequence[Rollout]) -> list[Score]:
-        """Return the scores of groups, one request each; equal texts of a group have one number."""
+        """Return the scores of groups, one request per group. Equal texts in a group share a number."""
         texts_of: dict[str, list[str]] = defaultdict(list)
         for rollout in rollouts:
             texts_of[rollout.prompt.id].append(said(rollout))
@@ -194,12 +196,12 @@ class LanguageJudge:
         return [scores[rollout.prompt.id, said(rollout)] for rollout in rollouts]
 
     async def _verdicts(self, questions: Sequence[str], form: Form) -> dict[str, Verdict]:
-        """Return the verdict on each question; equal ones are asked once."""
+        """Return the verdict on each question. Equal questions are sent once."""
         found = await self._replies(dict.fromkeys(questions, form))
         return {text: verdicts if isinstance(verdicts, Score) else verdicts[0] for text, verdicts in found.items()}
 
     async def _replies(self, forms: Mapping[str, Form]) -> dict[str, tuple[float, ...] | Score]:
-        """Return the verdicts on each question, which are in the question's form."""
+        """Return the verdicts on each question, read in the question's form."""
         if self._cache is not None:
             self._weights = self._cache.weights(connection(self._options), await self._endpoint.weights())
         found = await asyncio.gather(*(self._reply(text, form) for text, form in forms.items()))

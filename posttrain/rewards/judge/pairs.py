@@ -14,7 +14,7 @@ from posttrain.rollout import Rollout, Score
 
 @dataclass(frozen=True)
 class Duel:
-    """Two replies to compare, by their places among the rollouts; None: the prompt's answer."""
+    """Two completions to compare, as indices of rollouts; None stands for the prompt's answer."""
 
     mine: int
     theirs: int | None
@@ -22,7 +22,7 @@ class Duel:
 
 
 def duels_of(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -> list[Duel]:
-    """Return each rollout with its prompt's answer, or with the next one of its group, which is a ring."""
+    """Return duels of each rollout with its prompt's answer, or with the next one of its group (a ring)."""
     if against == "answer":
         return [Duel(place, None, (said(rollout), rollout.prompt.answer)) for place, rollout in enumerate(rollouts)]
     groups: dict[str, list[int]] = defaultdict(list)
@@ -37,7 +37,7 @@ def duels_of(rollouts: Sequence[Rollout], against: Literal["group", "answer"]) -
 
 
 def won(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return whether the first text won in both orders; no verdicts: the texts are the same."""
+    """Return 1, 0 or 0.5 (the verdict depends on the order). No verdicts mean equal texts, a tie."""
     failed = first_failure(verdicts)
     if failed is not None:
         return failed

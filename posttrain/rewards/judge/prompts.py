@@ -1,6 +1,6 @@
-"""What a judge is asked, and how its verdict is read: completions are fenced, and only a reply's last lines count.
+"""Build a judge's request and read its verdict. Completions are fenced, and only a reply's last lines count.
 
-The fence is a hash of the texts, so no text can contain it, and the same question is the same request every time.
+The fence is a hash of the texts, so no text can contain it, and the same question always gives the same request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXTS: Final[Mapping[Mode, tuple[str, ...]]] = {
     "pairwise": ("question", "answer", "first", "second"),
     "group": ("question", "answer", "completions"),
 }
-"""The texts that a template can name."""
+"""The placeholders that a template can contain."""
 NEEDED: Final[Mapping[Mode, tuple[str, ...]]] = {
     "score": ("completion",),
     "pairwise": ("first", "second"),
@@ -33,9 +33,9 @@ _NAMED = re.compile(r"\{([a-z]+)\}")
 _ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _START = rf"(?:^|(?<=[{_ENDS}]))(?=(?:[^\w{_ENDS}]|_)*+"
 _FORGED = re.compile(rf"{_START}verdict)", re.IGNORECASE)
-"""The start of a line, by any of Unicode's line ends, that would be read as a verdict."""
+"""The start of a line, after any Unicode line end, that would be read as a verdict."""
 _NUMBERED_TOO = re.compile(rf"{_START}(?:verdict|[0-9]++\s*+:))", re.IGNORECASE)
-"""The start of such a line, or of one that would be read as the verdict on a numbered reply."""
+"""The start of such a line, or of a line that would be read as the verdict on a numbered reply."""
 _LINE = re.compile(r"([0-9]{1,6})\s*:\s*(.+)")
 _VERDICT = re.compile(r"verdict\s*:\s*(.+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)(?:\s*/\s*([0-9]{1,9}(?:\.[0-9]{1,9})?))?")
@@ -61,11 +61,11 @@ class Form:
     hint: str
     value: Callable[[str], float | None]
     count: int = 0
-    """Of the numbered replies, each with a line of its own; 0: one reply or pair, with one line."""
+    """The number of numbered replies, which have one line each; 0: one reply or pair, with one line."""
 
     @property
     def ending(self) -> str:
-        """The instruction how to end the reply."""
+        """The instruction that says how to end the reply."""
         return f"End your reply with {f'{self.count} lines' if self.count > 1 else 'one line'}: {self.hint}"
 
 
@@ -76,14 +76,14 @@ WHICH: Final = Form(
 
 
 def group_form(count: int, low: float, high: float) -> Form:
-    """Return a number on a scale for each of `count` numbered replies."""
+    """Return the form of a number on a scale for each of `count` numbered replies."""
     lines = "1: N" if count == 1 else f"from 1: N to {count}: N, in order, one for each reply"
     hint = f"{lines}, where N is a number from {low:g} to {high:g}"
     return Form(hint, number_form(low, high).value, count)
 
 
 def number_form(low: float, high: float) -> Form:
-    """Return a number on a scale, which becomes (number - low) / (high - low)."""
+    """Return the form of a number on a scale, converted to (number - low) / (high - low)."""
 
     def value(word: str) -> float | None:
         found = _NUMBER.fullmatch(word)
@@ -96,13 +96,13 @@ def number_form(low: float, high: float) -> Form:
 
 
 def read_verdict(reply: str, form: Form) -> float | None:
-    """Return the verdict in the last line of a reply; None if that line is not one."""
+    """Return the verdict in the last line of a reply; None if that line is not a verdict."""
     found = _VERDICT.fullmatch(reply.strip().rpartition("\n")[2].strip(_MARKUP))
     return None if found is None else form.value(found[1].strip(_MARKUP))
 
 
 def read_verdicts(reply: str, form: Form) -> tuple[float, ...] | None:
-    """Return the verdicts in the last lines of a reply: one line for each numbered reply, in order, and no other."""
+    """Return the verdicts in the last lines of a reply, which must have one line per numbered reply, in order."""
     if not form.count:
         verdict = read_verdict(reply, form)
         return None if verdict is None else (verdict,)
@@ -119,14 +119,14 @@ def read_verdicts(reply: str, form: Form) -> tuple[float, ...] | None:
 
 
 def in_order(texts: Sequence[str]) -> list[str]:
-    """Return the different texts, ordered by a hash of all of them: a place says nothing of a text."""
+    """Return the distinct texts in the order of a hash over all of them, so that positions carry no information."""
     different = sorted(set(texts))
     every = hashlib.sha256("\0".join(different).encode()).digest()
     return sorted(different, key=lambda text: hashlib.sha256(every + text.encode()).digest())
 
 
 def question(template: str, texts: Mapping[str, str | Sequence[str]], form: Form, criterion: str = "") -> str:
-    """Return the request: the template with fenced texts, and how to reply; several texts of a name are numbered."""
+    """Return the request: the template with fenced texts, and how to reply. Several texts of one name are numbered."""
     every = [one for text in texts.values() for one in ([text] if isinstance(text, str) else text)]
     fence = hashlib.sha256("\0".join(every).encode()).hexdigest()[:16]
     forged = _NUMBERED_TOO if form.count else _FORGED
@@ -146,14 +146,14 @@ def question(template: str, texts: Mapping[str, str | Sequence[str]], form: Form
 
 
 def template_of(prompt: str | None, mode: Mode, *, answered: bool) -> str:
-    """The user's template, given as text or as a file in custom/, or our own; `answered`: a reference answer exists."""
+    """Return the user's template (a text or a file in custom/) or our own. `answered`: a reference answer exists."""
     if prompt is None:
         return f"{_QUESTION}{_ANSWER if answered else ''}{_PLAIN[mode]}"
     return Path(prompt).read_text(encoding="utf-8") if _is_file(prompt) else prompt
 
 
 def check_template(prompt: str, mode: Mode) -> None:
-    """Raise ValueError for a missing file and for a template that names the wrong texts."""
+    """Raise ValueError for a missing file or a template with the wrong placeholders."""
     if _is_file(prompt) and (not Path(prompt).is_file() or is_outside(prompt, CUSTOM)):
         raise ValueError(f"prompt: {prompt} not found. Write the template there, or give its text")
     try:

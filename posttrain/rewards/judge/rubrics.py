@@ -1,4 +1,4 @@
-"""The rubric of one prompt: what the judge is asked about its completions, and what each yes is worth."""
+"""The rubric of one prompt: yes/no questions about its completions, and the weight of each yes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHAPE: Final = "Give {QUESTION: WEIGHT}, or a list of {question, weight} or {cr
 
 
 def rubric_of(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the questions of `info.rubric` and their weights; ValueError says what is wrong with it."""
+    """Return the questions in `info.rubric` and their weights. A ValueError says what is wrong with the rubric."""
     if info.get("rubric") is None:
         raise ValueError("its info has no rubric")
     rubric: dict[str, float] = {}
@@ -30,7 +30,7 @@ def rubric_of(info: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _items(rubric: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each question in one line, with its weight; a criterion as the question whether it is met."""
+    """Yield each question as one line, with its weight. A criterion becomes the question whether it is met."""
     if isinstance(rubric, Mapping):
         for question, weight in rubric.items():
             yield _line(question, str(question)), weight
@@ -51,7 +51,7 @@ def _named(item: Any, *names: str) -> dict[str, Any]:
 
 
 def _line(text: Any, where: str) -> str:
-    """Return a question without line ends; a line of its own could be read as an instruction."""
+    """Return a question without line breaks. A separate line could be read as an instruction."""
     line = " ".join(text.split()) if isinstance(text, str) else ""
     if not line:
         raise ValueError(f"{where} of its rubric has no text. Write the question")

@@ -1,4 +1,4 @@
-"""What was asked and said, as the texts that a judge reads."""
+"""The question and the answer as texts for a judge."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from posttrain.rollout import Message, Prompt, Rollout
 
 
 def said(rollout: Rollout) -> str:
-    """Return the completion; all turns of an episode of several."""
+    """Return the completion; for an episode of several turns, all turns."""
     return rollout.text if len(rollout.turns) < 2 else _talk(rollout.turns)
 
 
 def asked_of(prompt: Prompt) -> str:
-    """Return the question; all messages of a prompt of several."""
+    """Return the question; for a prompt of several messages, all messages."""
     return prompt.messages[0]["content"] if len(prompt.messages) == 1 else _talk(prompt.messages)
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on the disk by what was asked: one small file each, without any text, safe with several processes."""
+"""Store verdicts on disk by a hash of the question: one small file each, without text, safe for several processes."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from posttrain.rewards.usage import Usage
 
 
 class VerdictCache:
-    """Numbers by content; a file that cannot be read counts as missing."""
+    """Verdicts by content hash. A file that cannot be read counts as missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._full = folder, False
 
     def read(self, asked: Mapping[str, Any], count: int = 1) -> tuple[float, ...] | None:
-        """Return the verdicts on what was asked, if all are known."""
+        """Return the verdicts on a question if all are known."""
         known = self._known(asked, "verdict")
         values = known if isinstance(known, list) else [known]
         finite = all(isinstance(value, int | float) and math.isfinite(value) for value in values)
         return tuple(map(float, values)) if finite and len(values) == count else None
 
     def usage(self, asked: Mapping[str, Any]) -> Usage:
-        """Return what known verdicts took; nothing for those that an earlier version has written."""
+        """Return the usage of known verdicts; nothing for files that an earlier version wrote."""
         known = self._known(asked, "used")
         return Usage({name: int(known[name]) for name in known} if isinstance(known, dict) else {})
 
     def write(self, asked: Mapping[str, Any], verdicts: Sequence[float], used: Usage) -> None:
-        """Remember verdicts and what they took; one alone is a plain number."""
+        """Store verdicts and their usage. A single verdict is stored as a plain number."""
         self._remember(asked, {"verdict": verdicts[0] if len(verdicts) == 1 else list(verdicts), "used": used})
 
     def weights(self, connection: Mapping[str, Any], served: str | None) -> str:
-        """Return the weights of the served model, those of the last time where nobody answers (None)."""
+        """Return the digest of the served weights; the last known one if no server answers (None)."""
         if served is None:
             return str(self._known(connection, "weights") or "")
         if served and served != self._known(connection, "weights"):
@@ -51,7 +51,7 @@ class VerdictCache:
             return None
 
     def _remember(self, asked: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        """Write a file; a reader finds all of it or nothing. A verdict that cannot be written is one all the same."""
+        """Write a file atomically. A verdict that cannot be stored is still used."""
         file = self._file(asked)
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

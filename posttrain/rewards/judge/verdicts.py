@@ -1,4 +1,4 @@
-"""The score of several verdicts."""
+"""Combine several verdicts into a score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Verdict = float | Score
 
 
 def weighted(verdicts: Sequence[Verdict], weights: Sequence[float]) -> Score:
-    """Return sum_k weight_k verdict_k / sum of the weights above 0, clipped to [0, 1]; a missing verdict: unknown."""
+    """Return sum_k weight_k verdict_k / sum of positive weights, clipped to [0, 1]; unknown if a verdict is missing."""
     failed = first_failure(verdicts)
     if failed is not None:
         return failed
@@ -21,6 +21,6 @@ def weighted(verdicts: Sequence[Verdict], weights: Sequence[float]) -> Score:
 
 
 def first_failure(verdicts: Sequence[Verdict]) -> Score | None:
-    """Return the first failure; one of the endpoint before one that only this completion has."""
+    """Return the first failure. Failures of the endpoint come before failures of this completion."""
     failures = [verdict for verdict in verdicts if isinstance(verdict, Score)]
     return next((failure for failure in failures if failure.status in FAILED), failures[0] if failures else None)

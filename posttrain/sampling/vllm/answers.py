@@ -1,4 +1,4 @@
-"""What vLLM answers to a request for one completion, read and checked: its tokens, log-probs and experts."""
+"""Read and check vLLM's answer to a request for one completion: its tokens, log-probs and experts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from posttrain.text.stops import Stops
 def read_completion(
     choice: Mapping[str, Any], prompt: Sequence[int], params: SamplingParams, stops: Stops, model: Any
 ) -> Completion:
-    """Return the completion of a prompt; raises what is wrong with one that cannot be a sample of this model."""
+    """Return the completion of a prompt. Raise if the answer cannot be a sample of this model."""
     vocabulary = model.config.get_text_config().vocab_size
     ids, logps = choice["token_ids"], choice["logprobs"]["token_logprobs"]
     sane = (
@@ -47,7 +47,7 @@ def read_completion(
 
 
 def router_layers(model: Any) -> list[int]:
-    """Return the number of the layer of each router, as their names have it."""
+    """Return the layer number of each router, read from the names of modules."""
     names = {part: name for name, part in model.named_modules()}
     return [int(re.findall(r"\.(\d+)\.", names[router])[0]) for router in find_routers(model)]
 
@@ -55,8 +55,8 @@ def router_layers(model: Any) -> list[int]:
 def read_experts(encoded: str, tokens: int, layers: Sequence[int]) -> Tensor:
     """Return the experts [tokens, layers, k] of a request with its completion.
 
-    `encoded`: base64 of a .npy file, with a row for each token but the last, which vLLM has not computed with, and for
-    every layer of the model, also for one without a router.
+    `encoded`: base64 of a .npy file. It has a row for each token except the last, which vLLM has not processed, and an
+    entry for every layer of the model, including layers without a router.
     """
     found = np.load(io.BytesIO(base64.b64decode(encoded)), allow_pickle=False)
     if found.ndim != 3 or len(found) != tokens - 1 or found.shape[1] <= max(layers) or found.dtype.kind not in "iu":

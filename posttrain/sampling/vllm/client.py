@@ -1,8 +1,8 @@
-"""Samples with an external engine: servers with vLLM's API for completions, in an environment and processes of its own.
+"""Sample with an external engine: servers with vLLM's completions API, in their own environment and processes.
 
-Each completion is one request: token ids in, token ids and log-probs out, with a seed of its own, so any server may
-answer it. Requests and answers name the version of the weights. A server that died or hangs is started again, alone,
-with the present weights; what it had not answered is asked again, with the same seeds.
+Each completion is one request with its own seed: token ids in, token ids and log-probs out. Any server may answer it.
+Requests and answers carry the version of the weights. If a server dies or hangs, only this server is restarted with the
+present weights, and its unanswered requests are sent again with the same seeds.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ from posttrain.text.packing import pack
 from posttrain.text.stops import Stops
 
 TRIES: Final = 4
-"""How often a completion is asked for; between two tries the server is looked after."""
+"""The number of tries per completion. Between two tries, the server is checked."""
 SILENT_S: Final = 1800.0
-"""Seconds without any answer after which a server hangs."""
+"""Seconds without any answer after which a server counts as hanging."""
 HEALTH_S: Final = 30.0
-"""Seconds in which a server that did not answer well has to say which weights it holds."""
+"""Seconds in which a server that failed to answer must say which weights it holds."""
 PROBE: Final = SamplingParams(max_tokens=8)
 PROBE_GAP: Final = 0.5
-"""Largest mean difference of log-probs between server and trainer, in nats, of the first sample of a server."""
+"""The largest mean difference of log-probs between server and trainer, in nats, in the first sample of a server."""
 FROZEN: Final = "the frozen model"
-"""The version of the weights that a server with adapters is started with."""
+"""The version of the weights when a server with adapters is started."""
 STOPS: Final = 4
-"""Stop strings that vLLM takes; at others a completion is cut here."""
+"""The number of stop strings that vLLM accepts. posttrain cuts completions at further ones."""
 _LOW_63: Final = 2**63 - 1
 T = TypeVar("T")
 
 
 class _LostError(Exception):
-    """A request got no answer that can be used, and may be asked again."""
+    """A request got no usable answer and may be sent again."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the server may be silent, and how often it is asked."""
+    """How long the server may be silent, and how many tries a request has."""
 
     silent_s: float = SILENT_S
     health_s: float = HEALTH_S
     tries: int = TRIES
     pause_s: float = 0.5
-    """Seconds before the second try, doubled with each further one."""
+    """Seconds before the second try. The pause doubles with each further try."""
 
 
 class EngineSampler:
-    """Samples with servers that are started with the first weights; `close` ends them.
+    """Samples with servers that are started with the first weights. `close` ends them.
 
-    Of a model with an adapter that vLLM takes alone, they are started with the frozen model and get adapters.
+    If vLLM can load the model's adapter separately, the servers start with the frozen model and then get adapters.
     """
 
     can: frozenset[Capability] = VLLM_CAN
@@ -91,7 +91,7 @@ class EngineSampler:
         longest: int | None = None,
         patience: Patience = Patience(),
     ) -> None:
-        """`files`: the folder with the tokenizer; `longest`: the most tokens of a request; `servers` share a folder."""
+        """`files`: the folder with the tokenizer. `longest`: the most tokens of a request. `servers` share a folder."""
         self._model, self._files, self._stops, self._runtime = model, files, stops, runtime
         self._servers, self._patience, self._longest = servers, patience, longest
         self._weights: Path | None = None
@@ -106,7 +106,7 @@ class EngineSampler:
 
     @phase("load")
     def sync(self, model: Any, version: str) -> None:
-        """Give the servers these weights, and start those that do not run."""
+        """Give the servers these weights. Start servers that are not running."""
         before, self._model, self.version = self._weights, model, version
         first = not any(server.starts for server in self._servers)
         self._write()
@@ -132,7 +132,7 @@ class EngineSampler:
         mixture: Mixture | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Completion]:
-        """Return a completion of each request."""
+        """Return a completion for each request."""
         if mixture is not None or params.top_p < 1 or params.top_k is not None:
             raise ValueError("an external engine samples from all tokens of one policy")
         if greedy:  # vLLM's word for it; log-probs are those at temperature 1
@@ -142,14 +142,14 @@ class EngineSampler:
         return completions
 
     def close(self) -> None:
-        """End the servers; a request in progress fails."""
+        """End the servers. A request in progress fails."""
         for server in self._servers:
             server.retire()
         for server in self._servers:
             server.close()
 
     def _each(self, do: Callable[[EngineProcess], T]) -> list[T]:
-        """Do something with each server, at the same time."""
+        """Call a function with each server, in parallel."""
         with ThreadPoolExecutor(len(self._servers)) as pool:
             try:
                 return list(pool.map(do, self._servers))
@@ -161,7 +161,7 @@ class EngineSampler:
         self, servers: Sequence[EngineProcess], requests: Sequence[Request], params: SamplingParams, seed: int,
         advance: Callable[[int], None] | None = None, *, restarts: bool = True,
     ) -> list[Completion]:  # fmt: skip
-        """Return the completions: each server is asked for neighbours, as those of a prompt are."""
+        """Return the completions. Each server gets adjacent requests, so samples of one prompt stay together."""
         keys = row_keys(seed, [request.name for request in requests]).tolist()
         bodies = [
             {
@@ -195,7 +195,7 @@ class EngineSampler:
         self, server: EngineProcess, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
         found: dict[int, Completion], advance: Callable[[int], None] | None, restarts: bool,  # noqa: FBT001
     ) -> None:  # fmt: skip
-        """Ask a server for the completions at these places, again where an answer was lost."""
+        """Request the completions at these indices from a server, again if answers were lost."""
         lost = ""
         for number in range(self._patience.tries):
             left = [place for place in places if place not in found]
@@ -212,7 +212,7 @@ class EngineSampler:
         self, server: EngineProcess, bodies: Sequence[Mapping[str, Any]], places: Sequence[int], params: SamplingParams,
         found: dict[int, Completion], advance: Callable[[int], None] | None,
     ) -> str:  # fmt: skip
-        """Ask for the completions at these places, put them into `found`; says why some are lost."""
+        """Request the completions at these indices and put them into `found`. Return why some were lost."""
         slots, lost = asyncio.Semaphore(-(-params.rows // len(self._servers))), ""
         transport = httpx.AsyncHTTPTransport(
             uds=str(server.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -263,7 +263,7 @@ class EngineSampler:
     def _read(
         self, server: EngineProcess, answer: httpx.Response, body: Mapping[str, Any], params: SamplingParams
     ) -> Completion:
-        """Return the completion of an answer; refuses one that cannot be a sample of this request."""
+        """Return the completion in an answer. Reject an answer that cannot be a sample for this request."""
         try:
             [choice] = answer.json()["choices"]
             return read_completion(choice, body["prompt"], params, self._stops, self._model)
@@ -273,7 +273,7 @@ class EngineSampler:
             raise server.failed(what) from error
 
     def _look_after(self, server: EngineProcess, number: int, lost: str, *, restarts: bool) -> None:
-        """Before another try: start a dead or silent server again, load the weights again where it has others."""
+        """Prepare another try: restart a dead or silent server, and reload the weights if it has others."""
         print(f"engine: {lost}; try {number + 1} of {self._patience.tries}", flush=True)
         pause = self._patience.pause_s * 2 ** (number - 1)
         time.sleep(pause)
@@ -292,7 +292,7 @@ class EngineSampler:
         return state.get("weights")
 
     def _write(self) -> None:
-        """Write the present weights: the adapter, or the whole model with it merged; the frozen model once."""
+        """Write the present weights: the adapter (and once the frozen model), or the whole model with it merged."""
         self._weights = self._folder()
         if self._rank is None:
             size = write_weights(self._model, self._files, self._weights, self.version, self._dtype)
@@ -311,7 +311,7 @@ class EngineSampler:
         return torch.bfloat16 if self._runtime.bf16 else torch.float32
 
     def _merge(self) -> None:
-        """End the servers, and write the present weights with the adapter merged, as from now on."""
+        """End the servers, and write the present weights with the adapter merged. Later syncs do the same."""
         for server in self._servers:
             server.end()
         for folder in filter(None, (self._weights, self._frozen)):
@@ -320,13 +320,13 @@ class EngineSampler:
         self._write()
 
     def _give_all(self) -> None:
-        """Let all servers have the present weights, and try a first sample of those that were started."""
+        """Make all servers load the present weights. Test newly started servers with a first sample."""
         started = self._each(self._give)
         for server in (one for one, new in zip(self._servers, started, strict=True) if new):
             self._probe(server)
 
     def _give(self, server: EngineProcess) -> bool:
-        """Let a server load the present weights, or start it with them; whether it was started."""
+        """Make a server load the present weights, or start it with them. Return whether it was started."""
         if server.alive and self._load(server):
             return False
         self._start(server)
@@ -352,10 +352,10 @@ class EngineSampler:
         return state
 
     def _load(self, server: EngineProcess) -> bool:
-        """Let a server load the present weights; whether it has answered.
+        """Make a server load the present weights. Return whether it answered.
 
-        vLLM 0.30 packs a mixture's experts for a CPU when it starts, and computes with unpacked ones once it has loaded
-        others: such a server is started again in place of it.
+        When vLLM 0.30 starts on a CPU, it packs a mixture's experts, but it computes with unpacked ones after loading
+        other weights. Such a server is restarted instead.
         """
         if self._rank is None and self._runtime.device.type == "cpu" and find_routers(self._model):
             return False
@@ -368,7 +368,7 @@ class EngineSampler:
 
     @torch.no_grad()
     def _probe(self, server: EngineProcess) -> None:
-        """A first sample: its log-probs are those that the trainer computes for the same tokens."""
+        """Check that the log-probs of a first sample equal the trainer's for the same tokens."""
         if not is_whole(self._model):  # a restart while the weights are divided among processes
             return
         known = min(4, self._model.config.get_text_config().vocab_size)

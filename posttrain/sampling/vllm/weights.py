@@ -1,6 +1,6 @@
-"""The weights of a policy as a folder that an external engine loads: a whole model, or an adapter alone.
+"""Write a policy's weights to a folder that an external engine loads: the whole model, or only an adapter.
 
-A file of tensors has its version in its metadata.
+Each tensor file has the version in its metadata.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from posttrain.sampling.vllm.server import METADATA
 
 HEAD, EMBEDDING = "lm_head.weight", "embed_tokens.weight"
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks of adapters that vLLM makes room for."""
+"""The ranks of adapters that vLLM supports."""
 
 
 def lora_rank(model: Any) -> int | None:
-    """Return the rank that vLLM has to make room for; None where it cannot take the adapter alone, or there is none.
+    """Return the rank to configure in vLLM; None if there is no adapter or vLLM cannot load it separately.
 
-    Its layers add B A to the product with the frozen matrix, which must be the one that the trainer computes with: not
-    one in 4 bits, and no length of rows (DoRA).
+    The adapter's layers must add B A to the product with the frozen matrix, and the frozen matrix must be the one that
+    the trainer uses. So 4-bit matrices and scaled rows (DoRA) are excluded.
     """
     adapter = adapter_of(model)
     trained = (name for name, part in model.named_parameters() if part.requires_grad)
@@ -42,10 +42,10 @@ def lora_rank(model: Any) -> int | None:
 
 
 class WholeWeights(Mapping[str, Tensor]):
-    """The tensors of a model as if it had no layers of an adapter, each matrix made when it is asked for."""
+    """The tensors of a model as if it had no adapter layers. Each matrix is computed on request."""
 
     def __init__(self, model: Any, *, adapter: bool) -> None:
-        """`adapter`: whether it is merged into the matrices, or left out, which those in 4 bits do not know."""
+        """`adapter`: whether it is merged or left out. With 4-bit matrices it cannot be left out."""
         layers = {
             f"{name}.weight": layer
             for name, layer in model.named_modules()
@@ -69,7 +69,7 @@ class WholeWeights(Mapping[str, Tensor]):
 
 
 def write_lora(model: Any, folder: Path, version: str, dtype: torch.dtype) -> int:
-    """Write the adapter of a model into an empty folder; the bytes that it takes."""
+    """Write the adapter of a model into an empty folder. Return the size in bytes."""
     adapter = adapter_of(model)
     assert adapter is not None
     write_adapter(model, adapter, folder, dtype, {METADATA: version})
@@ -79,10 +79,10 @@ def write_lora(model: Any, folder: Path, version: str, dtype: torch.dtype) -> in
 def write_weights(
     model: Any, files: Path, folder: Path, version: str, dtype: torch.dtype, *, adapter: bool = True
 ) -> int:
-    """Write weights, config and the tokenizer of `files` into an empty folder; the bytes that it takes.
+    """Write weights, config and the tokenizer of `files` into an empty folder. Return the size in bytes.
 
-    `adapter`: whether an adapter of the model is merged into it, or left out. A tied head is written as a matrix of its
-    own: vLLM 0.30 keeps the old head of a tied model when it reloads.
+    `adapter`: whether the model's adapter is merged or left out. A tied head is written as a separate matrix, because
+    vLLM 0.30 keeps the old head of a tied model when it reloads.
     """
     own = WholeWeights(model, adapter=adapter) if adapter_of(model) is not None else unshared(model)
     layout = saved_layout(model, dtype, own)

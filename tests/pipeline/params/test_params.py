@@ -165,7 +165,7 @@ distill:
     [
         ("sft: {runs: {main: {start: base/tny}}}", "no run makes this model. Did you mean 'base/tiny'?"),
         ("sft: {runs: {main: {start: none}}}", "no run makes this model. Known here: base/tiny, online/a,"),
-        ("sft: {runs: {main: {start: ../base}}}", "'../base': expected the model it starts from: a folder under"),
+        ("sft: {runs: {main: {start: ../base}}}", "'../base': expected the start model: a folder under"),
         (
             "sft: {runs: {main: {data: two_step/pairs}}}",
             "sft.runs.main.data = 'two_step/pairs': pairs is the wrong kind of table; expected the demonstrations, or",
@@ -481,7 +481,7 @@ def test_a_given_model_is_refused_where_it_cannot_serve(architecture: str, text:
         ("sft: {runs: {main: {batch: true}}}", "sft.runs.main.batch = True"),
         (
             "sft: {runs: {b: }}",
-            "sft.runs.b.start is missing. Write the model it starts from: a folder under models/",
+            "sft.runs.b.start is missing. Write the start model: a folder under models/",
         ),
         ("base: {scratch: {tiny: {batch: 0, steps: 0}}}", "base.scratch.tiny.steps = 0"),
         ("base: {scratch: {tiny: {window: 600}}}", "window = 600 is longer than shape.context = 512"),

@@ -1,1 +1,1 @@
-"""Rollouts that others sampled, as tables of training rollouts: a file per format."""
+"""Rollouts that other libraries sampled, as tables of training rollouts. Each format has a file."""

@@ -1,4 +1,4 @@
-"""One rollout as a reader of another library's files gives it."""
+"""One rollout from a reader of another library's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posttrain.rollout import Finish, Score, TokenRow
 
 @dataclass
 class Sampled:
-    """A completion with its scores; adjacent ones with the same `group` answer one prompt."""
+    """A completion with scores. Adjacent completions with the same `group` answer one prompt."""
 
     group: Any
     round: int
@@ -23,17 +23,17 @@ class Sampled:
     completion: str
     scores: dict[str, Score]
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Of the rewards, where the file has them."""
+    """Weights of the rewards, if the file has them."""
     finish: Finish | None = None
-    """None: the file does not say."""
+    """How it ended; None: the file does not say."""
     step: int | None = None
-    """The optimizer step that was trained on it; None: none was, or the file does not say."""
+    """The optimizer step that trained on it; None: no step did, or the file does not say."""
     version: str = ""
     advantage: float | None = None
     length: int | None = None
-    """Sampled tokens."""
+    """The number of sampled tokens."""
     tokens: tuple[TokenRow, Sequence[float]] | None = None
-    """The tokens, and the log-probs of those that were sampled."""
+    """The tokens, and the log-probs of the sampled tokens."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
     task: str = ""
@@ -53,7 +53,7 @@ def turns_of(value: Any, name: str, file: Path, row: int | str) -> Turns:
 
 
 def text_of(answer: Turns) -> str:
-    """Return the text of a completion; of one with several turns all of them with their roles, as `transcript` does."""
+    """Return the text of a completion; with several turns, all turns with their roles, as in `transcript`."""
     if len(answer) == 1:
         return answer[0][1]
     return "\n\n".join(f"{role}: {content}" for role, content in answer)

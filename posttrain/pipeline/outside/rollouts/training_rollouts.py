@@ -1,4 +1,4 @@
-"""Rollouts of others as a table: draws and totals, parts that are checked, and the curve of their figures."""
+"""Write other libraries' rollouts as a table: draws and totals, checked parts, and the curve of metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from posttrain.rollout import FAILED, Score
 from posttrain.settings.params import did_you_mean
 
 _PART: Final = 20_000
-"""Rows of a part, about: a draw is in one part."""
+"""The approximate number of rows in a part. A draw is never split."""
 _SCHEMA: Final = {name: dtype for name, dtype in COLUMNS["training_rollouts"].items() if name != "id"}
 _SAMPLING: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": None}
 
@@ -45,7 +45,7 @@ class Rollouts:
         self._size = math.gcd(*runs)  # a prompt that was drawn twice in a row is two draws
 
     def write(self, folder: Path, prompts: Path | None, vocabulary: str) -> None:
-        """Write the checked parts and their summary; `prompts`: the table that has the prompts."""
+        """Write the checked parts and their summary. `prompts`: the table with the prompts."""
         known = _prompts(prompts)
         rows = [self._row(nth, sampled, known) for nth, sampled in enumerate(self._found)]
         whole = all(row["mask"] for row in rows if row["reward"] is not None)
@@ -69,7 +69,7 @@ class Rollouts:
             )  # fmt: skip
 
     def curve(self) -> list[dict[str, float]]:
-        """Return the figures of each round: what is known of a mean's rows counts."""
+        """Return the metrics of each round. A mean is over the rows with a known value."""
         return [
             {"step": number, **self._figures(list(some))}
             for number, some in groupby(sorted(self._found, key=lambda one: one.round), key=lambda one: one.round)
@@ -95,7 +95,10 @@ class Rollouts:
         }
 
     def _scores(self, sampled: Sampled) -> dict[str, Score]:
-        """Return the scores of a rollout; a failed one has every reward with how it ended, as ours do."""
+        """Return the scores of a rollout.
+
+        In a failed one, every reward has the status of its failure, as in posttrain.
+        """
         if sampled.finish in ("timeout", "error"):
             return {name: Score(0.0, sampled.finish) for name in self._rewards}
         return {
@@ -103,7 +106,7 @@ class Rollouts:
         }
 
     def _total(self, sampled: Sampled) -> float | None:
-        """Return the weighted sum; None where no reward judged it, or one that counts has failed."""
+        """Return the weighted sum; None if no reward judged the rollout or a counted reward failed."""
         weights = {name: (self._weights or sampled.weights).get(name, 1.0) for name in sampled.scores}
         if self._weights:
             weights = {name: self._weights.get(name, 0.0) for name in weights}
@@ -137,7 +140,7 @@ class Rollouts:
 
 
 def _prompts(table: Path | None) -> dict[str, tuple[str, str]]:
-    """Return the id and the problem of each prompt, by its turns as JSON."""
+    """Return the id and the problem of each prompt. The key is its turns as JSON."""
     rows: Iterator[Mapping[str, Any]] = iter(())
     if table is not None:
         rows = read_table(table, "prompts").iter_rows(named=True)
