@@ -79,8 +79,8 @@ def train_online(
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/. `load_model` reads model/. A call with the same
     arguments resumes an interrupted one. For a PEFT model, model/ contains the whole model with the adapter merged, and
-    adapter/ the adapter in PEFT's own format. checkpoints, recorder, rollouts: your own stores instead. on_step: a function that
-    is called with each step's number and metrics. name: the run's name in messages and rollouts.
+    adapter/ the adapter in PEFT's own format. checkpoints, recorder, rollouts: your own stores instead. on_step: a
+    function that is called with each step's number and metrics. name: the run's name in messages and rollouts.
     """
     if config is None:
         params = _params(algorithm, reward, settings, seed, heldout)
