@@ -58,7 +58,6 @@ def train_model(
     """Train the model in place on rows in memory. Return the metrics of each step.
 
     For a PEFT model, only the adapters are trained.
-
     model, tokenizer: from transformers; or models from `load_models`, and None, which adapters and several processes
     need. algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (for a model
     from `reward_model`), with its `settings`. rows for sft: `messages`, or `prompt` and `completion`; for pairs and
@@ -81,8 +80,7 @@ def train_model(
     numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
     values = {"seed": seed, "micro_tokens": micro_tokens, "checkpoint_every": checkpoint_every}
     config = _config(config, given, numbers, values, watched=len(heldout) > 0)
-    check_watched(config.watched, heldout)
-    check_table(config.watched, heldout_table)
+    _check_heldout(config, heldout, heldout_table)
     config = for_model(config, model)
     with opened(model, tokenizer, config, reference) as (models, text):
         _check_kind(config, models.policy)
@@ -127,6 +125,12 @@ def _examples(
         return [row for row in rows if isinstance(row, Example)]
     read: Sequence[Example] = _rows().examples_of(text, rows, config.goal(), argument)
     return read
+
+
+def _check_heldout(config: SupervisedConfig, heldout: Sequence[Any], table: pl.DataFrame | None) -> None:
+    """Reject held-out rows that nothing measures, and a watch without the rows or the table that it needs."""
+    check_watched(config.watched, heldout)
+    check_table(config.watched, table)
 
 
 def check_table(watch: Any, table: pl.DataFrame | None) -> None:
