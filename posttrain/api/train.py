@@ -55,9 +55,8 @@ def train_model(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on rows in memory. Return the metrics of each step.
+    """Train the model in place on rows in memory (a PEFT model: its adapters). Return the metrics of each step.
 
-    For a PEFT model, only the adapters are trained.
     model, tokenizer: from transformers; or models from `load_models`, and None, which adapters and several processes
     need. algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (for a model
     from `reward_model`), with its `settings`. rows for sft: `messages`, or `prompt` and `completion`; for pairs and
