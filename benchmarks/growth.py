@@ -106,8 +106,11 @@ def project(ours: Path, folder: Path, count: int) -> Path:
         for path, old in [*((one, "main") for one in COPIED), *((one, "sft") for one in EVALUATED)]:
             _copy(folder / path.format(old), folder / path.format(name))
         lock[f"sft@{name}"] = _renamed(entries["sft@main"], (*COPIED, "stages.sft {}", "sft.runs.{}"), "main", name)
-        again = _renamed(entries["evaluate@sft"], (*EVALUATED, "stages.evaluate {}"), "sft", name)
+        again = _renamed(
+            entries["evaluate@sft"], (*EVALUATED, "stages.evaluate {}", "evaluate.policies.{}"), "sft", name
+        )
         lock[f"evaluate@{name}"] = _renamed(again, ("models/sft/{}",), "main", name)
+        lock[f"evaluate@{name}"]["params"]["params.yaml"][f"evaluate.policies.{name}"] = f"sft/{name}"
         reference = next(dep for dep in entries["evaluate@sft"]["deps"] if dep["path"] == "models/sft/main")
         lock[f"evaluate@{name}"]["deps"].append(reference)
     _replace_in_lock(folder, lock)

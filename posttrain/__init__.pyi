@@ -11,6 +11,7 @@ from posttrain.api.scored import sample_and_score as sample_and_score
 from posttrain.api.scorers import load_reward_model as load_reward_model
 from posttrain.api.scorers import reward_model as reward_model
 from posttrain.api.scorers import score as score
+from posttrain.api.stored import train_on_rollouts as train_on_rollouts
 from posttrain.api.teacher import distill as distill
 from posttrain.api.train import train_model as train_model
 from posttrain.errors import ParamsError as ParamsError
@@ -22,7 +23,6 @@ from posttrain.online.config import OnlineConfig as OnlineConfig
 from posttrain.online.distill import StudentConfig as StudentConfig
 from posttrain.online.stored import LoggedRollouts as LoggedRollouts
 from posttrain.online.stored import OfflineConfig as OfflineConfig
-from posttrain.online.stored import train_on_rollouts as train_on_rollouts
 from posttrain.sampling.frozen import load_frozen as load_frozen
 from posttrain.sampling.scored import SampleConfig as SampleConfig
 from posttrain.sampling.scored import ScoredSamples as ScoredSamples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posttrain.online.stored import train_on_rollouts
+from posttrain.api.stored import train_on_rollouts
 from posttrain.pipeline.processes.stage import run_named_stage
 from posttrain.pipeline.runs.offline import offline_run
 from posttrain.pipeline.runs.training import training_stage
@@ -12,7 +12,10 @@ def main(run: str) -> None:
     """Write models/offline/RUN, metrics/offline/RUN.json and plots/offline/RUN.csv."""
     stage = training_stage("offline", run)
     models, rollouts = offline_run(stage)
-    trained = train_on_rollouts(stage.name, stage.params, models, rollouts, stage.checkpoints(models), stage.recorder)
+    trained = train_on_rollouts(
+        models, None, rollouts, stage.params, checkpoints=stage.checkpoints(models), recorder=stage.recorder,
+        name=stage.name,
+    )  # fmt: skip
     figures = trained.means(stage.params.progress)
     stage.save(trained, {"algorithm": stage.params.algorithm, "steps": trained.steps, **figures})
 

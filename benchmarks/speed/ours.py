@@ -29,6 +29,7 @@ from posttrain.models.files.loading import prepared
 from posttrain.online.ahead import RoundsAhead
 from posttrain.online.collect import Collect, PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
+from posttrain.online.rollout_log import NoRollouts
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.online.rounds import FreshRounds, Rounds
 from posttrain.pipeline.runs.stage_checkpoints import Checkpoints
@@ -177,7 +178,7 @@ def online(
     monitor, failures = RewardMonitor("speed", {}, compares=False), FailureLimit(judged, 0.0, "speed")
     with sampler_of(case, models, text, engine) as sampler:
         groups = PolicyGroups(sampler, text, models, params, seed=0, name="speed")
-        collect = Collect(groups, judged, failures, monitor, None, case.group, objective.needs, seed=0)
+        collect = Collect(groups, judged, failures, monitor, NoRollouts(), case.group, objective.needs, seed=0)
         fresh = FreshRounds(given, collect, params)
         source = Rounds(RoundsAhead(fresh) if ahead else fresh, models, objective.needs, params, seed=0)
         log = fit(objective, source, models, meter)

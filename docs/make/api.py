@@ -12,12 +12,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from docs.make.api_examples import EXAMPLES
 from posttrain import api, losses, rewards, tasks
 from posttrain.numerics import fix_numerics
 from posttrain.online.config import OnlineConfig
 
 PAGE = Path("docs/reference/api.md")
 SETTINGS = {
+    "EvaluateConfig": "Settings:",
+    "SampleConfig": "Settings:",
     "SftConfig": "Settings:",
     "RewardTraining": "Settings:",
     "PreferenceTraining": "Settings (`posttrain params preference` lists the settings of each algorithm too):",
@@ -70,8 +73,14 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
 
 
 def entry(name: str, value: Any) -> Iterator[str]:
-    """Yield the heading, the signature and the docstring of a name."""
+    """Yield the heading, the signature, the docstring and the example of a name."""
     yield f"### {name.rpartition('.')[2]}\n"
+    yield from _described(name, value)
+    if name in EXAMPLES:
+        yield f"Example:\n\n```python\n{EXAMPLES[name].strip()}\n```\n"
+
+
+def _described(name: str, value: Any) -> Iterator[str]:
     if isinstance(value, type):
         yield _text(inspect.getdoc(value))
         if attributes := list(_attributes(value)):

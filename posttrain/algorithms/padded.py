@@ -131,7 +131,7 @@ class PaddedBatch:
 class PaddedLoss:
     """A loss for another trainer, to be tested by `posttrain laws`: the value that it calls `backward` on.
 
-    Example: `@PaddedLoss` above `def mine(batch): return verl_loss(batch.old_logp, batch.logp, ...)`
+    Example: `mine = PaddedLoss(lambda batch: -(batch.logp * batch.advantage * batch.mask).sum() / batch.step_tokens)`
     """
 
     loss: Callable[[PaddedBatch], Tensor]

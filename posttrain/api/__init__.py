@@ -31,7 +31,7 @@ _PLACES = {
     "sample_and_score": "api.scored",
     "score": "api.scorers",
     "train_model": "api.train",
-    "train_on_rollouts": "online.stored",
+    "train_on_rollouts": "api.stored",
     "train_online": "api.online",
 }
 """Public name -> the module below `posttrain` that defines it. The module is imported on first use of the name."""

@@ -1,4 +1,4 @@
-"""Checks of a call's arguments: rows, columns, folders. Each error shows what to write instead."""
+"""Checks of a call's arguments: rows, columns, folders, a config. Each error shows what to write instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from posttrain.data.columns import Kind
 from posttrain.data.layouts import LAYOUTS
 from posttrain.data.shown import short_repr
-from posttrain.errors import DataError, ModelError
+from posttrain.errors import DataError, ModelError, ParamsError
 from posttrain.settings.params import nearest
 
 OTHER_NAMES: Final = {
@@ -85,3 +85,13 @@ def model_folder(path: Any, argument: str) -> Path:
     raise ModelError(
         what="there is no such folder" + ("" if folder.is_absolute() else f" in {Path.cwd()}"), where=where, fix=fix
     )
+
+
+def check_config(config: Any, kind: type[Any], call: str, others: Mapping[str, tuple[Any, Any]]) -> None:
+    """Reject a config of another class, and other arguments next to it; `others`: name -> (given, default)."""
+    if not isinstance(config, kind):
+        what = f"it is a {type(config).__name__}, and {call} takes a {kind.__name__}"
+        raise ParamsError(what=what, where="config", fix="Use the call that its class is for (docs/reference/api.md)")
+    if twice := [name for name, (given, default) in others.items() if given != default]:
+        what = f"config has all settings, so {', '.join(twice)} would be ignored"
+        raise ParamsError(what=what, where="config", fix=f"Give config alone, or {', '.join(others)} without it")

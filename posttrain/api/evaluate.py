@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from posttrain.api.argument_checks import model_folder
+from posttrain.api.argument_checks import check_config, model_folder
 from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model, text_of
-from posttrain.api.typed_config import check_config
 from posttrain.errors import ParamsError
 from posttrain.evaluate.config import EvaluateConfig
 from posttrain.evaluate.intervals import SEED
@@ -57,7 +56,7 @@ def evaluate_model(
     `model`. sampler: opens the sampler; the default is the engine in the settings. name, where: names of the evaluation
     and of its settings in messages.
 
-    Example: `evaluate_model(model, tokenizer, rows, {"correct": 1.0}).metrics["score"]`
+    Example: `evaluate_model(model, tokenizer, prompts, {"correct": 1.0}).metrics["score"]`
     """
     if config is None:
         own = {"samples": samples, "seed": seed, "max_failed": max_failed, **_scored_by(reward)}

@@ -43,7 +43,7 @@ def load_models(folder: str | Path, config: TrainingParams, *, teachers: Sequenc
     policy. `config` also sets the adapter, the device, the precision, and how several processes divide the models. To
     use `processes` N, start the script with `torchrun --nproc-per-node N`.
 
-    Example: `train_online(load_models("models/sft/main", config), None, prompts, config=config)`
+    Example: `models = load_models("models/sft/main", OnlineConfig.preset("grpo", reward=reward))`
     """
     given: Any = config
     if not isinstance(given, TrainingParams):

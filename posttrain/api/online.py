@@ -9,15 +9,15 @@ from typing import Any
 
 import polars as pl
 
-from posttrain.api.argument_checks import model_folder
+from posttrain.api.argument_checks import check_config, model_folder
 from posttrain.api.given import prompts_given, refuse_learned, refuse_unread
 from posttrain.api.models import check_watched, for_model, opened
 from posttrain.api.output import known_by, places, save
 from posttrain.api.own_model import Messages
-from posttrain.api.typed_config import check_config
 from posttrain.data.shown import short_repr
 from posttrain.errors import DataError, ParamsError
 from posttrain.online.config import OnlineConfig, WatchParams
+from posttrain.online.rollout_log import SampleLog
 from posttrain.online.run import OnlineRun, train_on_samples
 from posttrain.rewards.given import terms_given
 from posttrain.rewards.reward import WeightedReward
@@ -58,6 +58,7 @@ def train_online(
     output: str | Path | None = None,
     checkpoints: CheckpointStore | None = None,
     recorder: Recorder | None = None,
+    rollouts: SampleLog | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
@@ -78,8 +79,8 @@ def train_online(
 
     output: a folder for checkpoints, metrics.csv, rollouts/ and model/. `load_model` reads model/. A call with the same
     arguments resumes an interrupted one. For a PEFT model, model/ contains the whole model with the adapter merged, and
-    adapter/ the adapter in PEFT's own format. checkpoints, recorder: your own stores instead. on_step: a function that
-    is called with each step's number and metrics. name: the run's name in messages and rollouts.
+    adapter/ the adapter in PEFT's own format. checkpoints, recorder, rollouts: your own stores instead. on_step: a
+    function that is called with each step's number and metrics. name: the run's name in messages and rollouts.
     """
     if config is None:
         params = _params(algorithm, reward, settings, seed, heldout)
@@ -91,7 +92,8 @@ def train_online(
     named = [algorithm, settings]
     return trained_on_samples(
         model, tokenizer, prompts, params, named, reference=reference, reward_model=reward_model, heldout=heldout,
-        sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name,
+        sampler=sampler, output=output, checkpoints=checkpoints, recorder=recorder, rollouts=rollouts, on_step=on_step,
+        name=name,
         patient=config is None, examples=lambda text: _windows(text, corpus, params),
     )  # fmt: skip
 
@@ -100,6 +102,7 @@ def trained_on_samples(
     model: Any, tokenizer: Any, prompts: Sequence[Any], params: OnlineConfig, given: Sequence[Any], *,
     reference: Any | None, reward_model: str | Path | None, heldout: Sequence[Any], sampler: Sampler | None,
     output: str | Path | None, checkpoints: CheckpointStore | None, recorder: Recorder | None,
+    rollouts: SampleLog | None,
     on_step: Callable[[int, dict[str, float]], None] | None, name: str, patient: bool,
     teach: Callable[[ChatText, ModelSet, Sequence[Prompt]], Sequence[Teacher]] = lambda text, models, asked: (),  # noqa: ARG005
     examples: Callable[[ChatText], Sequence[Example]] = lambda text: (),  # noqa: ARG005
@@ -121,7 +124,9 @@ def trained_on_samples(
         arguments = [*given, *_read_and_scored(text, asked, params), reference, str(type(sampler)), known_by(scorer)]
         arguments += [repr([(row.prompt, row.rest) for example in shown for row in example.rows])] if shown else []
         store, log = places(name, params, models, output, arguments, checkpoints, recorder)
-        trained = train_on_samples(run, store, log, sampler=sampler, on_step=on_step, patient=patient)
+        trained = train_on_samples(
+            run, store, log, rollouts=rollouts, sampler=sampler, on_step=on_step, patient=patient
+        )
     save(trained, model, tokenizer, output)
     return trained
 

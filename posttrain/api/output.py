@@ -72,8 +72,7 @@ def save(trained: Trained, model: Any, tokenizer: Any, output: str | Path | None
         return
     if isinstance(model, ModelSet):
         trained.gather()  # only the first of several processes goes on
-    if trained.rollouts is not None:
-        trained.rollouts.finish(Path(output, "rollouts"), trained[: trained.steps])
+    trained.rollouts.finish(Path(output, "rollouts"), trained[: trained.steps])
     if isinstance(model, ModelSet):
         trained.save(Path(output, MODEL))
         return

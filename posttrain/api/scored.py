@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.api.argument_checks import check_config
 from posttrain.api.evaluate import frozen, scorer_folder
 from posttrain.api.given import prompts_given
 from posttrain.api.own_model import Messages
-from posttrain.api.typed_config import check_config
 from posttrain.rewards.scorable import scorable_prompts
 from posttrain.rollout import Prompt
 from posttrain.sampling.frozen import OpenSampler
@@ -35,8 +35,7 @@ def sample_and_score(
     reward_model: the folder of the model behind the reward `model`. sampler: opens the sampler; the default is the
     engine in the settings. name, where: names of this task and of its settings in messages.
 
-    Example: `best = max(zip(found.rewards, found.rollouts))` with
-    `found = sample_and_score(model, tokenizer, rows, SampleConfig(samples=8))`
+    Example: `sample_and_score(model, tokenizer, prompts, SampleConfig(reward=reward, samples=8)).rewards`
     """
     check_config(config, SampleConfig, NAME, {})
     scored_by = scorer_folder(config, reward_model)

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.supervised import LikelihoodConfig, LikelihoodObjective
-from posttrain.api.argument_checks import model_folder
+from posttrain.api.argument_checks import check_config, model_folder
 from posttrain.api.online import trained_on_samples
 from posttrain.api.output import known_by
 from posttrain.api.own_model import Messages, device_of, our_attention, own_model
 from posttrain.api.rows import examples_of, questions_of
-from posttrain.api.typed_config import check_config
 from posttrain.errors import ParamsError
 from posttrain.models.device import Runtime
 from posttrain.models.master_weights import computing
 from posttrain.online.distill import StudentConfig
+from posttrain.online.rollout_log import SampleLog
 from posttrain.online.teachers import Student, teachers_of
 from posttrain.rewards.given import terms_given
 from posttrain.rollout import Prompt
@@ -53,6 +53,7 @@ def distill(
     output: str | Path | None = None,
     checkpoints: CheckpointStore | None = None,
     recorder: Recorder | None = None,
+    rollouts: SampleLog | None = None,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
@@ -82,18 +83,21 @@ def distill(
         rows = models.policy.config.get_text_config().vocab_size
         return teachers_of(params, Student(text, rows, asked, questions), named, models.runtime)
 
-    def examples(text: ChatText) -> Sequence[Example]:
-        if not demonstrations or isinstance(demonstrations[0], Example):
-            return demonstrations  # type: ignore[return-value]
-        return examples_of(text, demonstrations, LikelihoodObjective(LikelihoodConfig()), "demonstrations")
-
     with _computing(named.values()):
         return trained_on_samples(
             model, tokenizer, prompts, params, [algorithm, settings, *map(known_by, named.values())],
             reference=reference, reward_model=reward_model, heldout=heldout, sampler=sampler, output=output,
-            checkpoints=checkpoints, recorder=recorder, on_step=on_step, name=name, patient=config is None, teach=teach,
-            examples=examples,
+            checkpoints=checkpoints, recorder=recorder, rollouts=rollouts, on_step=on_step, name=name,
+            patient=config is None, teach=teach,
+            examples=lambda text: _examples(text, demonstrations),
         )  # fmt: skip
+
+
+def _examples(text: ChatText, demonstrations: Sequence[Mapping[str, Any] | Example]) -> Sequence[Example]:
+    """Return rows of sft as examples; examples stay as they are."""
+    if not demonstrations or isinstance(demonstrations[0], Example):
+        return demonstrations  # type: ignore[return-value]
+    return examples_of(text, demonstrations, LikelihoodObjective(LikelihoodConfig()), "demonstrations")
 
 
 def _config(

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from posttrain.api.argument_checks import refuse_no_rows
+from posttrain.api.argument_checks import check_config, refuse_no_rows
 from posttrain.api.models import check_watched, for_model, forget_scale, opened
 from posttrain.api.output import places, save
-from posttrain.api.typed_config import check_config
 from posttrain.errors import DataError, ParamsError
 from posttrain.models.files.loading import is_scorer
 from posttrain.supervised.config import SupervisedConfig
@@ -56,9 +55,7 @@ def train_model(
     on_step: Callable[[int, dict[str, float]], None] | None = None,
     name: str = NAME,
 ) -> Trained:
-    """Train the model in place on rows in memory. Return the metrics of each step.
-
-    For a PEFT model, only the adapters are trained.
+    """Train the model in place on rows in memory (a PEFT model: its adapters). Return the metrics of each step.
 
     model, tokenizer: from transformers; or models from `load_models`, and None, which adapters and several processes
     need. algorithm: sft, a preference algorithm (dpo, simpo, kto, ...: docs/algorithms.md) or `reward` (for a model
@@ -82,8 +79,7 @@ def train_model(
     numbers = {"epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
     values = {"seed": seed, "micro_tokens": micro_tokens, "checkpoint_every": checkpoint_every}
     config = _config(config, given, numbers, values, watched=len(heldout) > 0)
-    check_watched(config.watched, heldout)
-    check_table(config.watched, heldout_table)
+    _check_heldout(config, heldout, heldout_table)
     config = for_model(config, model)
     with opened(model, tokenizer, config, reference) as (models, text):
         _check_kind(config, models.policy)
@@ -128,6 +124,12 @@ def _examples(
         return [row for row in rows if isinstance(row, Example)]
     read: Sequence[Example] = _rows().examples_of(text, rows, config.goal(), argument)
     return read
+
+
+def _check_heldout(config: SupervisedConfig, heldout: Sequence[Any], table: pl.DataFrame | None) -> None:
+    """Reject held-out rows that nothing measures, and a watch without the rows or the table that it needs."""
+    check_watched(config.watched, heldout)
+    check_table(config.watched, table)
 
 
 def check_table(watch: Any, table: pl.DataFrame | None) -> None:

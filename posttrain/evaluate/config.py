@@ -16,7 +16,7 @@ from posttrain.sampling.frozen import ScoredSampling
 class EvaluateConfig(ScoredSampling):
     """How posttrain measures a policy on prompts.
 
-    Example: `EvaluateConfig(reward={"correct": 1.0}, samples=4, sampling=SamplingParams(max_tokens=200))`
+    Example: `EvaluateConfig(reward={"correct": 1.0}, samples=4, sampling={"max_tokens": 200})`
     """
 
     kl_samples: int | None = Field(

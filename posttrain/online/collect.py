@@ -13,7 +13,7 @@ from posttrain.algorithms.objective import REWARD_PARTS, part_columns
 from posttrain.errors import DataError
 from posttrain.formulas.ragged import row_keys
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.online.rollout_log import RolloutLog
+from posttrain.online.rollout_log import SampleLog
 from posttrain.online.rollout_params import RolloutParams
 from posttrain.rewards.failures import FailureLimit
 from posttrain.rewards.score import RewardSum, scored_by_first
@@ -140,7 +140,7 @@ class Collect:
     rewards: RewardSum
     failures: FailureLimit
     monitor: RewardMonitor
-    log: RolloutLog | None
+    log: SampleLog
     group_size: int
     needs: frozenset[str]
     """The columns that the objective reads."""
@@ -158,8 +158,7 @@ class Collect:
         kept = [rollouts[place] for place in places]
         self.monitor.completions(kept)
         totals = dict(zip(places, self.rewards.totals(kept), strict=True))
-        if self.log is not None:
-            self.log.add(draw.round, draw.attempt, draw.first, rollouts, self.rewards, totals)
+        self.log.add(draw.round, draw.attempt, draw.first, rollouts, self.rewards, totals)
         groups = [self._batch(draw, rollouts, group, totals) for group in self._whole_groups(places)]
         return Collected(groups, rollouts)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import polars as pl
@@ -38,7 +38,7 @@ from posttrain.formulas.ragged import Ragged
 from posttrain.measure.phases import phase
 from posttrain.rewards.score import RewardSum
 from posttrain.rollout import Rollout
-from posttrain.train.callback import Check
+from posttrain.train.callback import Check, NoLog, StepLog
 from posttrain.train.token_cache import list_array
 
 Stored = Literal["full", "sampled", "none"]
@@ -94,9 +94,32 @@ def most_bytes(stored: Stored, rollouts: int, longest: int) -> float:
     return rollouts * (FIGURE_BYTES + share * TOKEN_BYTES * longest)
 
 
+class SampleLog(StepLog, Protocol):
+    """Stores the samples of a training, and which of them each step was trained on."""
+
+    def add(
+        self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
+        reward: RewardSum, totals: dict[int, float],
+    ) -> None:  # fmt: skip
+        """Add the scored samples of an attempt of a round.
+
+        `first`: the number of draws before them; `totals`: their rewards by place.
+        """
+
+
+class NoRollouts(NoLog):
+    """Stores no sample."""
+
+    def add(
+        self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout],
+        reward: RewardSum, totals: dict[int, float],
+    ) -> None:  # fmt: skip
+        """Store nothing."""
+
+
 @dataclass
 class RolloutLog:
-    """Stores a run's rollouts."""
+    """Stores the rollouts of a run in a folder next to its checkpoints, and as a table when the run has ended."""
 
     sampling: Sampling
     stored: Stored = "full"

@@ -18,7 +18,7 @@ from posttrain.online.collect import Collect, GroupSampler, PolicyGroups
 from posttrain.online.config import OnlineConfig
 from posttrain.online.heldout import HeldoutRewards
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.online.rollout_log import RolloutLog
+from posttrain.online.rollout_log import NoRollouts, SampleLog
 from posttrain.online.rounds import FreshRounds, Rounds
 from posttrain.rewards.canaries import check_canaries
 from posttrain.rewards.failures import FailureLimit, wait_above
@@ -72,10 +72,11 @@ class OnlineRun:
         return RewardSum(config.terms, context, wait_above(config.on_failures, config.max_failed))
 
     def training(
-        self, groups: GroupSampler, rewards: RewardSum, monitor: RewardMonitor, log: RolloutLog | None = None
+        self, groups: GroupSampler, rewards: RewardSum, monitor: RewardMonitor, log: SampleLog | None = None
     ) -> TrainingRun:
         """Return the training on samples of a policy or of a finished run (`posttrain replay`)."""
         config, rollout, models = self.config, self.config.rollout, self.models
+        log = NoRollouts() if log is None else log
         objective, failures = config.objective(), FailureLimit(rewards, config.max_failed, self.section)
         collect = Collect(
             groups, rewards, failures, monitor, log, rollout.group_size, objective.needs, config.seed, config.sampling
@@ -140,10 +141,10 @@ class OnlineRun:
 
 def train_on_samples(
     run: OnlineRun, checkpoints: CheckpointStore, recorder: Recorder, *,
-    sampler: Sampler | None = None, on_step: Callable[[int, dict[str, float]], None] | None = None,
-    patient: bool = False,
+    rollouts: SampleLog | None = None, sampler: Sampler | None = None,
+    on_step: Callable[[int, dict[str, float]], None] | None = None, patient: bool = False,
 ) -> Trained:  # fmt: skip
-    """Sample, score and train. The rollouts are stored next to the checkpoints.
+    """Sample, score and train. By default the rollouts are stored next to the checkpoints, if these are kept.
 
     `sampler`: replaces the engine in the settings. `patient`: if `patience` is used up, the run ends normally with its
     metrics, without an error.
@@ -154,16 +155,18 @@ def train_on_samples(
     check_capacity(run.text.context, lengths, count, rollout.sampling, f"{section}.rollout")
     rewards, monitor = run.rewards(), config.monitor(section)
     world.from_first(lambda: check_canaries(rewards, run.prompts[: config.canaries], section))
-    log = config.rollout_log(run.name, run.text, max(map(len, lengths))) if checkpoints.keeps else None
+    if rollouts is None:
+        kept = checkpoints.keeps
+        rollouts = config.rollout_log(run.name, run.text, max(map(len, lengths))) if kept else NoRollouts()
 
     with given(sampler) if sampler is not None else run.sampler() as opened:
         world.from_first(lambda: rewards.load(run.prompts))
-        training = run.training(run.groups(opened), rewards, monitor, log if world.is_rank_zero() else None)
+        training = run.training(run.groups(opened), rewards, monitor, rollouts if world.is_rank_zero() else None)
         watch: Watch = run.watch(rewards, opened, training.source.steps) or NO_WATCH
         training = replace(training, on_step=on_step, watch=_Patience(monitor, watch) if patient else watch)
         trained = run_training(training, checkpoints, recorder)
     monitor.close()
-    trained.rollouts = log
+    trained.rollouts = rollouts
     trained.figures = judge_totals(trained[: trained.steps : rollout.steps_a_round])
     note(weights_version=f"{run.name} step {trained.kept.get('kept_step', trained.steps)}")
     return trained

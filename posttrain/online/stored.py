@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, cast
 
@@ -11,9 +12,10 @@ import torch
 from pydantic import Field, model_validator
 
 from posttrain.algorithms.objective import REWARD_PARTS
-from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig
+from posttrain.algorithms.policy_config import POLICY_ROWS, PolicyConfig, group_refusal
 from posttrain.algorithms.policy_objective import PolicyObjective
 from posttrain.data.columns import KEPT
+from posttrain.errors import DataError, ParamsError
 from posttrain.formulas.ragged import row_keys
 from posttrain.rollout import Kept, TokenRow
 from posttrain.settings.params import check
@@ -87,6 +89,11 @@ class OfflineConfig(TrainingParams, PolicyConfig):
         """Whether the advantage needs values."""
         return self.advantage_entry.valued
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """The columns that the objective reads."""
+        return self.objective(1).needs
+
     def objective(self, max_length: int) -> PolicyObjective:
         """Return the objective. `max_length`: the longest completion, for the fixed-length aggregation."""
         return PolicyObjective(self, max_length)
@@ -115,6 +122,47 @@ class LoggedRollouts:
     def rows(self, places: Sequence[int]) -> list[list[dict[str, Any]]]:
         """Return the rows of some groups."""
         return [records(self.table.slice(*self.groups[place])) for place in places]
+
+
+def logged_rollouts(
+    table: pl.DataFrame, summary: Mapping[str, Any], vocabulary: str, where: str, *, grouped: bool
+) -> LoggedRollouts:
+    """Return the scored rollouts. `grouped`: also leave out groups with only one rollout left.
+
+    `summary`: run.json next to the table; `vocabulary`: that of the policy's tokenizer.
+    """
+    if summary["vocabulary"] != vocabulary:
+        what = "the rollouts were sampled with another tokenizer than that of the start model"
+        raise DataError(what=what, where=where, fix="Start from the run's model or from its start")
+    scored = table.filter(pl.col("reward").is_not_null())
+    if grouped:
+        scored = scored.filter(pl.len().over("draw") > 1)
+    if scored.is_empty():
+        what = f"none of {table.height:,} rollouts has a reward that can be compared"
+        raise DataError(what=what, where=where, fix="Use the rollouts of another run")
+    samplings = [json.loads(sampling) for sampling in scored["sampling"].unique().to_list()]
+    if len(temperatures := {sampling["temperature"] for sampling in samplings}) > 1:
+        what = f"the rollouts were sampled at temperatures {sorted(temperatures)}, and log-probs are at one"
+        raise DataError(what=what, where=where, fix="Learn from those of one temperature")
+    cut = any(sampling["top_p"] < 1 or sampling["top_k"] for sampling in samplings)
+    if cut and not set(KEPT) <= set(scored.columns):
+        what = (
+            "the rollouts do not have the tokens that top_p and top_k left to sample from: their algorithm needs none"
+        )
+        fix = "Use the rollouts of a policy row (docs/reference/algorithms.md), or sample with top_p 1 and top_k null"
+        raise DataError(what=what, where=where, fix=fix)
+    sizes = scored.group_by("draw", maintain_order=True).len()["len"]
+    left = f"; {table.height - scored.height:,} without a reward are left out" if scored.height < table.height else ""
+    print(f"{where}: {scored.height:,} rollouts in {len(sizes):,} groups{left}")
+    groups = list(zip((sizes.cum_sum() - sizes).to_list(), sizes.to_list(), strict=True))
+    longest = max(sampling["max_tokens"] for sampling in samplings)
+    return LoggedRollouts(scored, groups, temperatures.pop(), longest)
+
+
+def check_groups(config: OfflineConfig, logged: LoggedRollouts, where: str) -> None:
+    """Refuse an advantage that the groups are too small for."""
+    if reason := group_refusal(config, max(size for _, size in logged.groups)):
+        raise ParamsError(what=reason, where=where, fix="The rollouts have no larger group")
 
 
 class LoggedSource(BatchSource):
@@ -147,16 +195,16 @@ class LoggedSource(BatchSource):
         return make_batch(tokens, columns, {"old_logp": torch.tensor([x for row in rows for x in row["logps"]])})
 
 
-def train_on_rollouts(
+def train_on_logged(
     name: str, config: OfflineConfig, models: ModelSet, logged: LoggedRollouts, checkpoints: CheckpointStore,
-    recorder: Recorder,
+    recorder: Recorder, on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Trained:  # fmt: skip
     """Train on groups of stored rollouts, with the log-probs that their samplers recorded."""
     objective = config.objective(logged.max_tokens)
     source = LoggedSource(logged, config.groups, config.epochs, config.seed)
     update = adamw(models.trained, config, source.steps, models.policy)
     tokens = config.groups * logged.largest
-    run = TrainingRun(name, config, objective, source, models, update, tokens, config.progress)
+    run = TrainingRun(name, config, objective, source, models, update, tokens, config.progress, on_step=on_step)
     return run_training(run, checkpoints, recorder)
 
 

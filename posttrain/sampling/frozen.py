@@ -22,11 +22,12 @@ from posttrain.rollout import Prompt, Rollout
 from posttrain.sampling.engines import ENGINE, ENGINES, EngineArgs, EngineName, SampledModel, Servers, refuse_sampling
 from posttrain.sampling.episodes import longest_row
 from posttrain.sampling.sampler import Sampler, SamplingParams
+from posttrain.settings.called import Called
 from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 
 
-class ScoredSampling(Params):
+class ScoredSampling(Params, metaclass=Called):
     """The settings of a policy that is sampled and scored, but not trained."""
 
     samples: int = Field(8, ge=1, description="samples per prompt")
@@ -73,7 +74,7 @@ OpenSampler = Callable[[SampledModel, SamplingParams, Sequence[Prompt]], Abstrac
 def load_frozen(folder: str | Path, config: ScoredSampling) -> SampledModel:
     """Load a folder's policy for sampling, on the device and in the precision that `config` sets.
 
-    Example: `evaluate_model(load_frozen("models/sft/main", config), None, rows, config=config)`
+    Example: `policy = load_frozen("models/sft/main", EvaluateConfig())`
     """
     runtime, folder = Runtime(config.device), Path(folder)
     text = load_text(folder, config.date, config.template)

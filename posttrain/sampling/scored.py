@@ -23,7 +23,7 @@ from posttrain.sampling.step_labels import LabelledStep, StepLabels, labelled_st
 class SampleConfig(ScoredSampling):
     """How a policy is sampled to make rows from its samples.
 
-    Example: `SampleConfig(reward={"correct": 1.0}, samples=4, sampling=SamplingParams(max_tokens=200))`
+    Example: `SampleConfig(reward={"correct": 1.0}, samples=4, sampling={"max_tokens": 200})`
     """
 
     samples: int = Field(6, ge=2, description="samples per prompt")

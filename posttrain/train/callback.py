@@ -81,4 +81,25 @@ class StepLog(Protocol):
         """Restore what `state_dict` returned."""
 
 
+class NoLog:
+    """Stores nothing."""
+
+    def open(self, folder: Path) -> None:
+        """Store nothing."""
+
+    def trained(self, step: int, prepared: Ragged) -> None:
+        """Store nothing."""
+
+    def finish(self, target: Path, steps: Sequence[dict[str, float]], check: Check = ...) -> None:
+        """Write nothing."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return no state."""
+        return {}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """There is nothing to restore."""
+
+
 NO_WATCH: Final = NoWatch()
+NO_LOG: Final = NoLog()

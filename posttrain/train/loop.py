@@ -31,7 +31,7 @@ from posttrain.settings.params import Params
 from posttrain.text.chat import DATE, TemplateDate, TemplateVariables
 from posttrain.train import randomness
 from posttrain.train.batch_sources import BatchSource, prefixed
-from posttrain.train.callback import NO_WATCH, StepLog, Watch
+from posttrain.train.callback import NO_LOG, NO_WATCH, StepLog, Watch
 from posttrain.train.checkpoint import CheckpointData, CheckpointStore
 from posttrain.train.learning_rates import RateKind, default_rate, explained, parameters_of, trained_parameters_of
 from posttrain.train.limits import LimitParams, check_limits
@@ -214,7 +214,7 @@ class TrainingRun:
     progress_metrics: tuple[str, ...] = ("loss",)
     """Metrics in the progress line."""
     watch: Watch = NO_WATCH
-    step_log: StepLog | None = None
+    step_log: StepLog = NO_LOG
     on_step: Callable[[int, dict[str, float]], None] | None = None
     """Called with each step's number and metrics."""
 
@@ -252,8 +252,7 @@ def _train(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recorder, e
             closure = StepClosure(objective, models, batch.with_prepared(prepared.step), routers, prepared.state)
             metrics = run.update.step(closure, step / source.steps)
             state = prepared.state
-        if run.step_log is not None:
-            run.step_log.trained(step, prepared.step)
+        run.step_log.trained(step, prepared.step)
         if not prepared.counts:
             metrics = {name: value for name, value in metrics.items() if name in ("loss", "grad_norm", "lr")}
         log.add({"step": step, **metrics, **prepared.metrics, **source.metrics(), **looked})
@@ -279,7 +278,7 @@ def _checkpoint(run: TrainingRun, step: int, state: State, log: MetricsLog) -> C
         update=run.update.state_dict(),
         source=source,
         watch=run.watch.state_dict(),
-        log={} if run.step_log is None else run.step_log.state_dict(),
+        log=run.step_log.state_dict(),
         random=randomness.states(run.models.runtime.device),
     )
     tensors |= run.models.trained_parameters()
@@ -296,8 +295,7 @@ def _restore(run: TrainingRun, saved: CheckpointData) -> tuple[int, State, list[
         run.update.load_state_dict(saved.later("update."))
         run.source.load_state_dict(saved.under("source."))
         run.watch.load_state_dict(saved.under("watch."))
-        if run.step_log is not None:
-            run.step_log.load_state_dict(saved.under("log."))
+        run.step_log.load_state_dict(saved.under("log."))
         randomness.restore(saved.under("random."), run.models.runtime.device)
     except (LookupError, ValueError, RuntimeError, TypeError) as error:
         # checksum, fingerprint and weights are right, so an older checkpoint would fail too, and the run is half loaded

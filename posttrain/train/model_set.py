@@ -189,10 +189,7 @@ class ModelSet:
         *,
         reference_moves: bool,
     ) -> ModelSet:
-        """Return the sharded models. With an adapter, each model has its own frozen weights.
-
-        They are created one after the other in host memory and sharded layer by layer.
-        """
+        """Return the sharded models, created one after the other. Each has its own frozen weights under an adapter."""
 
         def made(*, adapted: bool = True, scores: bool = False, trained: bool = True) -> Any:
             model = start(scores=scores)
@@ -225,10 +222,7 @@ class ModelSet:
         return place_of(part)[1] if is_divided(part) else 1
 
     def gather_on_rank_zero(self) -> ModelSet:
-        """Return the first process's models after training, with the policy whole. The other processes end here.
-
-        The policy is gathered weight by weight into host memory, where its masters stay.
-        """
+        """Return the first process's models, the policy whole and in host memory. The other processes end here."""
         if world.count() == 1:
             return self
         policy = self.policy
@@ -313,10 +307,7 @@ class ModelSet:
 
     @torch.no_grad()
     def copy_policy(self, model: Any, keep: float = 0.0) -> None:
-        """Replace a frozen model (reference, old policy) by the current policy.
-
-        `keep`: the share of its own weights that stays.
-        """
+        """Replace a frozen model by the current policy. `keep`: the share of its own weights that stays."""
         both = zip(model.parameters(), self.policy.parameters(), strict=True)
         pairs = [(mine, theirs) for mine, theirs in both if mine is not theirs and theirs.requires_grad]
         rounded = is_trained_in_bf16(self.policy) or any(own_part(mine).dtype != torch.float32 for mine, _ in pairs)

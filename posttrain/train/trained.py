@@ -11,7 +11,7 @@ from posttrain.measure.record import note
 from posttrain.models.files.store import save_model
 from posttrain.models.memory import byte_count
 from posttrain.train import randomness
-from posttrain.train.callback import StepLog
+from posttrain.train.callback import NO_LOG, StepLog
 from posttrain.train.checkpoint import CheckpointStore
 from posttrain.train.estimate import check_memory, checkpoint_bytes, explained_out_of_memory
 from posttrain.train.loop import TrainingRun, train
@@ -28,7 +28,7 @@ class Trained(list[dict[str, float]]):
     weight, over all samples of the round, so all steps of a round have the same values. `tail("reward", steps)`
     averages over several steps. With `heldout`, the last row is the final evaluation and has no `reward`.
 
-    Example: `posttrain.train_online(model, tokenizer, prompts, reward)[-1]["reward"]`
+    Example: `train_online(model, tokenizer, prompts, reward, settings={"rollout": {"rounds": 2}})[-1]["reward"]`
     """
 
     def __init__(self, run: TrainingRun, rows: Sequence[dict[str, float]], last: dict[str, float]) -> None:
@@ -41,8 +41,8 @@ class Trained(list[dict[str, float]]):
         """What `watch` measured of the weights that it kept."""
         self.figures: dict[str, float] = {}
         """Counts over the whole run, as the tokens that a judge used."""
-        self.rollouts: StepLog | None = None
-        """The run's samples, where it stores them."""
+        self.rollouts: StepLog = NO_LOG
+        """The run's samples, if it stores them."""
 
     def gather(self) -> ModelSet:
         """Return the models unsharded. The other processes of the run end here."""
@@ -75,8 +75,7 @@ def run_training(run: TrainingRun, checkpoints: CheckpointStore, recorder: Recor
     copies = params.optimizer.copies
     check_memory(models, run.step_tokens, params.activations, params.limits.memory, run.name, copies)
     checkpoints.check_space(checkpoint_bytes(models, copies) + byte_count(run.watch.state_dict().values()))
-    if run.step_log is not None:
-        run.step_log.open(checkpoints.folder)
+    run.step_log.open(checkpoints.folder)
     randomness.seed(params.seed)
     note(seed=params.seed)
     with explained_out_of_memory(models, run.step_tokens, params.activations, run.name):

@@ -16,7 +16,7 @@ import torch
 
 from tests.library.models.imported_models import policy_folder
 from tests.marks import slow_except
-from tests.pipeline.engines.test_faults import running
+from tests.pipeline.engines.test_process import running
 from tests.pipeline.test_adapters import edit
 from tests.pipeline.test_own_data import write_rows
 from tests.workspace import dvc, environment, make_workspace, run, stage

@@ -97,12 +97,11 @@ class TrainingStage(RunInputs[P]):
     def save(self, trained: Trained, metrics: Mapping[str, Any]) -> None:
         """Write the model, the rollouts (if the run has some) and the metrics. Only the first process continues."""
         trained.gather()
-        if trained.rollouts is not None:
-            trained.rollouts.finish(
-                rollouts_path(self.name),
-                trained[: trained.steps],
-                lambda rows, file: check_table(rows, "training_rollouts", file),
-            )
+        trained.rollouts.finish(
+            rollouts_path(self.name),
+            trained[: trained.steps],
+            lambda rows, file: check_table(rows, "training_rollouts", file),
+        )
         trained.save(self.saved)
         write_json(metrics_path(self.name), metrics)
 

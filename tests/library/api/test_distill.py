@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import posttrain
-from posttrain.errors import ParamsError
+from posttrain.errors import ModelError, ParamsError
 from tests.library.models.tiny import tiny_folder
 
 PROMPTS = [f"{number}+1" for number in range(8)]
@@ -75,7 +75,7 @@ def test_what_cannot_be_is_refused(folders: tuple[Path, Path], tmp_path: Path) -
         posttrain.distill(student, tokenizer, folders[1], PROMPTS, "sft")
     with pytest.raises(ParamsError, match="no teacher is given"):
         posttrain.distill(student, tokenizer, None, PROMPTS, settings=SETTINGS)
-    with pytest.raises(ParamsError, match=r"teacher\.small: it is of the type int"):
+    with pytest.raises(ModelError, match=r"teacher\.small: it is of the type int"):
         posttrain.distill(student, tokenizer, {"small": 3}, PROMPTS, settings=SETTINGS)
     weighed = {**SETTINGS, "weights": {"other": 1.0}}
     with pytest.raises(ParamsError, match=r"settings\.weights name other, and the teachers are small"):

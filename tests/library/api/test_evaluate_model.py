@@ -87,6 +87,8 @@ def test_a_config_has_all_settings(model: tuple[Any, Any], tmp_path: Path) -> No
     both = {"starts_with_a": starts_with_a, "length": (lambda rollouts: [len(one.text) for one in rollouts], 0.0)}
     measured = posttrain.evaluate_model(*model, PROMPTS, both, samples=2, max_tokens=3)
     assert "reward_length" in measured.metrics
+    with pytest.raises(ParamsError, match=r"EvaluateConfig\.sample: unknown key\. Did you mean"):
+        EvaluateConfig(sample=3)  # type: ignore[call-arg]
     with pytest.raises(ParamsError, match="samples would be ignored"):
         posttrain.evaluate_model(*model, PROMPTS, config=config, samples=3)
     with pytest.raises(ParamsError, match="Give None"):

@@ -19,6 +19,7 @@ import posttrain
 from posttrain.data.parquet import decode
 from posttrain.errors import ParamsError, PosttrainError, RewardError
 from posttrain.models.device import DeviceParams, Runtime
+from posttrain.online.rollout_log import NoRollouts
 from posttrain.rewards import Params, Rollout, Score, rule
 from posttrain.sampling.builtin import LocalSampler
 from posttrain.text.chat import ChatText
@@ -77,6 +78,28 @@ def test_a_given_reference_stays_what_it_is(folder: Path) -> None:
     settings = {**SETTINGS, "renew_reference": {"every": 1}, "kl": {"type": "loss", "beta": 0.1}}
     trained(folder, settings=settings, reference=reference)
     assert all(torch.equal(one, two) for one, two in zip(before, weights(reference), strict=True))
+
+
+class Texts(NoRollouts):
+    """Keeps the texts of the samples in memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def add(
+        self, number: int, attempt: int, first: int, rollouts: Sequence[Rollout], reward: Any, totals: dict[int, float]
+    ) -> None:
+        self.kept += [rollout.text for rollout in rollouts]
+
+
+def test_samples_are_stored_where_the_caller_wants_them(folder: Path, tmp_path: Path) -> None:
+    texts = Texts()
+    _, history = trained(folder, rollouts=texts)
+    assert len(texts.kept) == 3 * 4 * 4 and any(texts.kept)
+    _, plain = trained(folder)
+    assert list(history) == list(plain)
+    trained(folder, rollouts=NoRollouts(), output=tmp_path)
+    assert (tmp_path / "model").is_dir() and not (tmp_path / "rollouts").exists()
 
 
 def test_ptx_learns_text_next_to_the_samples(folder: Path) -> None:

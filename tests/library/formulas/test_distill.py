@@ -16,13 +16,8 @@ FORWARD = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
 REVERSE = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
 
 
-def test_divergences_by_hand() -> None:
+def test_forward_kl_by_hand() -> None:
     assert float(distill.forward_kl(STUDENT, TEACHER)) == pytest.approx(FORWARD)
-    assert float(reverse_kl(STUDENT, TEACHER)) == pytest.approx(REVERSE)
-    mixed = [0.4 * 0.75 + 0.6 * 0.5, 0.4 * 0.25 + 0.6 * 0.5]
-    expected = 0.4 * sum(p * math.log(p / m) for p, m in zip((0.75, 0.25), mixed, strict=True))
-    expected += 0.6 * sum(q * math.log(q / m) for q, m in zip((0.5, 0.5), mixed, strict=True))
-    assert float(jensen_shannon(STUDENT, TEACHER, 0.4)) == pytest.approx(expected)
 
 
 def test_the_limits_of_the_mixture_are_the_two_divergences() -> None:

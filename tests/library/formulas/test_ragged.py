@@ -1,17 +1,14 @@
+"""Rows of unequal length as flat columns, and the weights of their tokens."""
+
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 from posttrain.formulas import ragged
-from posttrain.formulas.ragged import Ragged
-
-
-def t(*numbers: float) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
-
+from posttrain.formulas.ragged import Ragged, fixed_length, kept_rows, per_item, sequence_mean, sequence_sum, token_mean
+from tests.library.by_hand import t
 
 LENGTHS = torch.tensor([2, 0, 3])
 VALUES = t(1, 2, 3, 4, 5)
@@ -60,3 +57,22 @@ def test_a_column_that_does_not_fit_is_an_error_that_names_it() -> None:
         Ragged(LENGTHS, {"reward": t(1, 2)}, {})
     with pytest.raises(ValueError, match="differ in shape"):
         ragged.from_padded(torch.zeros(2, 3), torch.ones(2, 4))
+
+
+ROWS = torch.tensor([1, 3, 2])
+KEPT = t(1, 0, 1)
+
+
+def test_weights_by_hand() -> None:
+    third, half = 1 / 3, 1 / 2
+    assert_close(sequence_sum(ROWS, KEPT), t(half, 0, 0, 0, half, half))
+    assert_close(sequence_mean(ROWS, KEPT), t(half, 0, 0, 0, 0.25, 0.25))
+    assert_close(token_mean(ROWS, KEPT), t(third, 0, 0, 0, third, third))
+    assert_close(fixed_length(ROWS, KEPT, 10), t(0.05, 0, 0, 0, 0.05, 0.05))
+    assert_close(per_item(torch.tensor([4, 4, 9])), t(half, half, half))
+
+
+def test_a_masked_and_an_empty_row_leave_the_denominator() -> None:
+    kept = kept_rows(torch.tensor([2, 0, 3]), torch.tensor([False, False, True]), t(1.0))
+    assert kept.tolist() == [1, 0, 0]
+    assert kept_rows(torch.tensor([2]), None, torch.zeros(1, dtype=torch.bfloat16)).dtype == torch.float32

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from posttrain.online.ahead import RoundsAhead
 from posttrain.online.collect import Collect, PolicyGroups
 from posttrain.online.reward_monitor import RewardMonitor
-from posttrain.online.rollout_log import RolloutLog
+from posttrain.online.rollout_log import NoRollouts, RolloutLog
 from posttrain.online.rollout_params import Renewal, RolloutParams
 from posttrain.online.rounds import FreshRounds, Rounds
 from posttrain.rewards.failures import FailureLimit
@@ -40,7 +40,7 @@ def rounds_of(
     groups = PolicyGroups(sampler, text, models, params, seed=0, name=name, mixture=mixture, opponents=opponents)
     monitor = RewardMonitor("rollouts", {}, compares=False)
     failures = FailureLimit(reward, max_failed, "online.runs.a")
-    collect = Collect(groups, reward, failures, monitor, log, params.group_size, needs, seed=0)
+    collect = Collect(groups, reward, failures, monitor, log or NoRollouts(), params.group_size, needs, seed=0)
     fresh = FreshRounds(prompts, collect, params, tries)
     sampled = RoundsAhead(fresh) if params.ahead else fresh
     return Rounds(sampled, models, needs, params, seed=0, of_policy=not mixture, renewal=renewal, replays=replays)

@@ -21,7 +21,7 @@ from posttrain.files import file_digest
 from posttrain.sampling.vllm.process import PYTHON
 from posttrain.settings.plain import merge
 from tests.pipeline.engines.support import SERVER
-from tests.pipeline.engines.test_faults import GONE_S, running
+from tests.pipeline.engines.test_process import GONE_S, running
 from tests.pipeline.test_adapters import edit
 from tests.workspace import dvc, environment
 

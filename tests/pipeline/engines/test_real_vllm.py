@@ -57,7 +57,7 @@ from tests.library.models.tiny import TEXTS
 from tests.library.sampling.test_episodes import TASKS
 from tests.pipeline.engines.support import Recorded, grpo, models_of
 from tests.pipeline.engines.test_adapters import ALONE, MERGED, adapted, adapter_bytes, update
-from tests.pipeline.engines.test_faults import GONE_S, running
+from tests.pipeline.engines.test_process import GONE_S, running
 from tests.pipeline.rewards.test_likelihood import drawn
 from tests.workspace import ROOT
 

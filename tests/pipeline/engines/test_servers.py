@@ -29,7 +29,7 @@ from tests.library.models.tiny import tiny_folder
 from tests.pipeline.engines.support import engine, models_of, servers, use_server
 from tests.pipeline.engines.test_adapters import adapted, update
 from tests.pipeline.engines.test_engine import local, requests, run, same_training
-from tests.pipeline.engines.test_faults import running
+from tests.pipeline.engines.test_process import running
 
 pytestmark = pytest.mark.slow
 SAMPLING = SamplingParams(max_tokens=12)

@@ -22,8 +22,7 @@ from posttrain.models.device import DeviceParams, Runtime
 from posttrain.models.files.store import load_policy
 from posttrain.models.forward.forward import score_tokens
 from posttrain.models.forward.logp import loss_tiles, plain_token_logp, token_logp
-from posttrain.online.stored import LoggedSource
-from posttrain.pipeline.runs.offline import logged_rollouts
+from posttrain.online.stored import LoggedSource, logged_rollouts
 from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
 from posttrain.pipeline.tables.store import read_table
 from posttrain.rollout import Kept, Prompt, Rollout, TokenRow
@@ -206,7 +205,7 @@ def test_stored_rollouts_have_them_and_others_have_no_such_columns(folder: Path,
     table = tables["kept"]
     assert (table["kept_counts"].list.len() == table["logps"].list.len()).all()
     stored = StoredRollouts(tmp_path / "kept/rollouts", "offline")
-    logged = logged_rollouts(stored, stored.summary["vocabulary"], grouped=True)
+    logged = logged_rollouts(stored.table(), stored.summary, stored.summary["vocabulary"], "here", grouped=True)
     batch = LoggedSource(logged, 5, 1.0, seed=0).batch(0)
     assert all(row.kept is not None and int(row.kept.counts.min()) == 3 for row in batch.rows)
     replayed = stored.drawn(2, [Prompt(table.filter(pl.col("draw") == 2)["prompt_id"][0], [], [7])])
@@ -226,7 +225,7 @@ def test_stored_rollouts_have_them_and_others_have_no_such_columns(folder: Path,
     torch.testing.assert_close(logp, torch.tensor(first["logps"].explode().to_list()), rtol=0, atol=1e-4)
     other = StoredRollouts(tmp_path / "raft/rollouts", "offline")
     with pytest.raises(DataError, match="do not have the tokens that top_p and top_k left"):
-        logged_rollouts(other, other.summary["vocabulary"], grouped=True)
+        logged_rollouts(other.table(), other.summary, other.summary["vocabulary"], "here", grouped=True)
 
 
 def test_a_sampler_that_does_not_say_them_is_refused(folder: Path) -> None:

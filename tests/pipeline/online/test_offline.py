@@ -15,10 +15,10 @@ from ruamel.yaml import YAML
 from benchmarks.faults.kills import prepared
 from benchmarks.faults.processes import Server
 from posttrain.errors import DataError, ParamsError
-from posttrain.online.stored import LoggedSource
+from posttrain.online.stored import LoggedSource, logged_rollouts
 from posttrain.pipeline.checks.params_schema import check_params
 from posttrain.pipeline.runs.external import RolloutsRun
-from posttrain.pipeline.runs.offline import OFFLINE, OfflineRun, logged_rollouts, need_tokens
+from posttrain.pipeline.runs.offline import OFFLINE, OfflineRun, need_tokens
 from posttrain.pipeline.runs.stored_rollouts import StoredRollouts
 from posttrain.settings.params import check
 from tests.distributions import install
@@ -95,7 +95,7 @@ def test_an_epoch_has_every_scored_rollout_with_its_own_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = StoredRollouts(logged(tiny_folder(tmp_path / "tiny"), tmp_path, monkeypatch), "offline")
-    rollouts = logged_rollouts(stored, stored.summary["vocabulary"], grouped=True)
+    rollouts = logged_rollouts(stored.table(), stored.summary, stored.summary["vocabulary"], "here", grouped=True)
     source = LoggedSource(rollouts, 5, 1.0, seed=0)
     assert source.steps == 3
     found = []
@@ -110,7 +110,7 @@ def test_an_epoch_has_every_scored_rollout_with_its_own_numbers(
     columns = ("completion_ids", "reward", "logps")
     assert sorted(found) == sorted((tuple(a), b, tuple(c)) for a, b, c in scored.select(columns).iter_rows())
     with pytest.raises(DataError, match="sampled with another tokenizer"):
-        logged_rollouts(stored, "other", grouped=True)
+        logged_rollouts(stored.table(), stored.summary, "other", "here", grouped=True)
 
 
 @pytest.mark.slow

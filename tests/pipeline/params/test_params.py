@@ -327,7 +327,7 @@ def test_a_run_name_must_be_a_valid_folder_name(name: str | int) -> None:
         ("base: {folders: {m: {path: mine}}}", "base.folders.m.path = 'mine': it has no config.json. Give the folder"),
         (
             "base: {hub: {m: {name: Qwen/Qwen3-0.6B, revision: main}}}",
-            "base.hub.m.revision = 'main': expected the commit's full hash of 40 digits",
+            "base.hub.m.revision = 'main': expected the commit's full hash (40 digits)",
         ),
         (
             f"base: {{hub: {{m: {{name: 'https://a.b/c', revision: {'a' * 40}}}}}}}",
@@ -393,7 +393,7 @@ def test_a_set_of_models_that_write_is_a_teacher() -> None:
             "teacher: none, served: {url: 'http://127.0.0.1:1', model: m}, weights: {served: 1.0}",
             "weights share the divergence among teachers, and served is the only one. Remove them",
         ),
-        ("teacher: none, served: {model: m}", "distill.runs.t.served.url is missing. Write the endpoint"),
+        ("teacher: none, served: {model: m}", "distill.runs.t.served.url is missing. Write base URL of the endpoint"),
         ("teacher: none, served: {}", "distill.runs.t.served = {}: give at least one"),
         (
             "teacher: none, served: {url: 'http://127.0.0.1:1/v1', model: m, body: {prompt_logprobs: 3}}",

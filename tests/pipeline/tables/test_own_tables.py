@@ -109,7 +109,9 @@ def test_a_function_that_raises_is_named() -> None:
     def my_tables(params: Params) -> Any:
         return {}["table"]
 
-    with pytest.raises(DataError, match=r"function `my_tables`: it raised KeyError: 'table'. Fix it; POSTTRAIN_TRA"):
+    with pytest.raises(
+        DataError, match=r"function `my_tables`: it raised KeyError: 'table' \(.* line \d+\)\. Fix it; POSTTRAIN_TRA"
+    ):
         generated("my_data:task", Generator(Params, ("chat",), my_tables), Params())
 
 

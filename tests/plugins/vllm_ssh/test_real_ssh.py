@@ -19,7 +19,7 @@ from posttrain.text.chat import ChatText
 from posttrain.train.loop import train
 from posttrain.train.metrics import CsvRecorder
 from tests.pipeline.engines.support import Recorded, grpo, models_of
-from tests.pipeline.engines.test_faults import running
+from tests.pipeline.engines.test_process import running
 from tests.pipeline.engines.test_real_vllm import TOLERANCE, VLLM, gap, qwen_folder, requests
 from tests.pipeline.engines.test_real_vllm import pytestmark as of_vllm
 from tests.plugins.vllm_ssh.sshd import needs_sshd, opened

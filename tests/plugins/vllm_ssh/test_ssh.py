@@ -26,7 +26,7 @@ from tests.library.models.tiny import tiny_folder
 from tests.pipeline.engines.support import engine, models_of, use_server
 from tests.pipeline.engines.test_adapters import adapted, update
 from tests.pipeline.engines.test_engine import SAMPLING, local, requests, run
-from tests.pipeline.engines.test_faults import running
+from tests.pipeline.engines.test_process import running
 from tests.pipeline.engines.test_servers import ids, opened_model
 from tests.plugins.vllm_ssh.sshd import Sshd, needs_sshd, opened, use_hosts
 from tests.workspace import ROOT

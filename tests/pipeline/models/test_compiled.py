@@ -114,7 +114,7 @@ def test_bf16_too_within_its_rounding(activations: Activations) -> None:
 
     In one that has used torch before, torch and its compiler would not have the same instructions of the CPU.
     """
-    code = f"import stages; from tests.pipeline.models.test_compile import check_bf16; check_bf16({activations!r})"
+    code = f"import stages; from tests.pipeline.models.test_compiled import check_bf16; check_bf16({activations!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -163,7 +163,7 @@ def test_bytes_do_not_depend_on_caches_and_cuts(run: str, tmp_path: Path) -> Non
         place = tmp_path / name
         place.mkdir(exist_ok=True)
         environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / cache), "DVC_ROOT": str(place)}
-        command = [sys.executable, "-m", "tests.pipeline.models.test_compile", run, str(folder), str(place), last]
+        command = [sys.executable, "-m", "tests.pipeline.models.test_compiled", run, str(folder), str(place), last]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()[-1]

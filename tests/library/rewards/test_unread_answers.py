@@ -1,0 +1,35 @@
+"""Answers that cannot be read are counted, with examples."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+
+from posttrain.rewards.scorable import Unread
+from posttrain.rewards.unread_answers import answer_notes, unread_in, why_unread
+
+
+def row(name: str, answer: str, split: str = "train") -> dict[str, object]:
+    prompt = [{"role": "user", "content": f"question {name}"}]
+    return {"id": name, "prompt": prompt, "answer": answer, "info": "{}", "task": "", "problem": name, "split": split}
+
+
+FRAME = pl.DataFrame([row("a", "7"), row("b", "red"), row("c", "red"), row("d", "blue", "test")])
+
+
+def test_unread_in() -> None:
+    found = unread_in(FRAME)
+    assert (found.rows, found.of, len(found.examples)) == (2, 3, 1)
+    assert found.examples[0].startswith("'red' (") and "of prompt b: " in found.examples[0]
+
+
+def test_why_unread() -> None:
+    assert why_unread(row("a", "7")) is None and why_unread(row("b", "red"))
+
+
+def test_answer_notes() -> None:
+    notes = answer_notes({"prompts": FRAME, "pairs": FRAME})
+    assert list(notes) == ["prompts"]
+    assert Unread(**json.loads(notes["prompts"])["unread"]).rows == 2
+    assert answer_notes({"prompts": FRAME.head(1)}) == {}
