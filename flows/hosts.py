@@ -64,7 +64,7 @@ def run_stage(root: Path, name: str, commit: str, timeout: float | None) -> None
 
 
 def push_results(root: Path) -> None:
-    """Push the coordinator's own results, because hosts see only the remote and would run these stages again."""
+    """Push the coordinator's own results. Hosts only see the remote and would otherwise run these stages again."""
     if Path(PARAMS_FILE).is_file():
         for line in push_notes(read_yaml(PARAMS_FILE)):  # a flow also runs projects with other sections
             print(escaped(line), file=sys.stderr, flush=True)

@@ -195,7 +195,7 @@ class _Patience(NoWatch):
         return self._watch.look(step)
 
     def finish(self) -> dict[str, float]:
-        """Let the other watch keep its weights."""
+        """Call `finish` of the other watch."""
         return self._watch.finish()
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ class HeldoutRows(Params):
 
 
 def rows_of(frame: pl.DataFrame, split: str, params: HeldoutRows) -> pl.DataFrame:
-    """Return the rows of a split; of held-out rows at most `heldout_rows`."""
+    """Return the rows of a split. The split heldout is limited to `heldout_rows`."""
     rows = frame.filter(split=split)
     if split != "heldout" or rows.height <= params.heldout_rows:
         return rows

@@ -40,7 +40,7 @@ class RouterParams(Params):
 
     @property
     def asks(self) -> Mapping[str, Literal["experts"]]:
-        """The setting that needs samples with experts -> the ability that an engine needs for it."""
+        """`router.replay: sampler` -> `experts`, the ability that the engine needs for it; empty with other values."""
         return {"router.replay = sampler": "experts"} if self.replays == "sampler" else {}
 
 

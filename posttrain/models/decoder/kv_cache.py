@@ -83,7 +83,7 @@ class CachedAttention:
         self._recount()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
-        """Keep these prompts and add fresh ones. `joining_R`: each new row's prompt, counting kept ones first."""
+        """Keep these prompts and add fresh ones. `joining_R`: each new row's index in [*kept, *fresh] prompts."""
         place_P = torch.full_like(self._lengths_P, -1)
         place_P[kept_P] = torch.arange(kept_P.numel(), device=kept_P.device)
         prompts_R = torch.cat([place_P[self._groups.prompts_R], joining_R])
@@ -130,7 +130,7 @@ class CachedAttention:
         return scoring.capped(_scores(query, prompt_keys)) + bias
 
     def _recount(self) -> None:
-        """Count columns from the oldest row's first token."""
+        """Drop the columns before the oldest row's first token, and count from there."""
         if not self._since_R.numel():
             return
         first, last = (int(bound) for bound in self._since_R.aminmax())

@@ -89,7 +89,7 @@ class PagedAttention:
         self._write_table()
 
     def admit(self, kept_P: Tensor, fresh: PromptAttention | None, joining_R: Tensor) -> None:
-        """Keep these prompts and add fresh ones. `joining_R`: each new row's prompt, counting kept ones first."""
+        """Keep these prompts and add fresh ones. `joining_R`: each new row's index in [*kept, *fresh] prompts."""
         kept = kept_P.tolist()
         for place in {*range(len(self._prompts))} - {*kept}:
             self._free += self._prompts[place].pages

@@ -179,7 +179,7 @@ class DecoderBackend(Protocol):
     """A model that decodes rows. Rows may leave and join between steps."""
 
     def admit(self, kept: Sequence[int], fresh: Sequence[Sequence[int]], joining: Sequence[int]) -> None:
-        """Keep these prompts, prefill fresh ones, and add a row for each of `joining` (its prompt; kept ones first)."""
+        """Keep these prompts and prefill fresh ones. `joining`: each new row's index in [*kept, *fresh] prompts."""
 
     def keep_rows(self, index_R: Tensor) -> None:
         """Drop all other rows. Call it before the rest gets its next token."""

@@ -9,7 +9,7 @@ from posttrain.pipeline.commands.target import target
 EXAMPLE = "results --json"
 DOING = "reading the results"
 FIGURES = """
-the figures, all measured on prompts that nothing was trained on:
+the metrics, all measured on prompts that were never trained on:
   setting               policies that differ in their seeds alone
   score                 mean reward of the sampled completions [95 % interval over prompts, and over seeds if several]
   minus NAME            the paired difference to NAME on the same prompts, as `posttrain compare` tests it

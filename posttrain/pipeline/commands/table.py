@@ -34,7 +34,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "compare": "say which setting is better on the same held-out prompts",
         "promote": "tag a policy's model as the present best, if the comparison says that it is better",
         "push": "upload a policy's model to the Hugging Face Hub, with a card of how it was made, or write a GGUF file",
-        "why": "show what a figure comes from, back to its rows, weights and sources; and what a source row reached",
+        "why": "show where a number comes from: its rows, weights and sources; and what a source row reached",
         "where": "find every copy of a row of data, and the runs that have read it",
         "chat": "chat with a model in the terminal",
         "serve": "serve a model on this machine as an OpenAI-compatible endpoint, for chats and as a judge",

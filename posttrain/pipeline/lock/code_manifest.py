@@ -140,7 +140,7 @@ class Library:
         return self._listings[place, table, group]
 
     def _registered(self, plugins: Sequence[Plugin]) -> tuple[str, list[str]]:
-        """Return the module of one of our plugins and the texts of its row; both empty for other plugins."""
+        """Return a plugin's module and the texts of its row; both are empty unless the plugin is our own."""
         ours = next((plugin for plugin in plugins if plugin.is_ours and plugin.module in self.modules), None)
         if ours is None:
             return "", []

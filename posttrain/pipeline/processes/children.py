@@ -144,7 +144,7 @@ class Children:
         return True
 
     def kill(self) -> None:
-        """Kill those that are still running."""
+        """Kill the processes that are still running."""
         for child, _ in self._started.values():
             child.kill()
         self.ended(LEAVING_S)  # the driver of a GPU may hold one for longer

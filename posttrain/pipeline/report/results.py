@@ -69,7 +69,7 @@ def _rated(settings: Settings, not_current: Mapping[str, str]) -> Iterator[str]:
 
 
 def results_json(not_current: Mapping[str, str], against: str | None = None) -> str:
-    """Return the same as plain data: one row per setting, the best first."""
+    """Return the results as plain data: one row per setting, the best first."""
     summary, _, _, errors = current_summary(not_current, against)
     rows = [
         {

@@ -135,7 +135,7 @@ class LanguageJudge:
         ]
 
     def _rubric(self, prompt: Prompt) -> dict[str, float] | Score:
-        """Return the questions about a prompt's completions and their weights, or a score with the reason for none."""
+        """Return question -> weight for a prompt's completions, or a score that says why there are none."""
         if self._options.rubric != "info":
             return self._options.rubric or {"": 1.0}
         try:

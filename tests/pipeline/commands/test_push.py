@@ -200,7 +200,9 @@ def test_an_adapter_names_the_base_of_the_hub_at_its_commit(tmp_path: Path, monk
     Path("models/whole").mkdir()
     assert hub_base(Path("models/whole"), Lineage()) is None
     for nth, base_folder in enumerate(("models/base/own", "models/sft/lora", "/elsewhere/model")):
-        with pytest.raises(ModelError, match=rf"an adapter of {base_folder}, which is no run of base.hub.*merge: true"):
+        with pytest.raises(
+            ModelError, match=rf"an adapter of {base_folder}, which is not a run of base.hub.*merge: true"
+        ):
             hub_base(adapter(base_folder, Path(f"models/other/{nth}")), Lineage())
         said = push_note(Path(f"models/other/{nth}"), Lineage())
         assert said.startswith(f"note: `posttrain push --to` will reject it: it is an adapter of {base_folder}")
