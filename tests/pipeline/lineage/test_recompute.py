@@ -14,7 +14,8 @@ from posttrain.pipeline.lineage.recompute import evaluated, lengths, tail
 def row(prompt: str, reward: float | None, *, greedy: bool = False, status: str = "ok", text: str = "1=1") -> Any:
     score = {"name": "correct", "value": reward or 0.0, "status": "error" if reward is None else "ok"}
     return {
-        "prompt_id": prompt, "problem": "", "sample": 0, "greedy": greedy, "prompt": [], "answer": "", "task": "two_step",
+        "prompt_id": prompt, "problem": "", "sample": 0, "greedy": greedy, "prompt": [], "answer": "",
+        "task": "two_step",
         "completion": text, "completion_ids": [1, 2], "mask": [True, True], "logps": [-1.0, -1.0],
         "truncated": False,
         "reward": reward, "status": status, "scores": [score],
